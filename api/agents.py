@@ -1,0 +1,207 @@
+"""Routes for the agents that talk (F28–F31, F33, F34)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, cast
+
+from pydantic import TypeAdapter
+from starlette.responses import Response
+
+from api.bodies import ChangeTask, HandleEndContact, HandleHumanTask, HandleNewContact, HandleUtterance
+from api.calls import Call, Endpoint, Parameter, answer_response, json_response
+from flow_engine.conversations import Conversations, VersionChoice
+from flow_engine.dialogue import Dialogue, Utterance
+from flow_engine.prompt import MemoryFormat
+from flow_engine.replies import (
+    AgentData,
+    ContactEndReply,
+    PromptReply,
+    TaskChanged,
+    TaskRefused,
+    UtteranceReply,
+)
+from flow_engine.runner import NewContact
+
+LONGEST_WAIT_MS = 30_000
+
+_NEW_CONTACT = TypeAdapter(HandleNewContact)
+_CHANGE_TASK = TypeAdapter(ChangeTask)
+_END_CONTACT = TypeAdapter(HandleEndContact)
+_HUMAN_TASK = TypeAdapter(HandleHumanTask)
+_UTTERANCE = TypeAdapter(HandleUtterance)
+
+
+class AgentRoutes:
+    def __init__(self, conversations: Conversations, dialogue: Dialogue) -> None:
+        self._conversations = conversations
+        self._dialogue = dialogue
+
+    async def new_contact(self, call: Call) -> Response:
+        body = call.parse(_NEW_CONTACT)
+        answer = await self._conversations.new_contact(
+            call.conversation(body.conversation_id),
+            NewContact(body.contact_id, body.channel, body.tenant, body.contact, body.language),
+            VersionChoice(body.conversational_flow_version_id, body.flow_id, body.tag),
+            call.keyed,
+        )
+        return answer_response(answer)
+
+    async def change_task(self, call: Call) -> Response:
+        body = call.parse(_CHANGE_TASK)
+        conversation = call.conversation(body.conversation_id)
+        return answer_response(
+            await self._conversations.change_task(conversation, body.contact_id, body.task, call.keyed)
+        )
+
+    async def end_contact(self, call: Call) -> Response:
+        body = call.parse(_END_CONTACT)
+        conversation = call.conversation(body.conversation_id)
+        return answer_response(
+            await self._conversations.end_contact(conversation, body.contact_id, body.reason, call.keyed)
+        )
+
+    async def human_task(self, call: Call) -> Response:
+        body = call.parse(_HUMAN_TASK)
+        conversation = call.conversation(body.conversation_id)
+        return answer_response(
+            await self._conversations.human_task(
+                conversation, body.contact_id, body.outcome, body.reason, call.keyed
+            )
+        )
+
+    async def utterance(self, call: Call) -> Response:
+        body = call.parse(_UTTERANCE)
+        said = Utterance(
+            contact_id=body.contact_id,
+            message_id=body.message_id,
+            ts=body.ts,
+            type=body.type,
+            src=body.src,
+            body=body.body,
+            src_id=body.src_id,
+            src_name=body.src_name,
+            language=body.language,
+        )
+        return answer_response(
+            await self._dialogue.utterance(call.conversation(body.conversation_id), said, call.keyed)
+        )
+
+    async def prompt(self, call: Call) -> Response:
+        wait_ms = call.whole_number("wait_ms", at_most=LONGEST_WAIT_MS)
+        memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
+        conversation = call.conversation(call.path("conversation_id"))
+        view = await self._dialogue.prompt(conversation, wait_ms / 1000, memory_format)
+        if view.etag in call.request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": view.etag})
+        return json_response(view.reply, headers={"ETag": view.etag})
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            _post(
+                "/handle-new-contact",
+                self.new_contact,
+                "Start a conversation, or resume it with a new contact",
+                body=_NEW_CONTACT,
+                reply=TypeAdapter(AgentData),
+                example=_NEW_CONTACT_EXAMPLE,
+            ),
+            _post(
+                "/change-task",
+                self.change_task,
+                "Move to another task, or learn why not",
+                body=_CHANGE_TASK,
+                reply=TypeAdapter(TaskChanged | TaskRefused),
+                example={"contactId": "call-1", "conversationId": "conv-1", "task": "booking"},
+            ),
+            _post(
+                "/handle-end-contact",
+                self.end_contact,
+                "End a contact; the conversation closes or waits for the next one",
+                body=_END_CONTACT,
+                reply=TypeAdapter(ContactEndReply),
+                example={"contactId": "call-1", "conversationId": "conv-1", "reason": "hangup"},
+            ),
+            _post(
+                "/handle-human-task",
+                self.human_task,
+                "Report what became of a transfer or a supervision",
+                body=_HUMAN_TASK,
+                reply=TypeAdapter(AgentData),
+                example={"contactId": "call-1", "conversationId": "conv-1", "outcome": "connected"},
+            ),
+            _post(
+                "/handle-utterance",
+                self.utterance,
+                "Report one message of the dialogue",
+                body=_UTTERANCE,
+                reply=TypeAdapter(UtteranceReply),
+                example=_UTTERANCE_EXAMPLE,
+            ),
+            *(
+                Endpoint(
+                    method=method,
+                    path="/prompt/{conversation_id:id}",
+                    handler=self.prompt,
+                    summary="The prompt as it is now",
+                    audience="agents",
+                    scopes=("agent",),
+                    parameters=_PROMPT_PARAMETERS,
+                    reply=TypeAdapter(PromptReply),
+                    problems=(404, 409),
+                )
+                for method in _BOTH
+            ),
+        ]
+
+
+def _post(
+    path: str,
+    handler: Callable[[Call], Awaitable[Response]],
+    summary: str,
+    *,
+    body: TypeAdapter[Any],
+    reply: TypeAdapter[Any],
+    example: object,
+) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=path,
+        handler=handler,
+        summary=summary,
+        audience="agents",
+        scopes=("agent",),
+        body=body,
+        reply=reply,
+        problems=(404, 409),
+        keyed=True,
+        body_example=example,
+    )
+
+
+_BOTH: tuple[Literal["GET", "POST"], ...] = ("GET", "POST")
+_PROMPT_PARAMETERS = (
+    Parameter(
+        "wait_ms",
+        f"Wait at most this long for an extraction in flight, up to {LONGEST_WAIT_MS}",
+        {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS},
+    ),
+    Parameter("format", "How the memory is written", {"type": "string", "enum": ["markdown", "toon"]}),
+    Parameter("If-None-Match", "An ETag: answers 304 when only the clock has moved", place="header"),
+)
+_NEW_CONTACT_EXAMPLE = {
+    "contactId": "call-1",
+    "conversationId": "conv-1",
+    "conversationalFlowVersionId": "health-booking-v1",
+    "channel": "phone",
+    "contact": {"callerId": "+390612345678"},
+}
+_UTTERANCE_EXAMPLE = {
+    "contactId": "call-1",
+    "conversationId": "conv-1",
+    "messageId": "m-1",
+    "ts": "2026-01-15T09:30:00Z",
+    "type": "message",
+    "src": "user",
+    "body": "Good morning",
+}

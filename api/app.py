@@ -1,0 +1,161 @@
+"""The HTTP application: endpoints of a table behind one way in, and every error as a problem document."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from api.agents import AgentRoutes
+from api.auth import ANYONE, Authenticator, require
+from api.calls import Call, Endpoint
+from api.designers import DesignerRoutes
+from api.memory_routes import MemoryRoutes
+from api.metrics import Metrics
+from api.openapi import openapi_document, prefix_of
+from api.operations import OperatorRoutes
+from api.problems import error_response, problem_response
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+
+PREFIX = "/v1"
+MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
+
+log: Any = structlog.get_logger("flow_engine.http")
+
+
+class _AnyId(Convertor[str]):
+    """Conversation ids are the callers' own: slashes and line breaks included."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    agents: AgentRoutes
+    memory: MemoryRoutes
+    designers: DesignerRoutes
+    operators: OperatorRoutes
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            *self.agents.endpoints(),
+            *self.memory.endpoints(),
+            *self.designers.endpoints(),
+            *self.operators.endpoints(),
+        ]
+
+
+def create_app(routes: Routes, authenticator: Authenticator, metrics: Metrics, *, version: str) -> FastAPI:
+    register_url_convertor("id", _AnyId())
+
+    app = FastAPI(title="Flow Engine", version=version, docs_url="/docs", redoc_url=None)
+    endpoints = routes.endpoints()
+    gateway = _Gateway(authenticator, metrics)
+    for endpoint in endpoints:
+        handle = gateway.guarded(endpoint)
+        prefix = prefix_of(endpoint, PREFIX)
+        # Plain routes: a typed body is parsed by the endpoint itself, in one pass over its bytes.
+        app.router.routes.append(Route(prefix + endpoint.path, handle, methods=[endpoint.method]))
+        if prefix:  # the bare paths answer too
+            app.router.routes.append(Route(endpoint.path, handle, methods=[endpoint.method]))
+    document = openapi_document(endpoints, prefix=PREFIX, title="Flow Engine", version=version)
+    app.openapi = lambda: document
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(Exception, _bug)
+    return app
+
+
+class _Gateway:
+    """What every request passes: key, scope, bounded body, problem documents, metrics and one log line."""
+
+    def __init__(self, authenticator: Authenticator, metrics: Metrics) -> None:
+        self._authenticator = authenticator
+        self._metrics = metrics
+
+    def guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            started = time.perf_counter()
+            code: str | None = None
+            try:
+                response = await endpoint.handler(await self._admit(endpoint, request))
+            except FlowEngineError as error:
+                code = error.code
+                response = error_response(error)
+                self._note_problem(endpoint, error)
+            seconds = time.perf_counter() - started
+            self._metrics.request(endpoint.path, endpoint.method, response.status_code, seconds)
+            log.info(
+                "request",
+                route=endpoint.path,
+                method=endpoint.method,
+                status=response.status_code,
+                code=code,
+                ms=round(seconds * 1000, 2),
+            )
+            return response
+
+        return handle
+
+    async def _admit(self, endpoint: Endpoint, request: Request) -> Call:
+        structlog.contextvars.clear_contextvars()
+        principal = self._authenticator.authenticate(request) if endpoint.scopes else ANYONE
+        if endpoint.scopes:
+            require(principal, endpoint.scopes)
+        body = b"" if endpoint.body is None else await read_body(request)
+        return Call(request, principal, body)
+
+    def _note_problem(self, endpoint: Endpoint, error: FlowEngineError) -> None:
+        self._metrics.problem(error.code)
+        if isinstance(error, CallTheOperator):
+            log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
+
+
+async def read_body(request: Request) -> bytes:
+    """Raises CorrectTheInput `too_large` as soon as the body is."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                message = f"a body has at most {MAX_BODY_BYTES} bytes"
+                raise CorrectTheInput("too_large", message, [Finding("", "too_large", message)])
+            parts.append(part)
+    except ClientDisconnect:
+        raise CorrectTheInput("json_invalid", "the body ended before it was whole") from None
+    return b"".join(parts)
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: an unknown path, a method that the path does not have."""
+    if not isinstance(error, HTTPException):
+        raise error
+    code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    return problem_response(
+        error.status_code,
+        str(error.detail),
+        code,
+        "see /openapi.json for what there is",
+        headers=error.headers,
+    )
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    log.error("bug", route=request.scope.get("path"), exc_info=error)
+    detail = "the service has an error, which is logged"
+    return problem_response(500, "An error of this service", "internal_error", detail)

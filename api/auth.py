@@ -1,0 +1,119 @@
+"""Who is calling: API keys with a tenant and scopes (F43)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from starlette.requests import Request
+
+from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
+
+Scope = Literal["designer", "agent", "tools", "admin"]
+ALL_SCOPES: frozenset[Scope] = frozenset(("designer", "agent", "tools", "admin"))
+LOCAL_TENANT = "default"
+_LOCAL_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """`admin` may do whatever the other scopes may."""
+
+    tenant_id: str
+    scopes: frozenset[Scope]
+    name: str
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+
+LOCAL = Principal(LOCAL_TENANT, ALL_SCOPES, "local")
+ANYONE = Principal("", frozenset(), "anyone")
+
+
+class _KeyEntry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    key: str | None = None
+    sha256: str | None = None
+    tenant: str
+    scopes: tuple[Scope, ...]
+    name: str = "key"
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> _KeyEntry:
+        if (self.key is None) == (self.sha256 is None):
+            raise ValueError("give either 'key' or 'sha256'")
+        return self
+
+    @property
+    def digest(self) -> str:
+        return (self.sha256 or _digest(self.key or "")).lower()
+
+
+class _KeysFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    keys: tuple[_KeyEntry, ...]
+
+
+class Keyring:
+    """Keys by their SHA-256: the keys themselves are not kept, and a look-up leaks no timing of them."""
+
+    def __init__(self, principals: Mapping[str, Principal]) -> None:
+        self._principals = dict(principals)
+
+    @classmethod
+    def parse(cls, text: bytes) -> Keyring:
+        """Read `{"keys": [{"key" | "sha256", "tenant", "scopes"}]}`. Raises CallTheOperator."""
+        try:
+            entries = _KeysFile.model_validate_json(text).keys
+        except ValidationError as error:
+            places = ", ".join(pointer(*e["loc"]) + " " + e["msg"] for e in error.errors(include_input=False))
+            raise CallTheOperator(
+                "api_keys_unreadable", f"the file of API keys is not valid: {places}"
+            ) from None
+        return cls({e.digest: Principal(e.tenant, frozenset(e.scopes), e.name) for e in entries})
+
+    def authenticate(self, request: Request) -> Principal:
+        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not presented:
+            raise CorrectTheInput("key_missing", "send 'Authorization: Bearer <key>'")
+        principal = self._principals.get(_digest(presented.strip()))
+        if principal is None:
+            raise CorrectTheInput("key_unknown", "this API key is not known here")
+        return principal
+
+
+class LocalOnly:
+    """Without keys everybody on this machine may do everything, but only through a local name.
+
+    A web page that lets its own name point to 127.0.0.1 is kept out by that.
+    """
+
+    def authenticate(self, request: Request) -> Principal:
+        host = request.headers.get("host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name.lower() not in _LOCAL_NAMES:
+            raise CorrectTheInput(
+                "host_not_local", "without API keys this service answers to 'localhost' and '127.0.0.1' only"
+            )
+        return LOCAL
+
+
+Authenticator = Keyring | LocalOnly
+
+
+def require(principal: Principal, scopes: Sequence[Scope]) -> None:
+    """Any one of `scopes` is enough."""
+    if not any(principal.may(scope) for scope in scopes):
+        raise CorrectTheInput(
+            "scope_missing", f"this needs a key with one of the scopes: {', '.join(scopes)}"
+        )
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,161 @@
+"""Request bodies, parsed in one pass with every error at once. Fields that are not named are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Literal, TypeVar, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.values import JsonValue, ValueRejected, check_json
+
+Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
+HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+
+Id = Annotated[str, Field(min_length=1, max_length=512)]
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Reason = Annotated[str, Field(max_length=2_000)]
+
+
+def _sound(value: Mapping[str, object]) -> Mapping[str, object]:
+    try:
+        check_json(cast("JsonValue", value))
+    except ValueRejected as rejected:
+        raise ValueError(rejected.message) from rejected
+    return value
+
+
+def _in_utc(instant: datetime) -> datetime:
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+Facts = Annotated[Mapping[str, object], AfterValidator(_sound)]
+Instant = Annotated[datetime, AfterValidator(_in_utc)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, strict=True, alias_generator=to_camel, populate_by_name=False, hide_input_in_errors=True
+    )
+
+
+class HandleNewContact(_Body):
+    """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`."""
+
+    contact_id: Id
+    conversation_id: Id
+    conversational_flow_version_id: Id | None = None
+    flow_id: Id | None = None
+    tag: Id | None = None
+    channel: Channel
+    tenant: Facts = Field(default_factory=dict[str, object])
+    contact: Facts = Field(default_factory=dict[str, object])
+    language: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_version(self) -> HandleNewContact:
+        by_tag = self.flow_id is not None and self.tag is not None
+        if (self.conversational_flow_version_id is None) != by_tag or (self.flow_id is None) != (
+            self.tag is None
+        ):
+            raise ValueError("give either 'conversationalFlowVersionId', or 'flowId' and 'tag'")
+        return self
+
+
+class ChangeTask(_Body):
+    contact_id: Id
+    conversation_id: Id
+    task: Annotated[str, Field(max_length=512)]
+
+
+class HandleEndContact(_Body):
+    contact_id: Id
+    conversation_id: Id
+    reason: Reason | None = None
+
+
+class HandleHumanTask(_Body):
+    contact_id: Id
+    conversation_id: Id
+    outcome: HumanOutcome
+    reason: Reason | None = None
+
+
+class HandleUtterance(_Body):
+    contact_id: Id
+    conversation_id: Id
+    message_id: Id
+    ts: Annotated[Instant, Field(strict=False)]
+    type: Literal["tool", "system", "message"]
+    src: Literal["user", "bot", "agent"]
+    src_id: Id | None = None
+    src_name: Name | None = None
+    body: Annotated[str, Field(max_length=100_000)]
+    language: Name | None = None
+
+
+class DescriptionEntry(_Body):
+    name: str
+    value: str
+
+
+class MemoryEntryBody(_Body):
+    """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back."""
+
+    updated_by: Annotated[str, Field(max_length=256)]
+    updated_at: object = None
+    contact_id: Id
+    var_id: Id
+    value: object
+    description_for_llm: Annotated[
+        tuple[DescriptionEntry, ...] | None, Field(strict=False, alias="descriptionForLLM")
+    ] = None
+
+
+MemoryBatch = TypeAdapter(Annotated[tuple[MemoryEntryBody, ...], Field(strict=False, max_length=1_000)])
+
+
+class CreateFlow(_Body):
+    name: Name
+    campaign_id: Id
+    updated_by: Name
+    schema_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = "1.0.0"
+
+
+class RenameFlow(_Body):
+    name: Name
+    updated_by: Name
+
+
+class MoveTag(_Body):
+    version_id: Id
+    updated_by: Name
+
+
+_Parsed = TypeVar("_Parsed")
+
+
+def parse_body(body: bytes, shape: TypeAdapter[_Parsed]) -> _Parsed:
+    """Raises CorrectTheInput: `json_invalid` for what is no JSON, else `body_invalid` with every breach."""
+    try:
+        return shape.validate_json(body)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        if any(problem["type"] == "json_invalid" for problem in problems):
+            message = problems[0]["msg"]
+            raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
+        findings = [Finding(pointer(*p["loc"]), p["type"], p["msg"]) for p in problems]
+        raise CorrectTheInput(
+            "body_invalid", f"{len(findings)} field(s) of the body cannot be taken", findings
+        ) from None

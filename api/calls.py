@@ -1,0 +1,140 @@
+"""One call of an endpoint: who calls, with which body and key, and the endpoint as a row of a table.
+
+Endpoints are rows: route, scope, shapes and handler stand in one place, from which come the routes, the
+OpenAPI document, and the tests that go through all of them. Handlers answer with ready bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import orjson
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.auth import Principal, Scope
+from api.bodies import parse_body
+from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.ports import ConversationRef
+from flow_engine.stepping import Answer
+from flow_engine.storage import KeyedRequest
+
+MAX_KEY_LENGTH = 255
+JSON = "application/json"
+
+_Parsed = TypeVar("_Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    request: Request
+    principal: Principal
+    body: bytes
+
+    @property
+    def tenant_id(self) -> str:
+        return self.principal.tenant_id
+
+    def path(self, name: str) -> str:
+        return self.request.path_params[name]
+
+    def query(self, name: str) -> str | None:
+        return self.request.query_params.get(name)
+
+    def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
+        return parse_body(self.body, shape)
+
+    def conversation(self, conversation_id: str) -> ConversationRef:
+        return ConversationRef(self.tenant_id, conversation_id)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        key = self.request.headers.get("idempotency-key")
+        if key is not None and not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise refused_parameter(
+                "idempotency_key_invalid", f"an Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters"
+            )
+        return key
+
+    @property
+    def fingerprint(self) -> str:
+        """What makes two requests the same: route without its version prefix, query and body."""
+        url = self.request.url
+        path = url.path.removeprefix("/v1")
+        digest = hashlib.sha256(
+            f"{self.request.method} {path}?{url.query}\n".encode("utf-8", "surrogatepass")
+        )
+        digest.update(self.body)
+        return digest.hexdigest()
+
+    @property
+    def keyed(self) -> KeyedRequest | None:
+        key = self.idempotency_key
+        return None if key is None else KeyedRequest(key, self.fingerprint)
+
+    def whole_number(self, name: str, *, at_most: int) -> int:
+        text = self.query(name)
+        if text is None:
+            return 0
+        if not (text.isascii() and text.isdigit()) or int(text[:12]) > at_most:
+            raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from 0 to {at_most}")
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        text = self.query(name)
+        if text not in (None, "true", "false"):
+            raise refused_parameter(f"{name}_invalid", f"{name!r} is 'true' or 'false'")
+        return text == "true"
+
+    def choice(self, name: str, accepted: tuple[str, ...]) -> str | None:
+        text = self.query(name)
+        if text is not None and text not in accepted:
+            raise refused_parameter(f"{name}_invalid", f"{name!r} is one of: {', '.join(accepted)}")
+        return text
+
+
+def refused_parameter(code: str, message: str) -> CorrectTheInput:
+    return CorrectTheInput(code, message, [Finding("", code, message)])
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter or header as the OpenAPI document tells it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
+    place: Literal["query", "header"] = "query"
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has."""
+
+    method: Literal["GET", "POST", "PUT", "PATCH"]
+    path: str
+    handler: Callable[[Call], Awaitable[Response]]
+    summary: str
+    audience: str
+    scopes: tuple[Scope, ...]
+    reply: TypeAdapter[Any]
+    status: int = 200
+    body: TypeAdapter[Any] | None = None
+    parameters: tuple[Parameter, ...] = ()
+    problems: tuple[int, ...] = ()
+    keyed: bool = False
+    body_example: object = None
+
+
+def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers=headers, media_type=JSON)
+
+
+def answer_response(answer: Answer) -> Response:
+    headers = {"Idempotency-Replayed": "true"} if answer.replayed else None
+    return Response(answer.body, answer.status, headers=headers, media_type=JSON)

@@ -1,0 +1,325 @@
+"""Routes for those who design flows (F27)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+from pydantic import TypeAdapter
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.bodies import CreateFlow, MoveTag, RenameFlow
+from api.calls import JSON, Call, Endpoint, Parameter, json_response
+from api.problems import FindingReply, findings_reply
+from flow_engine.catalog import FlowCatalog
+from flow_engine.errors import CorrectTheInput
+from flow_engine.kept_replies import IdempotencyRequest, Reply
+from flow_engine.ports import Clock, FlowRecord
+from flow_engine.submissions import Submissions
+from flow_engine.values import utc_text
+
+CHANNELS = ("phone", "whatsapp", "sms", "mail", "chat")
+
+
+class TagReply(TypedDict):
+    versionId: str
+    tag: str
+    createdBy: str
+    createdAt: str
+
+
+class FlowReply(TypedDict):
+    id: str
+    name: str
+    campaignId: str
+    templateId: None
+    updatedAt: str
+    updatedBy: str
+    tags: Sequence[TagReply]
+
+
+class FlowCreated(TypedDict):
+    id: str
+
+
+class VersionRowReply(TypedDict):
+    versionId: str
+    tag: str | None
+    createdBy: str
+    createdAt: str
+
+
+class VersionSaved(TypedDict):
+    versionId: str
+    warnings: Sequence[FindingReply]
+
+
+class Verdict(TypedDict):
+    valid: bool
+    errors: Sequence[FindingReply]
+    warnings: Sequence[FindingReply]
+
+
+_CREATE = TypeAdapter(CreateFlow)
+_RENAME = TypeAdapter(RenameFlow)
+_MOVE = TypeAdapter(MoveTag)
+_DOCUMENT = TypeAdapter(dict[str, object])
+
+
+class DesignerRoutes:
+    def __init__(self, catalog: FlowCatalog, submissions: Submissions, clock: Clock) -> None:
+        self._catalog = catalog
+        self._submissions = submissions
+        self._clock = clock
+
+    async def list_flows(self, call: Call) -> Response:
+        flows = await self._catalog.list_flows(
+            call.tenant_id, campaign_id=call.query("campaignId"), channel=call.choice("channel", CHANNELS)
+        )
+        return json_response([_flow(flow) for flow in flows])
+
+    async def create_flow(self, call: Call) -> Response:
+        body = call.parse(_CREATE)
+        reply = await self._catalog.create_flow(
+            call.tenant_id,
+            name=body.name,
+            campaign_id=body.campaign_id,
+            schema_version=body.schema_version,
+            updated_by=body.updated_by,
+            respond=lambda flow: Reply(201, orjson.dumps(FlowCreated(id=flow.flow_id))),
+            idempotency=_idempotency(call),
+        )
+        return _sent(reply)
+
+    async def rename_flow(self, call: Call) -> Response:
+        body = call.parse(_RENAME)
+        reply = await self._catalog.rename_flow(
+            call.tenant_id,
+            call.path("flow_id"),
+            name=body.name,
+            updated_by=body.updated_by,
+            respond=lambda flow: Reply(200, orjson.dumps(_flow(flow))),
+            idempotency=_idempotency(call),
+        )
+        return _sent(reply)
+
+    async def list_versions(self, call: Call) -> Response:
+        rows = await self._catalog.list_versions(
+            call.tenant_id, call.path("flow_id"), only_tagged=call.flag("onlyTaggedVersions")
+        )
+        return json_response(
+            [
+                VersionRowReply(
+                    versionId=row.version_id,
+                    tag=row.tag,
+                    createdBy=row.created_by,
+                    createdAt=utc_text(row.created_at),
+                )
+                for row in rows
+            ]
+        )
+
+    async def get_version(self, call: Call) -> Response:
+        document = await self._catalog.get_version_document(
+            call.tenant_id, call.path("flow_id"), call.path("version_id")
+        )
+        return Response(document, media_type=JSON)
+
+    async def save_version(self, call: Call) -> Response:
+        flow_id = call.path("flow_id")
+        submission = self._submissions.check(
+            call.body, flow_id=flow_id, created_by=call.principal.name, now=self._clock.now()
+        )
+        saved = VersionSaved(
+            versionId=submission.entry.version_id, warnings=findings_reply(submission.warnings)
+        )
+        reply = await self._catalog.save_version(
+            call.tenant_id,
+            flow_id,
+            document=submission.document,
+            entry=submission.entry,
+            parent_version_id=call.query("parentVersionId"),
+            tag=call.query("tag"),
+            respond=lambda _: Reply(201, orjson.dumps(saved)),
+            idempotency=_idempotency(call),
+        )
+        return _sent(reply)
+
+    async def validate_version(self, call: Call) -> Response:
+        flow = await self._catalog.get_flow(call.tenant_id, call.path("flow_id"))
+        try:
+            submission = self._submissions.check(
+                call.body, flow_id=flow.flow_id, created_by=call.principal.name, now=self._clock.now()
+            )
+        except CorrectTheInput as refused:
+            if refused.code != "document_invalid":
+                raise
+            return json_response(Verdict(valid=False, errors=findings_reply(refused.findings), warnings=[]))
+        return json_response(Verdict(valid=True, errors=[], warnings=findings_reply(submission.warnings)))
+
+    async def move_tag(self, call: Call) -> Response:
+        body, tag = call.parse(_MOVE), call.path("tag")
+
+        def respond(flow: FlowRecord) -> Reply:
+            return Reply(200, orjson.dumps(next(row for row in _flow(flow)["tags"] if row["tag"] == tag)))
+
+        reply = await self._catalog.move_tag(
+            call.tenant_id,
+            call.path("flow_id"),
+            tag=tag,
+            version_id=body.version_id,
+            moved_by=body.updated_by,
+            respond=respond,
+            idempotency=_idempotency(call),
+        )
+        return _sent(reply)
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/flows",
+                handler=self.list_flows,
+                summary="Flows with their tags",
+                audience="designers",
+                scopes=("designer", "agent"),
+                parameters=(
+                    Parameter("campaignId", "Only flows of this campaign"),
+                    Parameter(
+                        "channel",
+                        "Only flows with a tagged version for this channel",
+                        {"type": "string", "enum": list(CHANNELS)},
+                    ),
+                ),
+                reply=TypeAdapter(list[FlowReply]),
+            ),
+            Endpoint(
+                method="POST",
+                path="/flows",
+                handler=self.create_flow,
+                summary="Create a flow without versions",
+                audience="designers",
+                scopes=("designer",),
+                body=_CREATE,
+                reply=TypeAdapter(FlowCreated),
+                status=201,
+                problems=(409,),
+                keyed=True,
+                body_example={"name": "Bookings", "campaignId": "clinic", "updatedBy": "ada"},
+            ),
+            Endpoint(
+                method="PATCH",
+                path="/flows/{flow_id}",
+                handler=self.rename_flow,
+                summary="Rename a flow",
+                audience="designers",
+                scopes=("designer",),
+                body=_RENAME,
+                reply=TypeAdapter(FlowReply),
+                problems=(404, 409),
+                keyed=True,
+                body_example={"name": "Bookings 2026", "updatedBy": "ada"},
+            ),
+            *self._version_endpoints(),
+        ]
+
+    def _version_endpoints(self) -> list[Endpoint]:
+        versions = "/flows/{flow_id}/versions"
+        return [
+            Endpoint(
+                method="GET",
+                path=versions,
+                handler=self.list_versions,
+                summary="Versions of a flow, a row for every version and tag",
+                audience="designers",
+                scopes=("designer", "agent"),
+                parameters=(
+                    Parameter("onlyTaggedVersions", "Leave untagged versions out", {"type": "boolean"}),
+                ),
+                reply=TypeAdapter(list[VersionRowReply]),
+                problems=(404,),
+            ),
+            Endpoint(
+                method="GET",
+                path=versions + "/{version_id}",
+                handler=self.get_version,
+                summary="A version's document as it was saved",
+                audience="designers",
+                scopes=("designer",),
+                reply=_DOCUMENT,
+                problems=(404,),
+            ),
+            Endpoint(
+                method="POST",
+                path=versions,
+                handler=self.save_version,
+                summary="Save a new version",
+                audience="designers",
+                scopes=("designer",),
+                parameters=(
+                    Parameter("parentVersionId", "The version that this one was made from"),
+                    Parameter("tag", "A tag to save it under"),
+                ),
+                body=_DOCUMENT,
+                reply=TypeAdapter(VersionSaved),
+                status=201,
+                problems=(404, 409),
+                keyed=True,
+                body_example={"draft": True},
+            ),
+            Endpoint(
+                method="POST",
+                path=versions + "/validate",
+                handler=self.validate_version,
+                summary="What saving this document would say, without saving it",
+                audience="designers",
+                scopes=("designer",),
+                body=_DOCUMENT,
+                reply=TypeAdapter(Verdict),
+                problems=(404,),
+                body_example={"draft": True},
+            ),
+            Endpoint(
+                method="PUT",
+                path="/flows/{flow_id}/tags/{tag}",
+                handler=self.move_tag,
+                summary="Point a tag at a version: promotion and rollback",
+                audience="designers",
+                scopes=("designer",),
+                body=_MOVE,
+                reply=TypeAdapter(TagReply),
+                problems=(404, 409),
+                keyed=True,
+                body_example={"versionId": "health-booking-v1", "updatedBy": "ada"},
+            ),
+        ]
+
+
+def _flow(flow: FlowRecord) -> FlowReply:
+    return FlowReply(
+        id=flow.flow_id,
+        name=flow.name,
+        campaignId=flow.campaign_id,
+        templateId=None,
+        updatedAt=utc_text(flow.updated_at),
+        updatedBy=flow.updated_by,
+        tags=[
+            TagReply(
+                versionId=entry.version_id,
+                tag=entry.tag,
+                createdBy=entry.created_by,
+                createdAt=utc_text(entry.created_at),
+            )
+            for entry in flow.tags
+        ],
+    )
+
+
+def _idempotency(call: Call) -> IdempotencyRequest | None:
+    key = call.idempotency_key
+    return None if key is None else IdempotencyRequest(key, call.fingerprint)
+
+
+def _sent(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, media_type=JSON)

@@ -1,0 +1,86 @@
+"""Routes for operators: health and metrics. They need no key."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import TypeAdapter
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.calls import Call, Endpoint, json_response
+from api.metrics import Metrics
+from flow_engine.errors import RetryLater
+
+Probe = Callable[[], Awaitable[None]]
+
+
+class Health(TypedDict):
+    status: str
+
+
+class Readiness(TypedDict):
+    """`checks` tells of every store `ok` or why it is not."""
+
+    status: str
+    checks: Mapping[str, str]
+
+
+class OperatorRoutes:
+    """`probes` by the name of what they ask; a probe raises RetryLater when it is away."""
+
+    def __init__(self, probes: Mapping[str, Probe], metrics: Metrics) -> None:
+        self._probes = dict(probes)
+        self._metrics = metrics
+
+    async def live(self, call: Call) -> Response:
+        return json_response(Health(status="ok"))
+
+    async def ready(self, call: Call) -> Response:
+        checks = {name: await _verdict(probe) for name, probe in self._probes.items()}
+        ready = all(verdict == "ok" for verdict in checks.values())
+        reply = Readiness(status="ok" if ready else "unavailable", checks=checks)
+        return json_response(reply, 200 if ready else 503, None if ready else {"Retry-After": "1"})
+
+    async def metrics(self, call: Call) -> Response:
+        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/health/live",
+                handler=self.live,
+                summary="The process answers",
+                audience="operators",
+                scopes=(),
+                reply=TypeAdapter(Health),
+            ),
+            Endpoint(
+                method="GET",
+                path="/health/ready",
+                handler=self.ready,
+                summary="Every store that requests need answers",
+                audience="operators",
+                scopes=(),
+                reply=TypeAdapter(Readiness),
+            ),
+            Endpoint(
+                method="GET",
+                path="/metrics",
+                handler=self.metrics,
+                summary="Prometheus metrics",
+                audience="operators",
+                scopes=(),
+                reply=TypeAdapter(str),
+            ),
+        ]
+
+
+async def _verdict(probe: Probe) -> str:
+    try:
+        await probe()
+    except RetryLater as away:
+        return away.detail
+    return "ok"

@@ -1,0 +1,106 @@
+"""Every status that this API answers with other than success, in one table (F36, RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NotRequired
+
+import orjson
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from flow_engine.errors import (
+    CallTheOperator,
+    CorrectTheInput,
+    Finding,
+    FlowEngineError,
+    LookElsewhere,
+    ReloadAndDecide,
+    RetryLater,
+)
+
+_STATUS_OF_KIND: Mapping[type[FlowEngineError], tuple[int, str]] = {
+    CorrectTheInput: (422, "The request cannot be taken as it is"),
+    LookElsewhere: (404, "Nothing is there"),
+    ReloadAndDecide: (409, "The current state forbids it"),
+    RetryLater: (503, "Try again later"),
+    CallTheOperator: (500, "An operator has to look at this"),
+}
+_STATUS_OF_CODE: Mapping[str, int] = {
+    "json_invalid": 400,
+    "too_large": 413,
+    "key_missing": 401,
+    "key_unknown": 401,
+    "scope_missing": 403,
+    "host_not_local": 403,
+    "feature_not_configured": 503,
+}
+
+
+class FindingReply(TypedDict):
+    pointer: str
+    code: str
+    message: str
+
+
+class Problem(TypedDict):
+    """An RFC 9457 problem document. `errors` lists every breach; `state` and `accepted` help to go on."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: Sequence[FindingReply]
+    state: NotRequired[Mapping[str, object]]
+    accepted: NotRequired[Sequence[str]]
+
+
+def problem_response(
+    status: int,
+    title: str,
+    code: str,
+    detail: str,
+    *,
+    findings: Sequence[Finding] = (),
+    extra: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    document: dict[str, object] = {
+        "type": f"urn:flow-engine:problem:{code}",
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "errors": findings_reply(findings),
+        **(extra or {}),
+    }
+    return Response(
+        orjson.dumps(document), status, headers=dict(headers or {}), media_type="application/problem+json"
+    )
+
+
+def findings_reply(findings: Sequence[Finding]) -> list[FindingReply]:
+    return [FindingReply(pointer=f.pointer, code=f.code, message=f.message) for f in findings]
+
+
+def error_response(error: FlowEngineError) -> Response:
+    kind_status, title = _STATUS_OF_KIND[type(error)]
+    status = _STATUS_OF_CODE.get(error.code, kind_status)
+    findings: Sequence[Finding] = ()
+    extra: dict[str, object] = {}
+    headers: dict[str, str] = {}
+    match error:
+        case CorrectTheInput():
+            findings = error.findings
+        case ReloadAndDecide():
+            extra = {"state": error.state.facts, "accepted": list(error.accepted)}
+        case RetryLater():
+            headers = {"Retry-After": str(error.after_seconds)}
+        case _:
+            pass
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return problem_response(
+        status, title, error.code, error.detail, findings=findings, extra=extra, headers=headers
+    )

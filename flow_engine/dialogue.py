@@ -1,0 +1,201 @@
+"""The use cases around the dialogue: messages, the prompt of the moment, and the memory (F31–F33)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import orjson
+
+from flow_engine.agent_data import compose_prompt
+from flow_engine.events import Source, message_event
+from flow_engine.memory import MemoryWrite, prepare_tool_writes
+from flow_engine.ports import ConversationRef, DialogueTurn, TurnListener
+from flow_engine.prompt import MemoryFormat, tenant_zone
+from flow_engine.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
+from flow_engine.runner import ConversationalFlowRunner
+from flow_engine.stepping import Answer, Collaborators, Step, Stepper, to_changes
+from flow_engine.storage import KeyedRequest, Loaded, Reply
+from flow_engine.values import utc_text
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One message of the dialogue, as an agent reports it (F33)."""
+
+    contact_id: str
+    message_id: str
+    ts: datetime
+    type: Literal["tool", "system", "message"]
+    src: Source
+    body: str
+    src_id: str | None = None
+    src_name: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptView:
+    """A prompt and the tag of all that it depends on but the clock."""
+
+    reply: PromptReply
+    etag: str
+
+
+class Dialogue:
+    """Every method answers for one tenant: another's conversation looks exactly like an unknown one."""
+
+    def __init__(self, stepper: Stepper, collaborators: Collaborators) -> None:
+        self._stepper = stepper
+        self._listener: TurnListener = collaborators.listener
+
+    async def utterance(
+        self, conversation: ConversationRef, said: Utterance, keyed: KeyedRequest | None = None
+    ) -> Answer:
+        """Remember a message once, however often its sender repeats it."""
+
+        async def step(loaded: Loaded) -> Step:
+            runner = await self._stepper.resume(conversation, loaded)
+            runner.require_open()
+            runner.require_contact(said.contact_id)
+            if said.src == "user":
+                runner.set_language(said.language)
+            return Step(
+                runner,
+                _utterance_reply(runner, said, duplicate=False),
+                turn=_turn(runner, said),
+                on_seen=_utterance_reply(runner, said, duplicate=True),
+                events=(_utterance_event(runner, said),),
+            )
+
+        answer = await self._stepper.run(conversation, keyed, step)
+        if said.src == "user":
+            await self._listener.user_turn(conversation, said.message_id)
+        return answer
+
+    async def prompt(
+        self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
+    ) -> PromptView:
+        """The prompt as it is now: one read, nothing written unless a routing ran out of time."""
+        fresh = await self._listener.wait_until_fresh(conversation, wait_s)
+        loaded = await self._stepper.memory.load(conversation)
+        runner = await self._stepper.resume(conversation, loaded)
+        runner.require_open()
+        if runner.changed:  # whoever is faster commits the same timeout
+            await self._stepper.memory.commit(conversation, to_changes(Step(runner, Reply(b"")), None))
+        prompt = compose_prompt(runner, memory_format)
+        reply = PromptReply(
+            prompt=prompt.text,
+            revision=runner.session.revision,
+            memoryRevision=loaded.memory_revision,
+            prefixHash=prompt.prefix_hash,
+            parts=PromptParts(prefix=prompt.prefix, volatile=prompt.volatile),
+            memoryFresh=fresh,
+        )
+        parts = (reply["revision"], reply["memoryRevision"], reply["prefixHash"], int(fresh), memory_format)
+        tag = '"' + "-".join(str(part) for part in parts) + '"'
+        return PromptView(reply, tag)
+
+    async def put_memory(
+        self, conversation: ConversationRef, writes: Sequence[MemoryWrite], keyed: KeyedRequest | None = None
+    ) -> Answer:
+        """Store what tools have found: the whole batch or nothing (F19)."""
+
+        async def step(loaded: Loaded) -> Step:
+            runner = await self._stepper.resume(conversation, loaded)
+            runner.require_open()
+            entries = prepare_tool_writes(
+                writes,
+                specs=runner.flow.variables,
+                contacts=runner.session.contacts.keys(),
+                now=runner.now,
+                default_region=_region(runner.session.language),
+                timezone=tenant_zone(runner.tenant),
+            )
+            head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
+            return Step(runner, Reply(head, b"}"), set_tools=entries)
+
+        return await self._stepper.run(conversation, keyed, step)
+
+    async def get_memory(self, conversation: ConversationRef) -> MemoryDump:
+        """The whole memory, for an agent to hand to the tools that it runs (F32)."""
+        loaded = await self._stepper.memory.load(conversation)
+        runner = await self._stepper.resume(conversation, loaded)
+        return MemoryDump(
+            tenant=loaded.tenant,
+            vars=_variables(runner),
+            revision=runner.session.revision,
+            memoryRevision=loaded.memory_revision,
+        )
+
+
+def _region(language: str) -> str | None:
+    """The region of a BCP 47 tag, for phone numbers without a prefix: `IT` of `it-IT`."""
+    region = language.rpartition("-")[2]
+    return region.upper() if len(region) == 2 and "-" in language else None
+
+
+def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
+    return DialogueTurn(
+        message_id=said.message_id,
+        ts=said.ts,
+        type=said.type,
+        src=said.src,
+        body=said.body,
+        contact_id=said.contact_id,
+        task_name=runner.task.name,
+        language=runner.session.language,
+    )
+
+
+def _utterance_event(runner: ConversationalFlowRunner, said: Utterance) -> bytes:
+    return message_event(
+        runner.flow,
+        runner.session,
+        event_id=f"{runner.session.conversation_id}:message:{said.message_id}",
+        contact_id=said.contact_id,
+        ts=said.ts,
+        body=said.body,
+        type=said.type,
+        src=said.src,
+        src_id=said.src_id,
+        src_name=said.src_name,
+    )
+
+
+def _utterance_reply(runner: ConversationalFlowRunner, said: Utterance, *, duplicate: bool) -> Reply:
+    """A duplicate changes nothing, so its reply tells the state as it was loaded."""
+    session = runner.loaded.session if duplicate else runner.session
+    session = session or runner.session
+    return Reply(
+        orjson.dumps(
+            UtteranceReply(
+                conversationId=session.conversation_id,
+                messageId=said.message_id,
+                duplicate=duplicate,
+                revision=session.revision,
+                language=session.language,
+            )
+        )
+    )
+
+
+def _variables(runner: ConversationalFlowRunner) -> list[MemoryVariable]:
+    return [
+        MemoryVariable(
+            varId=spec.id,
+            name=spec.name,
+            type=spec.type,
+            value=entry.value,
+            updatedBy=entry.updated_by,
+            updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
+            contactId=entry.contact_id,
+            descriptionForLLM=None
+            if entry.description_for_llm is None
+            else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
+        )
+        for spec in runner.flow.variables
+        if (entry := runner.memory.get(spec.id)) is not None
+    ]

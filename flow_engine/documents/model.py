@@ -1,0 +1,282 @@
+"""Models of flows and their versions (F1, F2). Media settings are in `media.py`.
+
+An attribute with a default may be missing in the document. What the published schema leaves unread
+must not change a document's verdict, so it is not read strictly here either: each such place says so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, PlainValidator, ValidationInfo
+
+from flow_engine.documents.media import (
+    AudioMediaConfig,
+    LanguageDetectionConfig,
+    LocalizedText,
+    MediaConfig,
+    TextMediaConfig,
+)
+from flow_engine.documents.values import (
+    ApiVersion,
+    DateTime,
+    Document,
+    EnumValue,
+    Flag,
+    Items,
+    Maybe,
+    Number,
+    SchemaVersion,
+    Text,
+    Url,
+    absent,
+    required_if,
+)
+
+T = TypeVar("T")
+
+Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
+TaskType = Literal["AIO", "AIS", "HUM"]
+VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "custom"]
+
+
+class AiHelper(Document):
+    """Settings of a helper; any property may stand here, all are in `model_extra`."""
+
+
+class UiMetadata(Document):
+    """What the designer's editor keeps for itself; any property may stand here."""
+
+
+class Checkpoint(Document):
+    id: Text
+    name: Text
+    prompt: Text
+    required: Flag = False
+
+
+def _is_multi_contact(data: dict[str, Any]) -> bool:
+    return data.get("multi_contact") is True
+
+
+_needed_by_multi_contact = required_if(_is_multi_contact, "when 'multiContact' is true")
+
+
+class ClosureConfig(Document):
+    """What the end of a contact does to its conversation (F30). The time limit is in seconds."""
+
+    multi_contact: Flag
+    conversation_time_limit: Annotated[Maybe[Number], _needed_by_multi_contact] = absent()
+    custom_handler: Annotated[Maybe[Url], _needed_by_multi_contact] = absent()
+
+
+# --- MCP --------------------------------------------------------------------------------------
+
+
+class IncludedTool(Document):
+    tool_name: Maybe[Text] = None
+    ui_tool_description: Maybe[Text] = None
+
+
+class McpServer(Document):
+    name: Text
+    url: Url
+    included_tools: Items[IncludedTool]
+
+
+class McpToolParameter(Document):
+    """`assignment_value` is a variable's id, a fixed value or a prompt, as the strategy says."""
+
+    parameter_name: Text
+    assignment_strategy: Literal["variable", "fixed", "prompt"]
+    assignment_value: Text
+
+
+class McpToolParametersMap(Document):
+    tool_name: Text
+    tool_parameters: Items[McpToolParameter] = ()
+
+
+class McpToolSelection(Document):
+    mcp_server_name: Text
+    selected_tools: Items[McpToolParametersMap]
+
+
+# --- tasks ------------------------------------------------------------------------------------
+
+
+class WaitingMessagesConfiguration(Document):
+    generation_strategy: Literal["fixed", "prompt"]
+    prompt: Annotated[
+        Maybe[Text],
+        required_if(
+            lambda data: data.get("generation_strategy") == "prompt", "when 'generationStrategy' is 'prompt'"
+        ),
+    ] = absent()
+    messages_list: Annotated[
+        Items[LocalizedText],
+        required_if(
+            lambda data: data.get("generation_strategy") == "fixed", "when 'generationStrategy' is 'fixed'"
+        ),
+    ] = absent(())
+
+
+class RoutingParameters(Document):
+    """How a human is found. Times in seconds; routing that outlasts `timeout` has failed (F34)."""
+
+    timeout: Number
+    agent_skills: tuple[Text, ...] = ()
+    agent_optional_skills: tuple[Text, ...] = ()
+    agent_ids: tuple[Text, ...] = ()
+    waiting_music: Maybe[Url] = None
+    waiting_music_duration: Maybe[Number] = None
+    waiting_messages_configuration: Maybe[WaitingMessagesConfiguration] = None
+
+
+class TransitionParameter(Document):
+    variable_id: Text
+    required: Flag
+
+
+def _may_need_a_human(data: dict[str, Any]) -> bool:
+    return data.get("type") in {"HUM", "AIS"}
+
+
+def _routing(value: object, info: ValidationInfo) -> object:
+    return RoutingParameters.model_validate(value) if _may_need_a_human(info.data) else value
+
+
+class Task(Document):
+    """One model for the three task types: `type` decides which attributes mean something.
+
+    HUM and AIS tasks must have `routingParameters`: the published schema states the rule in a schema that
+    no document is checked against (F2). `channels` of None: all channels.
+    """
+
+    id: Text
+    name: Maybe[Text] = None
+    type: TaskType
+    description: Text
+    prompt: Text
+    transition_parameters: Items[TransitionParameter]
+    ai_helpers: Items[AiHelper] = ()
+    channels: tuple[Channel, ...] | None = None
+    mcp_tool_selection: Items[McpToolSelection] = ()
+    closure_config: ClosureConfig
+    enabled_checkpoints: Items[Checkpoint]
+    connected_tasks: tuple[Text, ...] = ()
+    # Whatever stands here in an AIO task is unread by the schema; use `routing_parameters`.
+    routing_given: Annotated[
+        object,
+        PlainValidator(_routing, json_schema_input_type=RoutingParameters),
+        required_if(_may_need_a_human, "in tasks of type 'HUM' and 'AIS'"),
+    ] = absent()
+
+    @property
+    def routing_parameters(self) -> RoutingParameters | None:
+        """Present in every HUM and AIS task, None in an AIO task."""
+        return self.routing_given if isinstance(self.routing_given, RoutingParameters) else None
+
+    @property
+    def effective_name(self) -> str:
+        """The name that people and models use: `name` where it says something, else the id (F4)."""
+        return self.name if self.name and self.name.strip() else self.id
+
+    @property
+    def hide_transcription_to_human(self) -> bool:
+        """Unread by the schema, so anything but `true` is no (F40)."""
+        return self._extra("hideTranscriptionToHuman") is True
+
+    @property
+    def suspend_transcription(self) -> bool:
+        """HUM tasks: no dialogue is sent while a human is connected. An addition, unread by the schema
+        as well, so anything but `true` is no (F40)."""
+        return self.type == "HUM" and self._extra("suspendTranscription") is True
+
+    def _extra(self, name: str) -> object:
+        return (self.model_extra or {}).get(name)
+
+
+# --- flows ------------------------------------------------------------------------------------
+
+
+class Variable(Document):
+    """`prompt` tells the model how to find the value; only custom variables do without."""
+
+    id: Text
+    name: Text
+    type: VariableType
+    enum_values: tuple[EnumValue, ...] = ()
+    prompt: Annotated[
+        Maybe[Text],
+        required_if(lambda data: data.get("type", "custom") != "custom", "unless 'type' is 'custom'"),
+    ] = absent()
+
+
+class ReasonOfContact(Document):
+    name: Text
+    prompt: Text
+
+
+class ContactResult(Document):
+    name: Text
+    prompt: Text
+    result_types: tuple[Literal["CL", "UNC", "UC", "Y", "UPS"], ...]
+
+
+class Flow(Document):
+    """A flow of a campaign, without its versions (F1). Closed to other properties."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: Text
+    name: Text
+    campaign_id: Text
+    schema_version: SchemaVersion
+    updated_by: Text
+    updated_at: DateTime
+
+
+Published = Annotated[T, required_if(lambda data: data.get("draft") is False, "when 'draft' is false")]
+"""Required unless the version is a draft."""
+
+_SINGLE_CONTACT = ClosureConfig.model_validate({"multiContact": False})
+_DEFAULT_MEDIA = MediaConfig(
+    audio=AudioMediaConfig.model_validate({"presetId": "default"}), text=TextMediaConfig()
+)
+
+
+class FlowVersion(Document):
+    """A version of a flow: all that a conversation runs by. Closed to other properties.
+
+    A draft may lack everything but `draft`. The attributes are then neutral (empty, or the platform's
+    default), so that no reader has to ask for None; `model_fields_set` tells what is really there.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    draft: Flag
+    id: Published[Text] = absent("")
+    schema_version: Published[SchemaVersion] = absent("")
+    conversational_flow_id: Published[Text] = absent("")
+    global_prompt: Published[Text] = absent("")
+    channels: Published[tuple[Channel, ...]] = absent(())
+    mandatory_channels: Published[tuple[Channel, ...]] = absent(())
+    closure_config: Published[ClosureConfig] = absent(_SINGLE_CONTACT)
+    media_config: Published[MediaConfig] = absent(_DEFAULT_MEDIA)
+    language_detection: LanguageDetectionConfig = LanguageDetectionConfig()
+    default_language: Published[Text] = absent("")
+    supported_languages: Published[tuple[Text, ...]] = absent(())
+    system_prompts_language: Published[Text] = absent("")
+    api_version: Published[ApiVersion] = absent("")
+    variables: Published[Items[Variable]] = absent(())
+    ui_metadata: Published[UiMetadata] = absent(UiMetadata())
+    mcp_servers: Published[Items[McpServer]] = absent(())
+    ai_helpers: Published[Items[AiHelper]] = absent(())
+    tasks: Published[Items[Task]] = absent(())
+    first_task: Published[Text] = absent("")
+    checkpoints: Published[Items[Checkpoint]] = absent(())
+    reasons_of_contact: Published[Items[ReasonOfContact]] = absent(())
+    results: Published[Items[ContactResult]] = absent(())
+    created_by: Published[Text] = absent("")
+    created_at: Published[DateTime] = absent("")

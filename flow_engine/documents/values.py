@@ -1,0 +1,284 @@
+"""The scalar types and the rules of presence that the document models are built from.
+
+A document is judged as JSON Schema judges it: no coercion, a boolean is no number, an explicit `null`
+is not the same as a missing property, and patterns end at the end of the text, not before a last line
+break.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from flow_engine.documents.wording import json_type
+
+T = TypeVar("T")
+
+
+# Attributes whose name is not simply the property's in snake case.
+_OWN_NAMES = {"id": "_id", "routing_given": "routingParameters"}
+
+
+def property_name(attribute: str) -> str:
+    """The JSON property that an attribute of a document model stands for."""
+    return _OWN_NAMES.get(attribute) or to_camel(attribute)
+
+
+class Document(BaseModel):
+    """Base of all document models: frozen, camelCase outside, unknown properties kept in `model_extra`.
+
+    `model_fields_set` names exactly the attributes that the document really holds, and
+    `model_dump(by_alias=True, exclude_unset=True)` gives the document back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", alias_generator=property_name)
+
+
+def wrong_type(expected: str, value: object) -> PydanticCustomError:
+    return PydanticCustomError(
+        "wrong_type", "must be {expected}, not {given}", {"expected": expected, "given": json_type(value)}
+    )
+
+
+# --- presence ---------------------------------------------------------------------------------
+
+
+class _NotNull:
+    """Validates a nullable attribute as its inner type: `None` means missing, `null` is refused."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cast("CoreSchema", cast("dict[str, object]", handler(source))["schema"])
+
+
+Maybe = Annotated[T | None, _NotNull()]
+"""A property that may be missing, but not `null`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """Stands for a missing property until the rule of presence has been asked."""
+
+    neutral: object
+
+
+def absent(neutral: object = None) -> Any:
+    """Default of a property with `required_if`: what the attribute holds where the property is missing
+    and may be. It does not count as set."""
+    return Field(default_factory=partial(_Absent, neutral), validate_default=True)
+
+
+def required_if(condition: Callable[[dict[str, Any]], bool], reason: str) -> WrapValidator:
+    """The property must be there when `condition` holds for the properties declared before it.
+
+    A rule at the field, not at the model: pydantic runs model rules only when all fields are sound, and
+    a rejection lists every error at once. Needs `absent(...)` as the default.
+    """
+
+    def check(value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+        if not isinstance(value, _Absent):
+            return handler(value)
+        if condition(info.data):
+            # The error of a missing value carries the attribute's name, so the property's is told here.
+            name = property_name(info.field_name or "")
+            raise PydanticCustomError(
+                "required_here", "is required {reason}", {"property": name, "reason": reason}
+            )
+        return value.neutral
+
+    return WrapValidator(check)
+
+
+# --- lists of objects -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ErrorBudget:
+    """How many more errors a validation reports. Given as its context; without one, all of them."""
+
+    left: int
+
+
+def _within_budget(value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+    budget = info.context
+    if not isinstance(budget, ErrorBudget):
+        return handler(value)
+    if budget.left <= 0:
+        return value  # the document is refused already, the rest of it need not be read
+    before = budget.left
+    try:
+        return handler(value)
+    except ValidationError as error:
+        # Counted from before, since what is inside has taken its share of the budget as well.
+        budget.left = before - error.error_count()
+        raise
+
+
+Items = tuple[Annotated[T, WrapValidator(_within_budget)], ...]
+"""An array of objects. Three bytes of an empty object break up to eight rules: a hostile document of a
+megabyte would otherwise take many seconds to be told two million errors."""
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def _number(value: object) -> int | float:
+    if not _is_number(value):
+        raise wrong_type("a number", value)
+    return cast("int | float", value)
+
+
+def _string_or_number(value: object) -> str | int | float:
+    if not isinstance(value, str) and not _is_number(value):
+        raise wrong_type("a string or a number", value)
+    return cast("str | int | float", value)
+
+
+Number = Annotated[int | float, PlainValidator(_number, json_schema_input_type=float)]
+# The original schema allows strings only, its own description of the enum type numbers as well (F3).
+EnumValue = Annotated[
+    str | int | float, PlainValidator(_string_or_number, json_schema_input_type=str | float)
+]
+Flag = StrictBool
+Text = StrictStr
+
+
+# --- texts with a form ------------------------------------------------------------------------
+
+
+def _matching(pattern: str, code: str, meaning: str) -> AfterValidator:
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if compiled.fullmatch(value) is None:
+            raise PydanticCustomError(code, "must be {meaning}", {"meaning": meaning})  # pyright: ignore[reportArgumentType]
+        return value
+
+    return AfterValidator(check)
+
+
+SchemaVersion = Annotated[
+    Text,
+    _matching(
+        r"[0-9]+\.[0-9]+\.[0-9]+", "invalid_schema_version", "three numbers joined by dots, such as '1.0.0'"
+    ),
+]
+ApiVersion = Annotated[Text, _matching(r"v[0-9]+", "invalid_api_version", "'v' and a number, such as 'v1'")]
+
+# The original patterns anchor only their first and their last alternative, so that any text with a
+# provider's name somewhere inside passed, `xdeepgram; rm` for one. Here the whole text is matched (F3).
+_TEMPLATE = r"\{\{ [^\n\r\u2028\u2029]+ \}\}"
+SttProvider = Annotated[
+    Text,
+    _matching(
+        rf"google|deepgram|openai|{_TEMPLATE}",
+        "invalid_provider",
+        "one of 'google', 'deepgram', 'openai' or a template '{{ … }}'",
+    ),
+]
+TtsProvider = Annotated[
+    Text,
+    _matching(
+        rf"google|elevenlabs|openai|{_TEMPLATE}",
+        "invalid_provider",
+        "one of 'google', 'elevenlabs', 'openai' or a template '{{ … }}'",
+    ),
+]
+
+_NOT_IN_URLS = re.compile(r"[\s\x00-\x1f\x7f\\<>\"]")
+
+
+def _url(value: str) -> str:
+    if not _is_http_url(value):
+        raise PydanticCustomError("invalid_url", "must be an http:// or https:// URL with a host")
+    return value
+
+
+def _is_http_url(value: str) -> bool:
+    if _NOT_IN_URLS.search(value):
+        return False
+    try:
+        parts = urlsplit(value)
+        parts.port  # noqa: B018 - raises when the port is not a number up to 65535
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)
+
+
+# The original pattern asks for a dot and a short last label, which refuses ports, `localhost`, names of
+# an internal network and IPv6. Which addresses may be called is the outbound policy's decision (F3, F45).
+Url = Annotated[Text, AfterValidator(_url)]
+
+_DATE_TIME = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}):(\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+def parse_date_time(text: str) -> datetime:
+    """An RFC 3339 date-time as an aware datetime with the offset that was written.
+
+    A leap second, which a datetime cannot hold, is read as the second after it. Raises ValueError.
+    """
+    match = _DATE_TIME.fullmatch(text)
+    if match is None:
+        raise ValueError("not an RFC 3339 date-time")
+    date, minute, second, fraction, offset = match.groups(default="")
+    offset = offset.upper().replace("Z", "+00:00")
+    if offset[1:3] > "23" or offset[4:] > "59":
+        raise ValueError("an offset is at most 23:59")
+    if second != "60":
+        return datetime.fromisoformat(f"{date}T{minute}:{second}{fraction[:7]}{offset}")
+    return _second_after(datetime.fromisoformat(f"{date}T{minute}:59{offset}"))
+
+
+def _second_after(last_second: datetime) -> datetime:
+    try:
+        in_utc = last_second.astimezone(UTC)
+        next_second = last_second + timedelta(seconds=1)
+    except OverflowError:
+        raise ValueError("outside the years 1 to 9999") from None
+    if (in_utc.hour, in_utc.minute) != (23, 59):
+        raise ValueError("a leap second ends a day in UTC")
+    return next_second
+
+
+def _date_time(value: str) -> str:
+    try:
+        parse_date_time(value)
+    except ValueError:
+        raise PydanticCustomError(
+            "invalid_date_time",
+            "must be an RFC 3339 date and time with an offset, such as '2026-01-31T09:30:00Z'",
+        ) from None
+    return value
+
+
+DateTime = Annotated[Text, AfterValidator(_date_time)]

@@ -1,0 +1,88 @@
+"""Every error that leaves the core, named by what the reader does next.
+
+    FlowEngineError
+    ├── CorrectTheInput       the request cannot be taken as it is: every finding, each with a pointer
+    ├── LookElsewhere         there is nothing under that id for this tenant
+    ├── ReloadAndDecide       the stored state forbids it now: read the state, then decide
+    ├── RetryLater            a store is away: the same request may be sent again
+    └── CallTheOperator       stored data or the set-up is wrong: no retry helps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong, or suspicious, at one place of a document.
+
+    `pointer` is an RFC 6901 JSON pointer into the document that was sent, `""` for the whole of it;
+    `code` is stable and machine readable; `message` says what is wrong and what would be accepted.
+    """
+
+    pointer: str
+    code: str
+    message: str
+
+
+class FlowEngineError(Exception):
+    """Base of the tree. `code` is part of the HTTP contract, `detail` is for people."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class CorrectTheInput(FlowEngineError):
+    """The input breaks a rule. `findings` lists every breach, never only the first."""
+
+    def __init__(self, code: str, detail: str, findings: Iterable[Finding] = ()) -> None:
+        super().__init__(code, detail)
+        self.findings: tuple[Finding, ...] = tuple(findings)
+
+
+class LookElsewhere(FlowEngineError):
+    """Nothing is stored under that id, or it belongs to another tenant: both look the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentState:
+    """What the caller needs in order to decide again after a refusal."""
+
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+class ReloadAndDecide(FlowEngineError):
+    """The stored state forbids the request now. `state` tells the state, `accepted` what would go."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        state: Mapping[str, object] | None = None,
+        accepted: Iterable[str] = (),
+    ) -> None:
+        super().__init__(code, detail)
+        self.state = CurrentState(dict(state or {}))
+        self.accepted: tuple[str, ...] = tuple(accepted)
+
+
+class RetryLater(FlowEngineError):
+    """A store or a model is away. `after_seconds` is the hint for `Retry-After`."""
+
+    def __init__(self, code: str, detail: str, *, after_seconds: int = 1) -> None:
+        super().__init__(code, detail)
+        self.after_seconds = after_seconds
+
+
+class CallTheOperator(FlowEngineError):
+    """Stored data cannot be read by this version, or the set-up is unsafe: a person must look."""
+
+
+def pointer(*parts: str | int) -> str:
+    """Join path parts to an RFC 6901 pointer: `pointer("tasks", 0, "a/b")` is `/tasks/0/a~1b`."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

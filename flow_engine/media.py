@@ -1,0 +1,99 @@
+"""Which models, voices and settings an agent uses now (F3, F28)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from flow_engine.documents import FlowVersion
+from flow_engine.replies import JsonObject, MediaReply
+from flow_engine.templates import TemplateScope, compile_template
+
+Presets = Mapping[str, Mapping[str, object]]
+
+
+def media_for(version: FlowVersion, presets: Presets, channel: str, scope: TemplateScope) -> MediaReply:
+    """The channel's settings, provider and voice templates rendered, the language's entry chosen."""
+    return _audio(version, presets, scope) if channel == "phone" else _text(version)
+
+
+def model_of(version: FlowVersion, presets: Presets, channel: str) -> str | None:
+    """The name of the model that will read the prompt: it chooses the system prompts (F26)."""
+    llm = audio_settings(version, presets).get("llm") if channel == "phone" else _text(version)["llm"]
+    name = cast("Mapping[str, object]", llm).get("model") if isinstance(llm, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
+    """The preset, overridden by the keys that the document really holds, defaults not among them."""
+    audio = version.media_config.audio
+    own = audio.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    return {**presets[audio.preset_id], **own}
+
+
+def _text(version: FlowVersion) -> MediaReply:
+    text = version.media_config.text.model_dump(by_alias=True, mode="json")
+    return MediaReply(
+        llm=text.get("llm"),
+        tts=None,
+        stt=None,
+        vad=None,
+        courtesyMessages=text.get("courtesyMessageConfig"),
+        allowInterruptionsOnStart=False,
+        allowInterruptions=False,
+        enableRecording=False,
+        userInteractionTimeout=text.get("userInteractionTimeout"),
+        preemptiveGeneration=False,
+    )
+
+
+def _audio(version: FlowVersion, presets: Presets, scope: TemplateScope) -> MediaReply:
+    settings = audio_settings(version, presets)
+    return MediaReply(
+        llm=_object(settings, "llm"),
+        tts=_speech(_object(settings, "tts"), scope),
+        stt=_speech(_object(settings, "stt"), scope),
+        vad=_object(settings, "vad"),
+        courtesyMessages=_object(settings, "courtesyMessageConfig"),
+        allowInterruptionsOnStart=bool(settings.get("allowInterruptionsOnStart")),
+        allowInterruptions=bool(settings.get("allowInterruptions")),
+        enableRecording=bool(settings.get("enableRecording")),
+        userInteractionTimeout=cast("float", settings.get("userInteractionTimeout")),
+        preemptiveGeneration=bool(settings.get("preemptiveGeneration")),
+    )
+
+
+def _object(settings: JsonObject, key: str) -> JsonObject | None:
+    return cast("JsonObject | None", settings.get(key))
+
+
+def _speech(config: JsonObject | None, scope: TemplateScope) -> JsonObject | None:
+    if config is None:
+        return None
+    rendered = cast("JsonObject", _rendered(config, scope))
+    return {**rendered, "active": _for_language(rendered, scope.language)}
+
+
+def _for_language(config: JsonObject, language: str) -> object:
+    """The entry of `languageCustomConfig` for the language, by its two letters, else `default`."""
+    wanted = language.partition("-")[0].lower()
+    for entry in cast("list[JsonObject]", config.get("languageCustomConfig") or []):
+        if str(entry.get("language", "")).partition("-")[0].lower() == wanted and entry.get("config"):
+            return entry["config"]
+    return config.get("default")
+
+
+def _rendered(value: object, scope: TemplateScope) -> object:
+    """Only `provider` and `voice` may be templates; everything else is passed on as it is."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        rendered: dict[str, object] = {
+            key: compile_template(item).render(scope)
+            if key in ("provider", "voice") and isinstance(item, str) and "{{" in item
+            else _rendered(item, scope)
+            for key, item in items
+        }
+        return rendered
+    if isinstance(value, list):
+        return [_rendered(item, scope) for item in cast("list[object]", value)]
+    return value

@@ -1,0 +1,257 @@
+"""The rules of the memory: who may write a variable, whose value counts, how entries are stored (F17–F20).
+
+1. Two writers, two hashes. The miner reads the dialogue along; tools write through the memory API.
+2. A tool's entry that has a value wins over the miner's, always. A tool's entry without a value, taken
+   back or never written, hides nothing.
+3. The miner never mines a custom variable, nor one that a tool has given a value.
+4. A batch of tool writes is all or nothing, and names each variable at most once, since the order of a
+   batch carries no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any, Never, get_args
+
+import orjson
+
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointer
+from flow_engine.values import (
+    JsonValue,
+    ValueRejected,
+    VariableIndex,
+    VariableSpec,
+    VariableType,
+    canonical,
+    check_text,
+    listed,
+    utc_text,
+)
+
+MINER = "convMiner"
+
+_TYPES = frozenset[str](get_args(VariableType))
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One property of a value, as the model shall read it."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEntry:
+    """A variable in one of the two hashes (F17). `value` is canonical, None for no value; `updated_at`
+    is aware and in UTC; whoever took a value back is kept in `updated_by`."""
+
+    type: VariableType
+    updated_by: str | None
+    updated_at: datetime | None
+    value: JsonValue
+    contact_id: str
+    description_for_llm: tuple[Description, ...] | None
+
+    @classmethod
+    def empty(cls, type: VariableType, contact_id: str) -> MemoryEntry:
+        """What every variable starts as, in both hashes."""
+        return cls(type, None, None, None, contact_id, None)
+
+    @property
+    def has_value(self) -> bool:
+        return self.value is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousContact:
+    """An ended contact of the conversation (F20). `date` is its start, aware and in UTC."""
+
+    date: datetime
+    channel: str
+    resume: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWrite:
+    """One entry of a tool's batch, as it was sent. `var` is a variable's `_id` or name."""
+
+    var: str
+    value: JsonValue
+    contact_id: str
+    updated_by: str
+    description_for_llm: tuple[Description, ...] | None = None
+
+
+def merge(mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) -> dict[str, MemoryEntry]:
+    """The memory as everybody reads it, by variable id."""
+    merged = dict(mined)
+    for var_id, entry in tools.items():
+        if entry.value is not None or var_id not in merged:
+            merged[var_id] = entry
+    return merged
+
+
+def open_for_mining(
+    specs: Iterable[VariableSpec], tools: Mapping[str, MemoryEntry]
+) -> tuple[VariableSpec, ...]:
+    """The variables that the miner may look for now (F18), in the flow's order."""
+    return tuple(
+        spec
+        for spec in specs
+        if spec.type != "custom" and not ((entry := tools.get(spec.id)) and entry.has_value)
+    )
+
+
+def prepare_tool_writes(
+    writes: Sequence[MemoryWrite],
+    *,
+    specs: VariableIndex,
+    contacts: Collection[str],
+    now: datetime,
+    default_region: str | None = None,
+    timezone: tzinfo | None = None,
+) -> dict[str, MemoryEntry]:
+    """The entries to store in the tools hash, by variable id (F19).
+
+    A null, empty or blank value takes the tool's value back: the entry keeps who did it and when. Raises
+    CorrectTheInput `memory_invalid` with every finding, pointers being into the batch as it was sent.
+    """
+    findings: list[Finding] = []
+    entries: dict[str, MemoryEntry] = {}
+    first_at: dict[str, int] = {}
+    if not writes:
+        findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
+    for at, write in enumerate(writes):
+        findings.extend(_breaches_of_sender(at, write, contacts))
+        spec = specs.resolve(write.var)
+        if spec is None:
+            names = listed(known.name for known in specs)
+            findings.append(_finding(at, "varId", "variable_unknown", f"the flow's variables are {names}"))
+            continue
+        if first_at.setdefault(spec.id, at) != at:
+            other = f"variable {spec.name!r} is already in entry {first_at[spec.id]} of this batch"
+            findings.append(_finding(at, "varId", "variable_twice", f"{other}; accepted is one entry each"))
+        try:
+            value = canonical(spec, write.value, default_region=default_region, timezone=timezone)
+        except ValueRejected as refused:
+            findings.append(_finding(at, "value", refused.code, f"{spec.name!r}: {refused.message}"))
+            continue
+        description = (write.description_for_llm or None) if value is not None else None
+        if spec.type == "custom" and value is not None and description is None:
+            needed = f"custom variable {spec.name!r} needs at least one {{name, value}} for the model to read"
+            findings.append(_finding(at, "descriptionForLLM", "description_required", needed))
+        entries[spec.id] = MemoryEntry(spec.type, write.updated_by, now, value, write.contact_id, description)
+    if findings:
+        raise CorrectTheInput("memory_invalid", "nothing of the batch was stored", findings)
+    return entries
+
+
+def _finding(at: int, key: str, code: str, message: str) -> Finding:
+    return Finding(pointer(at, key), code, message)
+
+
+def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) -> Iterable[Finding]:
+    """What is wrong with an entry whatever its variable: its contact, its author, its texts."""
+    if write.contact_id not in contacts:
+        known = f"the conversation's contacts are {listed(sorted(contacts))}"
+        yield _finding(at, "contactId", "contact_unknown", known)
+    author = write.updated_by.strip()
+    if not author:
+        yield _finding(at, "updatedBy", "updated_by_missing", "accepted is the name of the writing tool")
+    elif author.casefold() == MINER.casefold():
+        own = f"{MINER!r} writes its own values; accepted is the name of the writing tool"
+        yield _finding(at, "updatedBy", "updated_by_reserved", own)
+    texts = [(pointer(at, "updatedBy"), write.updated_by)]
+    for index, description in enumerate(write.description_for_llm or ()):
+        texts.append((pointer(at, "descriptionForLLM", index, "name"), description.name))
+        texts.append((pointer(at, "descriptionForLLM", index, "value"), description.value))
+    for place, text in texts:
+        try:
+            check_text(text)
+        except ValueRejected as refused:
+            yield Finding(place, refused.code, refused.message)
+
+
+# --- stored form ------------------------------------------------------------------------------------
+
+
+def encode_entry(entry: MemoryEntry) -> bytes:
+    """`{updatedBy, updatedAt, type, value, contactId, descriptionForLLM}` as JSON (F17)."""
+    described = entry.description_for_llm
+    return orjson.dumps(
+        {
+            "updatedBy": entry.updated_by,
+            "updatedAt": None if entry.updated_at is None else utc_text(entry.updated_at),
+            "type": entry.type,
+            "value": entry.value,
+            "contactId": entry.contact_id,
+            "descriptionForLLM": None
+            if described is None
+            else [{"name": part.name, "value": part.value} for part in described],
+        }
+    )
+
+
+def decode_entry(data: bytes) -> MemoryEntry:
+    """Reads what `encode_entry` wrote. Raises CallTheOperator `memory_unreadable` for anything else."""
+    try:
+        stored = orjson.loads(data)
+        author, moment, described = stored["updatedBy"], stored["updatedAt"], stored["descriptionForLLM"]
+        return MemoryEntry(
+            _variable_type(stored["type"]),
+            None if author is None else _text(author),
+            None if moment is None else _moment(moment),
+            stored["value"],
+            _text(stored["contactId"]),
+            None if described is None else tuple([_description(part) for part in described]),
+        )
+    except (ValueError, KeyError, TypeError) as problem:
+        _unreadable("memory entry", problem)
+
+
+def encode_previous_contact(contact: PreviousContact) -> bytes:
+    """`{date, channel, resume}` as JSON (F20)."""
+    return orjson.dumps(
+        {"date": utc_text(contact.date), "channel": contact.channel, "resume": contact.resume}
+    )
+
+
+def decode_previous_contact(data: bytes) -> PreviousContact:
+    """Reads what `encode_previous_contact` wrote. Raises CallTheOperator `memory_unreadable`."""
+    try:
+        stored = orjson.loads(data)
+        return PreviousContact(_moment(stored["date"]), _text(stored["channel"]), _text(stored["resume"]))
+    except (ValueError, KeyError, TypeError) as problem:
+        _unreadable("previous contact", problem)
+
+
+def _variable_type(stored: Any) -> VariableType:
+    if stored not in _TYPES:
+        raise ValueError("an unknown type of variable")
+    return stored
+
+
+def _text(stored: Any) -> str:
+    if not isinstance(stored, str):
+        raise TypeError("text expected")
+    return stored
+
+
+def _moment(stored: Any) -> datetime:
+    if not _text(stored).endswith("Z"):
+        raise ValueError("a moment not in UTC")
+    return datetime.fromisoformat(stored)
+
+
+def _description(stored: Any) -> Description:
+    return Description(_text(stored["name"]), _text(stored["value"]))
+
+
+def _unreadable(what: str, problem: Exception) -> Never:
+    # The kind of the problem only: its text may quote what a caller said.
+    raise CallTheOperator(
+        "memory_unreadable", f"a stored {what} cannot be read ({type(problem).__name__}); it was not changed"
+    ) from problem

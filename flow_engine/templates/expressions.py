@@ -1,0 +1,313 @@
+"""Expressions to closures, through an allow-list: what has no handler here does not exist.
+
+Allowed are names, literals, lists, subscripts and slices, comparisons, `in`, `and`, `or`, `not`,
+conditional expressions, `~`, `+`, `-`, and the filters and tests of `filters.py`. Multiplication, division,
+`%` and `**` are left out: prompts have no use for them, and each can make much out of little. Everything
+else is reported, all of it at once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jinja2 import nodes
+
+from flow_engine.templates.filters import FILTERS, TESTS
+from flow_engine.templates.frame import Frame
+from flow_engine.templates.names import (
+    ROOT_NAMES,
+    ROOTS,
+    VALUES,
+    VARS,
+    Expression,
+    VariableUse,
+    label_of,
+    reference_to,
+    root_of,
+    value_of,
+)
+from flow_engine.templates.problems import FORBIDDEN, JAVASCRIPT, REFERENCE_AS_VALUE, UNKNOWN_NAME, Problem
+from flow_engine.templates.values import (
+    NOTHING,
+    Absent,
+    added,
+    contains,
+    equal,
+    joined,
+    member,
+    ordered,
+    section,
+    truth,
+    unknown,
+)
+
+_PRIVATE_BUT_DATA = "_id"
+"""The one attribute with an underscore that templates may name: how documents call their identifier."""
+
+_JAVASCRIPT_METHODS = {
+    "filter": "{% for … if … %}",
+    "includes": "needle in haystack",
+    "join": "the filter join(…)",
+    "map": "{% for … %}",
+    "replace": "the filter replace(…, …)",
+    "slice": "text[start:stop]",
+    "substring": "text[start:stop]",
+    "toFixed": "the filter round(…)",
+    "toLowerCase": "the filter lower",
+    "toString": "the filter string",
+    "toUpperCase": "the filter upper",
+    "trim": "the filter trim",
+}
+_JAVASCRIPT_WORDS = {"null": "none", "undefined": "none, or the test is defined"}
+
+
+def _nothing(_: Frame) -> object:
+    return NOTHING
+
+
+def _always(fixed: object) -> Expression:
+    return lambda _: fixed
+
+
+def _absent(root: str, label: str) -> object:
+    """What a missing part is. Which parts a memory's value has is known in the conversation only: null."""
+    return None if root == VALUES else unknown(label)
+
+
+class Expressions:
+    """Compiles the expressions of one template and keeps what it notices on the way.
+
+    `names` are the loop variables in sight, by the slot of the frame that holds them.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.suspicions: list[Problem] = []
+        self.uses: list[VariableUse] = []
+        self.names: Mapping[str, int] = {}
+        # Handlers by exact type, so that no node passes for its base class.
+        self._handlers: Mapping[type[nodes.Node], Callable[[Any], Expression]] = {
+            nodes.Const: self._const,
+            nodes.Name: self._name,
+            nodes.Getattr: self._getattr,
+            nodes.Getitem: self._getitem,
+            nodes.List: self._list,
+            nodes.Tuple: self._list,
+            nodes.Concat: self._concat,
+            nodes.Add: self._sum,
+            nodes.Sub: self._sum,
+            nodes.Neg: self._signed,
+            nodes.Pos: self._signed,
+            nodes.And: self._and,
+            nodes.Or: self._or,
+            nodes.Not: self._not,
+            nodes.Compare: self._compare,
+            nodes.CondExpr: self._conditional,
+            nodes.Filter: self._filter,
+            nodes.Test: self._test,
+            nodes.Call: self._call,
+        }
+
+    # Names and paths
+
+    def _name(self, node: nodes.Name) -> Expression:
+        slot = self.names.get(node.name)
+        if slot is not None:
+            return lambda frame: frame.slots[slot]
+        root = ROOTS.get(node.name)
+        if root is not None:
+            return root
+        if node.name in (VARS, VALUES):
+            hint = f"{node.name} needs the name of a variable: {node.name}.name or {node.name}['a name']"
+        elif node.name in _JAVASCRIPT_WORDS:
+            hint = f"{node.name!r} is JavaScript; write {_JAVASCRIPT_WORDS[node.name]}"
+        elif f"${node.name}" in ROOT_NAMES:
+            hint = f"{node.name!r} is unknown; write ${node.name}"
+        else:
+            hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
+        self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
+        return _always(unknown(label_of(node)))
+
+    def _getattr(self, node: nodes.Getattr) -> Expression:
+        if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:
+            self.forbid(node, f"{node.attr!r}: names after a dot do not start with _")
+        if node.attr == "length" and root_of(node) not in self.names:
+            self._suspect(node, JAVASCRIPT, ".length is JavaScript, unless a key; write the filter length")
+        return self._member(node, node.node, _always(node.attr), node.attr)
+
+    def _getitem(self, node: nodes.Getitem) -> Expression:
+        if isinstance(node.arg, nodes.Slice):
+            return self._slice(node, node.arg)
+        fixed = node.arg.value if isinstance(node.arg, nodes.Const) else None
+        return self._member(node, node.node, self.compile(node.arg), fixed)
+
+    def _member(self, node: nodes.Expr, base: nodes.Expr, key: Expression, fixed: object) -> Expression:
+        label = label_of(node)
+        if isinstance(base, nodes.Name) and base.name in (VARS, VALUES):
+            if isinstance(fixed, str):
+                self.uses.append(VariableUse(node.lineno, fixed, label))
+            of_variable = reference_to if base.name == VARS else value_of
+            return of_variable(key, unknown(label))
+        root = root_of(node)
+        if root == VARS:
+            self._suspect(node, UNKNOWN_NAME, f"{label}: a reference has no parts; use $values for the value")
+        absent = _absent(root, label)
+        inner = self.compile(base)
+        return lambda frame: member(inner(frame), key(frame), absent)
+
+    def _slice(self, node: nodes.Getitem, bounds: nodes.Slice) -> Expression:
+        inner = self.compile(node.node)
+        absent = _absent(root_of(node), label_of(node))
+        start, stop, step = (
+            _always(None) if bound is None else self.compile(bound)
+            for bound in (bounds.start, bounds.stop, bounds.step)
+        )
+        return lambda frame: section(
+            inner(frame), (start(frame), stop(frame), step(frame)), absent, frame.budget
+        )
+
+    # Operators
+
+    def compile(self, node: nodes.Node) -> Expression:
+        handler = self._handlers.get(type(node))
+        if handler is not None:
+            return handler(node)
+        sign = getattr(node, "operator", None)
+        self.forbid(node, f"{sign or type(node).__name__.lower()!r} does not exist in these expressions")
+        return _nothing
+
+    def _const(self, node: nodes.Const) -> Expression:
+        return _always(node.value)
+
+    def _list(self, node: nodes.List | nodes.Tuple) -> Expression:
+        items = [self.compile(item) for item in node.items]
+        return lambda frame: [item(frame) for item in items]
+
+    def _concat(self, node: nodes.Concat) -> Expression:
+        parts = [self.compile(part) for part in node.nodes]
+        return lambda frame: joined([part(frame) for part in parts], "", frame.budget)
+
+    def _sum(self, node: nodes.Add | nodes.Sub) -> Expression:
+        left, right = self.compile(node.left), self.compile(node.right)
+        sign = 1 if isinstance(node, nodes.Add) else -1
+        return lambda frame: added(left(frame), right(frame), sign, frame.budget)
+
+    def _signed(self, node: nodes.Neg | nodes.Pos) -> Expression:
+        inner, sign = self.compile(node.node), 1 if isinstance(node, nodes.Pos) else -1
+        return lambda frame: added(0, inner(frame), sign, frame.budget)
+
+    def _and(self, node: nodes.And) -> Expression:
+        left, right = self.condition(node.left), self.condition(node.right)
+
+        def run(frame: Frame) -> object:
+            value = left(frame)
+            return right(frame) if truth(value) else value
+
+        return run
+
+    def _or(self, node: nodes.Or) -> Expression:
+        left, right = self.condition(node.left), self.condition(node.right)
+
+        def run(frame: Frame) -> object:
+            value = left(frame)
+            return value if truth(value) else right(frame)
+
+        return run
+
+    def _not(self, node: nodes.Not) -> Expression:
+        inner = self.condition(node.node)
+        return lambda frame: not truth(inner(frame))
+
+    def _compare(self, node: nodes.Compare) -> Expression:
+        first = self.condition(node.expr)
+        rest = [(_COMPARISONS[operand.op], self.condition(operand.expr)) for operand in node.ops]
+
+        def run(frame: Frame) -> object:
+            left = first(frame)
+            for holds, expression in rest:
+                right = expression(frame)
+                if not holds(left, right, frame):
+                    return False
+                left = right
+            return True
+
+        return run
+
+    def _conditional(self, node: nodes.CondExpr) -> Expression:
+        condition, then = self.condition(node.test), self.compile(node.expr1)
+        otherwise = _nothing if node.expr2 is None else self.compile(node.expr2)
+        return lambda frame: then(frame) if truth(condition(frame)) else otherwise(frame)
+
+    def condition(self, node: nodes.Node) -> Expression:
+        """An expression whose value decides something, where a reference is surely not meant."""
+        if root_of(node) == VARS:
+            instead = label_of(node).replace(VARS, VALUES, 1)
+            self._suspect(
+                node,
+                REFERENCE_AS_VALUE,
+                f"{label_of(node)} is a reference, never its value; write {instead}",
+            )
+        return self.compile(node)
+
+    # Filters, tests, calls
+
+    def _filter(self, node: nodes.Filter) -> Expression:
+        inner = _nothing if node.node is None else self.compile(node.node)
+        known = FILTERS.get(node.name)
+        if known is None:
+            self.forbid(node, f"no filter {node.name!r}; there are {', '.join(FILTERS)}")
+            return inner
+        arguments = self._arguments(node, known.parameters)
+        call, takes_absent = known.call, known.takes_absent
+
+        def run(frame: Frame) -> object:
+            value = inner(frame)
+            if isinstance(value, Absent) and not takes_absent:
+                return value
+            return call(value, tuple([argument(frame) for argument in arguments]), frame.budget)
+
+        return run
+
+    def _arguments(self, node: nodes.Filter, parameters: Mapping[str, object]) -> Sequence[Expression]:
+        names = list(parameters)
+        given = dict(zip(names, node.args, strict=False)) | {pair.key: pair.value for pair in node.kwargs}
+        surplus = len(node.args) > len(names) or any(pair.key not in parameters for pair in node.kwargs)
+        if surplus or node.dyn_args is not None or node.dyn_kwargs is not None:
+            self.forbid(node, f"the filter {node.name!r} takes ({', '.join(names)})")
+        return [self.compile(given[name]) if name in given else _always(parameters[name]) for name in names]
+
+    def _test(self, node: nodes.Test) -> Expression:
+        inner, known = self.compile(node.node), TESTS.get(node.name)
+        if known is None or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
+            self.forbid(node, f"no test {node.name!r} like this; there are {', '.join(TESTS)}")
+            return inner
+        return lambda frame: known(inner(frame))
+
+    def _call(self, node: nodes.Call) -> Expression:
+        method = node.node.attr if isinstance(node.node, nodes.Getattr) else ""
+        if method in _JAVASCRIPT_METHODS:
+            message = f"{method}(…) is JavaScript; write {_JAVASCRIPT_METHODS[method]}"
+            self.problems.append(Problem(node.lineno, JAVASCRIPT, message))
+        else:
+            self.forbid(node, f"nothing can be called; there are the filters {', '.join(FILTERS)}")
+        return _nothing
+
+    def forbid(self, node: nodes.Node, message: str) -> None:
+        self.problems.append(Problem(node.lineno or 1, FORBIDDEN, message))
+
+    def _suspect(self, node: nodes.Node, code: str, message: str) -> None:
+        self.suspicions.append(Problem(node.lineno or 1, code, message))
+
+
+_COMPARISONS: Mapping[str, Callable[[object, object, Frame], bool]] = {
+    "eq": lambda left, right, frame: equal(left, right, frame.budget),
+    "ne": lambda left, right, frame: not equal(left, right, frame.budget),
+    "lt": lambda left, right, frame: ordered(left, right, operator.lt, frame.budget),
+    "gt": lambda left, right, frame: ordered(left, right, operator.gt, frame.budget),
+    "lteq": lambda left, right, frame: ordered(left, right, operator.le, frame.budget),
+    "gteq": lambda left, right, frame: ordered(left, right, operator.ge, frame.budget),
+    "in": lambda left, right, frame: contains(left, right, frame.budget),
+    "notin": lambda left, right, frame: not contains(left, right, frame.budget),
+}

@@ -1,0 +1,97 @@
+"""The `$` names: what they stand for, and how a path is told to people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from jinja2 import nodes
+
+from flow_engine.templates.frame import Frame
+from flow_engine.templates.problems import JAVASCRIPT, Problem
+from flow_engine.templates.values import Absent, member
+
+Expression = Callable[[Frame], object]
+
+VARS = "$vars"
+VALUES = "$values"
+ROOTS: Mapping[str, Expression] = {
+    "$channel": lambda frame: frame.scope.channel,
+    "$contact": lambda frame: frame.scope.contact,
+    "$flow": lambda frame: frame.scope.flow,
+    "$language": lambda frame: frame.scope.language,
+    "$task": lambda frame: frame.scope.task,
+    "$tenant": lambda frame: frame.scope.tenant,
+}
+ROOT_NAMES = tuple(sorted([*ROOTS, VARS, VALUES]))
+
+_JAVASCRIPT_IN_PROSE = re.compile(
+    r"\$\{\s*\$?(?:" + "|".join(name[1:] for name in ROOT_NAMES) + r")\b[^}]*\}?"
+)
+_LONGEST_LABEL = 80
+
+
+@dataclass(frozen=True, slots=True)
+class VariableUse:
+    """A variable named at a fixed place: `label` is how the template wrote it."""
+
+    line: int
+    key: str
+    label: str
+
+
+def reference_to(key: Expression, absent: Absent) -> Expression:
+    """Where the model finds the variable in the memory part of the prompt."""
+
+    def run(frame: Frame) -> object:
+        name = member(frame.scope.variables, key(frame), absent)
+        return f"memory->{name}" if isinstance(name, str) else absent
+
+    return run
+
+
+def value_of(key: Expression, absent: Absent) -> Expression:
+    """The variable's value at task entry, null when the variable is known and has none."""
+
+    def run(frame: Frame) -> object:
+        name = key(frame)
+        found = member(frame.scope.values, name, absent)
+        if found is absent and isinstance(name, str) and name in frame.scope.variables:
+            return None
+        return found
+
+    return run
+
+
+def root_of(node: nodes.Node) -> str:
+    """The name that a path starts with, empty for what is not a path."""
+    while isinstance(node, (nodes.Getattr, nodes.Getitem)):
+        node = node.node
+    return node.name if isinstance(node, nodes.Name) else ""
+
+
+def label_of(node: nodes.Node) -> str:
+    """How the template wrote a path; computed keys, which may hold personal data, are left out."""
+    keys: list[str] = []
+    while isinstance(node, (nodes.Getattr, nodes.Getitem)):
+        if isinstance(node, nodes.Getattr):
+            keys.append(f".{node.attr}")
+        else:
+            keys.append(f"[{node.arg.value!r}]" if isinstance(node.arg, nodes.Const) else "[…]")
+        node = node.node
+    start = node.name if isinstance(node, nodes.Name) else "(…)"
+    label = start + "".join(reversed(keys))
+    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+
+
+def suspicions_in_prose(plain: str, line: int) -> Iterator[Problem]:
+    """`${vars.x}` outside of any tag, which is text like any other."""
+    match = _JAVASCRIPT_IN_PROSE.search(plain)
+    if match is None:
+        return
+    yield Problem(
+        line + plain.count("\n", 0, match.start()),
+        JAVASCRIPT,
+        f"{match[0][:_LONGEST_LABEL]!r} is JavaScript and stays as it is; write {{{{ $name.key }}}}",
+    )

@@ -1,0 +1,185 @@
+"""Source to Jinja's syntax tree. The one file that adapts Jinja's lexer and parser.
+
+The stock lexer rejects `$vars`, and rewriting the text first would also rewrite `{% raw %}` blocks and
+string literals, so the lexer's own *name* token takes a leading `$`. JavaScript's operators, none of which
+occurs in Jinja, are tokens too: they are found exactly where they are code, never in prose or in strings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from jinja2 import Environment, TemplateSyntaxError, nodes
+from jinja2.lexer import (
+    TOKEN_BLOCK_BEGIN,
+    TOKEN_FLOAT,
+    TOKEN_INTEGER,
+    TOKEN_NAME,
+    TOKEN_OPERATOR,
+    TOKEN_STRING,
+    TOKEN_VARIABLE_BEGIN,
+    Lexer,
+    Token,
+    TokenStream,
+)
+from jinja2.parser import Parser
+
+from flow_engine.templates.problems import (
+    JAVASCRIPT,
+    SYNTAX,
+    TOO_DEEP,
+    TOO_LARGE,
+    Problem,
+    UnusableTemplate,
+)
+
+MAX_SOURCE_BYTES = 200 * 1024
+MAX_TOKENS = 20_000
+"""About 2,500 references. Bounds the time to parse and the memory of what is compiled."""
+MAX_BRACKETS = 16
+MAX_DEPTH = 50
+"""Levels of the syntax tree: half the interpreter's own limit stays free for the callers."""
+
+_NAME = re.compile(r"\$?[^\W\d]\w*")
+# Fifteen digits are exact as a float too; a longer literal is a mistake or an attack on int().
+_INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
+_FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
+_JAVASCRIPT = re.compile(r"===|!==|&&|\|\||\?\.|\?\?|=>|\$\{|[`?]|!(?!=)")
+_SCRIPT = "javascript"
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+
+_INSTEAD: Final = {
+    "===": "==",
+    "!==": "!=",
+    "&&": "and",
+    "||": "or, or the filter default(…)",
+    "??": "the filter default(…)",
+    "?.": "a plain dot, absent keys are safe",
+    "?": "a if condition else b",
+    "!": "not",
+    "=>": "nothing: functions do not exist here",
+    "`": "quotes and ~ to join texts",
+    "${": "~ to join texts",
+}
+
+
+class _DollarLexer(Lexer):
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        ours = {TOKEN_NAME: _NAME, TOKEN_INTEGER: _INTEGER, TOKEN_FLOAT: _FLOAT}
+        for state in (TOKEN_BLOCK_BEGIN, TOKEN_VARIABLE_BEGIN):
+            end, *rules = self.rules[state]
+            script = end._replace(pattern=_JAVASCRIPT, tokens=_SCRIPT, command=None)
+            self.rules[state] = [end, script] + [
+                rule._replace(pattern=ours[rule.tokens])
+                if isinstance(rule.tokens, str) and rule.tokens in ours
+                else rule
+                for rule in rules
+            ]
+
+    def tokenize(
+        self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        """Lex all of it before the parser starts: limits hold early, JavaScript is told in full."""
+        tokens: list[tuple[int, str, str]] = []
+        scripts: list[Problem] = []
+        brackets = 0
+        try:
+            for token in self.tokeniter(source, name, filename, state):
+                tokens.append(token)
+                line, kind, text = token
+                if kind == _SCRIPT:
+                    scripts.append(
+                        Problem(line, JAVASCRIPT, f"{text!r} is JavaScript; write {_INSTEAD[text]}")
+                    )
+                elif kind == TOKEN_OPERATOR:
+                    brackets += (text in "([{") - (text in ")]}")
+                _check_limits(line, len(tokens), brackets)
+        except TemplateSyntaxError:
+            if not scripts:
+                raise
+        if scripts:
+            raise UnusableTemplate(*scripts)
+        return TokenStream(self.wrap(tokens, name, filename), name, filename)
+
+    def wrap(
+        self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
+    ) -> Iterator[Token]:
+        for line, kind, text in stream:
+            if kind == TOKEN_NAME:
+                if not text.removeprefix("$").isidentifier():
+                    raise TemplateSyntaxError(f"{text!r} is not a name", line)
+                yield Token(line, kind, text)
+            elif kind == TOKEN_STRING:
+                yield Token(line, kind, _unescape(text[1:-1], line))
+            else:
+                yield from super().wrap([(line, kind, text)], name, filename)
+
+
+class _DollarEnvironment(Environment):
+    """Only carries the lexer and its settings: nothing is ever compiled or rendered by it."""
+
+    def __init__(self) -> None:
+        super().__init__(keep_trailing_newline=True)
+        self._dollar_lexer = _DollarLexer(self)
+
+    @property
+    def lexer(self) -> Lexer:
+        return self._dollar_lexer
+
+
+_ENVIRONMENT = _DollarEnvironment()
+
+
+def check_size(source: str) -> None:
+    if len(source) > MAX_SOURCE_BYTES or len(source.encode(errors="replace")) > MAX_SOURCE_BYTES:
+        raise UnusableTemplate(Problem(1, TOO_LARGE, f"at most {MAX_SOURCE_BYTES} bytes in a template"))
+
+
+def parse(source: str) -> nodes.Template:
+    """The syntax tree; raises `UnusableTemplate`."""
+    try:
+        tree = Parser(_ENVIRONMENT, source).parse()
+    except TemplateSyntaxError as error:
+        raise UnusableTemplate(Problem(error.lineno, SYNTAX, error.message or "not a template")) from error
+    except RecursionError as error:
+        # Chains such as `not not not …` recurse in the parser without brackets to count beforehand.
+        raise UnusableTemplate(_too_deep(1)) from error
+    _check_depth(tree)
+    return tree
+
+
+def _check_limits(line: int, tokens: int, brackets: int) -> None:
+    if tokens > MAX_TOKENS:
+        raise UnusableTemplate(Problem(line, TOO_LARGE, f"at most {MAX_TOKENS} tokens in a template"))
+    if brackets > MAX_BRACKETS:
+        raise UnusableTemplate(Problem(line, TOO_DEEP, f"at most {MAX_BRACKETS} brackets inside each other"))
+
+
+def _too_deep(line: int) -> Problem:
+    return Problem(line, TOO_DEEP, f"at most {MAX_DEPTH} levels of blocks, operators and filters")
+
+
+def _check_depth(tree: nodes.Node) -> None:
+    waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise UnusableTemplate(_too_deep(node.lineno or 1))
+        waiting.extend((child, depth + 1) for child in node.iter_child_nodes())
+
+
+def _unescape(text: str, line: int) -> str:
+    """The value of a string literal: `\\n`, `\\t`, `\\r`, `\\uXXXX`, and any other character as itself."""
+
+    def character(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    plain = _ESCAPE.sub(character, text)
+    if any("\ud800" <= char <= "\udfff" for char in plain):
+        raise TemplateSyntaxError("half a character; write the character itself", line)
+    return plain

@@ -1,0 +1,315 @@
+"""The rules of values: what a variable may hold, in one canonical form each (F5).
+
+    string   text as it was given, at most 64 KiB
+    number   int or float; -2^63 … 2^64-1; a whole float becomes the int of the same value
+    boolean  true or false
+    enum     the member of `enumValues` that was meant, spelled as the designer spelled it
+    date     `YYYY-MM-DD`, or `YYYY-MM-DDTHH:MM:SS[.ffffff]Z` when a time was given
+    phone    `{"country": "IT", "type": "mobile" | "land", "number": "+39…"}`
+    custom   any JSON, at most 64 levels deep
+
+1. Nothing, an empty and a blank string are no value. `false` and `0` are values.
+2. A value is kept exactly or refused. JSON readers turn an integer beyond 64 bits into the nearest
+   float without a word, so a float out there may already be a damaged integer: both are refused,
+   inside custom values too, as are NaN, the infinities and text that UTF-8 cannot carry.
+3. Tools and models often send text where a number or a boolean is meant: a string that holds exactly a
+   JSON number, or `true` or `false` in any case, is taken as one.
+4. Being canonical is stable: a canonical value is its own canonical form.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, tzinfo
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import phonenumbers
+
+VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "custom"]
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+MAX_TEXT_BYTES = 64 * 1024
+MAX_DEPTH = 64
+LEAST_INT = -(2**63)
+GREATEST_INT = 2**64 - 1
+
+_LISTED = 20
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_MAX_NUMBER_CHARS = 400
+# The standard library takes any character between date and time; ISO 8601 has T, RFC 3339 a space too.
+_DATE_AND_TIME = re.compile(r"[0-9W-]{7,10}[T ][0-9:]{2,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{2,8})?")
+_PHONE_KEYS = frozenset({"country", "type", "number"})
+_NUMBER_TYPE = phonenumbers.PhoneNumberType
+_MOBILE_TYPES = frozenset({_NUMBER_TYPE.MOBILE, _NUMBER_TYPE.PAGER, _NUMBER_TYPE.PERSONAL_NUMBER})
+
+_NUMBER_ACCEPTED = "a JSON number, or a string that holds exactly one such as '12.5'"
+_DATE_ACCEPTED = "an ISO 8601 date such as '2025-03-31', or date and time such as '2025-03-31T09:30:00+02:00'"
+_PHONE_ACCEPTED = "a valid phone number such as '+39 347 123 4567', or {country, type, number}"
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSpec:
+    """A variable as the flow declares it. `enum_values` is empty for every type but enum."""
+
+    id: str
+    name: str
+    type: VariableType
+    prompt: str | None = None
+    enum_values: tuple[str | int | float, ...] = ()
+
+
+class VariableIndex:
+    """The variables of one flow version, in the flow's order, found by `_id` or by name."""
+
+    __slots__ = ("_by_id", "_by_name")
+
+    def __init__(self, specs: Iterable[VariableSpec]) -> None:
+        self._by_id = {spec.id: spec for spec in specs}
+        self._by_name = {spec.name: spec for spec in self._by_id.values()}
+
+    def __iter__(self) -> Iterator[VariableSpec]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def resolve(self, key: str) -> VariableSpec | None:
+        """The variable whose `_id` is `key`, else the one of that name, else None."""
+        return self._by_id.get(key) or self._by_name.get(key)
+
+    def name_of(self, var_id: str) -> str:
+        """How people and the model call the variable; an id that the flow lacks stands for itself."""
+        spec = self._by_id.get(var_id)
+        return var_id if spec is None else spec.name
+
+
+class ValueRejected(Exception):
+    """The value breaks its type's rule. `message` says what would be accepted, never what was sent."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+def canonical(
+    spec: VariableSpec,
+    value: JsonValue,
+    *,
+    default_region: str | None = None,
+    timezone: tzinfo | None = None,
+) -> JsonValue:
+    """The canonical form of `value`, None for no value. Raises ValueRejected.
+
+    `default_region` (ISO 3166 alpha-2) is where a phone number without a country code belongs;
+    `timezone` is where a time without an offset is meant, UTC when None (the first of the two moments
+    when the clock there was set back).
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    match spec.type:
+        case "string":
+            return _string(value)
+        case "number":
+            return _number(value)
+        case "boolean":
+            return _boolean(value)
+        case "enum":
+            return _enum(value, spec.enum_values)
+        case "date":
+            return _date(value, timezone or UTC)
+        case "phone":
+            return _phone(value, default_region)
+        case "custom":
+            check_json(value)
+            return value
+
+
+def listed(items: Iterable[object]) -> str:
+    """The alternatives of a message: `'a', 'b'`, cut after twenty with the count of the rest."""
+    every = [repr(item) for item in items]
+    rest = len(every) - _LISTED
+    return ", ".join(every[:_LISTED]) + (f" and {rest} more" if rest > 0 else "") if every else "none"
+
+
+def utc_text(moment: datetime) -> str:
+    """An aware moment as `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, the fraction only when there is one."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def check_text(text: str) -> None:
+    """Raises ValueRejected for text that UTF-8 cannot carry or that takes more than 64 KiB of it."""
+    if _encoded_size(text) > MAX_TEXT_BYTES:
+        raise ValueRejected("text_too_long", f"accepted is text of at most {MAX_TEXT_BYTES} bytes of UTF-8")
+
+
+def check_json(value: JsonValue) -> None:
+    """Raises ValueRejected unless every part of `value` survives being stored and read again."""
+    open_values: list[tuple[JsonValue, int]] = [(value, 0)]
+    while open_values:  # a stack, not recursion: depth is the sender's choice
+        part, depth = open_values.pop()
+        if isinstance(part, str):
+            _encoded_size(part)
+        elif isinstance(part, list | dict):
+            if depth == MAX_DEPTH:
+                raise ValueRejected("json_too_deep", f"accepted is JSON of at most {MAX_DEPTH} levels")
+            if isinstance(part, dict):
+                for key in part:
+                    _check_key(key)
+                part = list(part.values())
+            open_values.extend((item, depth + 1) for item in part)
+        elif isinstance(part, int | float):
+            _check_number(part)
+        elif part is not None:
+            raise ValueRejected("json_expected", "accepted are null, booleans, numbers, text, lists, objects")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str):
+        raise ValueRejected("json_expected", "accepted are objects whose keys are text")
+    _encoded_size(key)
+
+
+def _encoded_size(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueRejected("text_invalid", "accepted is text without unpaired surrogates") from None
+
+
+def _check_number(number: int | float) -> None:
+    if isinstance(number, int):
+        within = LEAST_INT <= number <= GREATEST_INT
+    elif not math.isfinite(number):
+        raise ValueRejected("number_not_finite", "accepted are finite numbers")
+    else:
+        within = LEAST_INT < number < GREATEST_INT  # an int at either end would not have become a float
+    if not within:
+        raise _too_large()
+
+
+def _too_large() -> ValueRejected:
+    return ValueRejected(
+        "number_too_large",
+        f"accepted are numbers from {LEAST_INT} to {GREATEST_INT}; "
+        "one beyond can be kept as the text of a string or custom variable",
+    )
+
+
+def _string(value: JsonValue) -> str:
+    if not isinstance(value, str):
+        raise ValueRejected("string_expected", "accepted is text")
+    check_text(value)
+    return value
+
+
+def _number(value: JsonValue) -> int | float:
+    number = _number_in(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueRejected("number_expected", f"accepted is {_NUMBER_ACCEPTED}")
+    _check_number(number)
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _number_in(text: str) -> int | float | None:
+    """The number that the text spells, None when it spells none; refused when a float would differ."""
+    text = text.strip()
+    spelled = _JSON_NUMBER.fullmatch(text) if len(text) <= _MAX_NUMBER_CHARS else None
+    if spelled is None:
+        return None
+    if spelled.groups() == (None, None):
+        return int(text)
+    number = float(text)
+    if math.isinf(number):
+        raise _too_large()
+    if Decimal(text) != Decimal(repr(number)):
+        raise ValueRejected("number_inexact", "accepted are decimals of at most 15 significant digits")
+    return number
+
+
+def _boolean(value: JsonValue) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word not in ("true", "false"):
+        raise ValueRejected("boolean_expected", "accepted are true and false")
+    return word == "true"
+
+
+def _enum(value: JsonValue, members: tuple[str | int | float, ...]) -> str | int | float:
+    """Text means the same text, else the number that it spells; a number means its equal (1 is 1.0)."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        for member in members:
+            if member == value:
+                return member
+    if isinstance(value, str) and len(value) <= _MAX_NUMBER_CHARS and _JSON_NUMBER.fullmatch(value.strip()):
+        for member in members:
+            if not isinstance(member, str) and Decimal(repr(member)) == Decimal(value.strip()):
+                return member
+    raise ValueRejected("enum_value_unknown", f"accepted is one of {listed(members)}")
+
+
+def _date(value: JsonValue, timezone: tzinfo) -> str:
+    text = value.strip().upper() if isinstance(value, str) else ""
+    try:
+        if not _DATE_AND_TIME.fullmatch(text):
+            return date.fromisoformat(text).isoformat()
+        moment = datetime.fromisoformat(text)
+        return utc_text(moment if moment.tzinfo else moment.replace(tzinfo=timezone))
+    except (ValueError, OverflowError):  # overflow: the moment's year in UTC is before 1 or after 9999
+        raise ValueRejected("date_invalid", f"accepted is {_DATE_ACCEPTED}") from None
+
+
+def _phone(value: JsonValue, default_region: str | None) -> JsonValue:
+    """A country or type that came with the number is checked against the numbering plan.
+
+    The country may be any that shares the calling code, since few callers tell the Vatican from Italy;
+    the plan's own answer is stored. The plans of some countries cannot tell land from mobile: there the
+    given type stands, and mobile without one. Service numbers count as land.
+    """
+    given = value if isinstance(value, dict) else {"number": value}
+    number, country, kind = given.get("number"), given.get("country") or None, given.get("type") or None
+    if not isinstance(number, str) or not isinstance(country, str | None) or not given.keys() <= _PHONE_KEYS:
+        raise ValueRejected("phone_invalid", f"accepted is {_PHONE_ACCEPTED}")
+    country = country.strip().upper() if country else None
+    parsed = _parse_phone(number, country or default_region)
+    if country and phonenumbers.country_code_for_region(country) != parsed.country_code:
+        raise ValueRejected("phone_country_wrong", f"accepted is a country with +{parsed.country_code}")
+    region = phonenumbers.region_code_for_number(parsed)
+    if region is None or len(region) != 2:
+        raise ValueRejected("phone_without_country", "accepted is a phone number that belongs to a country")
+    line = phonenumbers.number_type(parsed)
+    if line == _NUMBER_TYPE.FIXED_LINE_OR_MOBILE:
+        accepted = ("mobile", "land")
+    else:
+        accepted = ("mobile" if line in _MOBILE_TYPES else "land",)
+    if kind is not None and kind not in accepted:
+        raise ValueRejected("phone_type_wrong", f"accepted as the type of this number is {listed(accepted)}")
+    e164 = phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
+    return {"country": region, "type": kind or accepted[0], "number": e164}
+
+
+def _parse_phone(text: str, region: str | None) -> phonenumbers.PhoneNumber:
+    """A valid number that E.164 carries whole. Letters would be dialled as digits or skipped, and an
+    extension would be lost: both are refused."""
+    digits = text.strip().removeprefix("tel:")
+    if not any(character.isalpha() for character in digits):
+        try:
+            dialled = phonenumbers.parse(digits, region.upper() if region else None)
+            # Read back from E.164, so that what is stored and what was understood cannot differ.
+            e164 = phonenumbers.format_number(dialled, phonenumbers.PhoneNumberFormat.E164)
+            parsed = phonenumbers.parse(e164, None)
+        except phonenumbers.NumberParseException:
+            pass
+        else:
+            if not dialled.extension and phonenumbers.is_valid_number(parsed):
+                return parsed
+    hint = "" if region else "; the country code is needed here, as no default region is set"
+    raise ValueRejected("phone_invalid", f"accepted is {_PHONE_ACCEPTED}, without letters or extension{hint}")

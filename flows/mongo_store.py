@@ -1,0 +1,183 @@
+"""Flows and versions in MongoDB: the store of production (F42).
+
+A write counts once a majority of the replica set has it, and reads see only such writes: a reply that
+was read under an idempotency key is never rolled back afterwards.
+
+The driver's retry of writes stays on. It repeats a write at most with the same session and transaction
+number, by which the server knows that it has done it already and answers as it did the first time: the
+number is the operation id that a repeated write needs (F44). A standalone server has no such numbers, and
+the driver does not retry there. So an insert that reports a duplicate, or a replacement that matches
+nothing, always means that somebody else was faster.
+
+Only commands that every server of the wire protocol has are used: insert, replace over the revision,
+find, and one index. No transactions, since one document is the unit of every change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import ConfigurationError, DuplicateKeyError, OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.ports import FlowRecord, StoredVersion
+from flows.codec import flow_from_plain, flow_to_plain
+
+DATABASE_NAME = "flow_engine"
+
+Document = dict[str, Any]
+
+# https://www.mongodb.com/docs/manual/reference/error-codes/: Unauthorized, AuthenticationFailed
+_REFUSED = (13, 18)
+
+
+@contextmanager
+def _translated() -> Generator[None, None, None]:
+    """The one place where the driver's errors become the core's."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise CallTheOperator("flow_store_misconfigured", "the MongoDB URL cannot be used") from error
+    except PyMongoError as error:
+        if isinstance(error, OperationFailure) and error.code in _REFUSED:
+            raise CallTheOperator("flow_store_misconfigured", "MongoDB refuses these credentials") from error
+        raise RetryLater("flow_store_unavailable", "the flow store did not answer") from error
+
+
+class MongoDatabase:
+    """A client of one MongoDB deployment, and the database that holds the flows.
+
+    `server_selection_ms` bounds the waits for a primary, for a connect and for a free connection;
+    `answer_ms` the wait for an answer, and for the majority. The driver's one limit for all of it
+    (`timeoutMS`) would stretch the wait for a primary to its own length.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        database_name: str = DATABASE_NAME,
+        server_selection_ms: int = 2000,
+        answer_ms: int = 5000,
+    ) -> None:
+        self._url = url
+        self._database_name = database_name
+        self._server_selection_ms = server_selection_ms
+        self._answer_ms = answer_ms
+        self._client: AsyncMongoClient[Document] | None = None
+
+    async def open(self) -> None:
+        """Connect, and create the index that is missing. Raises RetryLater when MongoDB is away."""
+        with _translated():
+            self._client = AsyncMongoClient(
+                self._url,
+                serverSelectionTimeoutMS=self._server_selection_ms,
+                connectTimeoutMS=self._server_selection_ms,
+                waitQueueTimeoutMS=self._server_selection_ms,
+                socketTimeoutMS=self._answer_ms,
+                retryWrites=True,
+            )
+        try:
+            with _translated():
+                await self.collection("flows").create_index([("tenant_id", 1), ("campaign_id", 1)])
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close every connection; a second call does nothing."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def ready(self) -> None:
+        """Return when the server that takes the writes answers, else raise RetryLater."""
+        with _translated():
+            await self.collection("flows").database.command("ping")
+
+    def collection(self, name: str) -> AsyncCollection[Document]:
+        if self._client is None:
+            raise RetryLater("flow_store_unavailable", "the flow store is not open")
+        return self._client[self._database_name].get_collection(
+            name,
+            write_concern=WriteConcern("majority", wtimeout=self._answer_ms),
+            read_concern=ReadConcern("majority"),
+        )
+
+
+class MongoFlowStore:
+    """The FlowStore port on MongoDB: a document per flow, `_id` made of tenant and flow id."""
+
+    def __init__(self, database: MongoDatabase) -> None:
+        self._database = database
+
+    async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
+        return await _insert(self._database.collection("flows"), _flow_document(tenant_id, flow))
+
+    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
+        with _translated():
+            result = await self._database.collection("flows").replace_one(
+                {"_id": _id(tenant_id, flow.flow_id), "revision": expected_revision},
+                _flow_document(tenant_id, flow),
+            )
+        return result.matched_count == 1
+
+    async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None:
+        with _translated():
+            document = await self._database.collection("flows").find_one({"_id": _id(tenant_id, flow_id)})
+        return None if document is None else flow_from_plain(document)
+
+    async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
+        query = {"tenant_id": tenant_id} | ({} if campaign_id is None else {"campaign_id": campaign_id})
+        with _translated():
+            documents = await self._database.collection("flows").find(query).to_list()
+        return [flow_from_plain(document) for document in documents]
+
+
+class MongoVersionStore:
+    """The VersionStore port on MongoDB: a document per version, `_id` made of tenant and version id."""
+
+    def __init__(self, database: MongoDatabase) -> None:
+        self._database = database
+
+    async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
+        document = {
+            "_id": _id(tenant_id, version.version_id),
+            "tenant_id": tenant_id,
+            "version_id": version.version_id,
+            "flow_id": version.flow_id,
+            "document": version.document,
+        }
+        return await _insert(self._database.collection("versions"), document)
+
+    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
+        with _translated():
+            found = await self._database.collection("versions").find_one({"_id": _id(tenant_id, version_id)})
+        return (
+            None if found is None else StoredVersion(found["version_id"], found["flow_id"], found["document"])
+        )
+
+
+async def _insert(collection: AsyncCollection[Document], document: Mapping[str, Any]) -> bool:
+    with _translated():
+        try:
+            await collection.insert_one(dict(document))
+        except DuplicateKeyError:
+            return False
+    return True
+
+
+def _id(tenant_id: str, own_id: str) -> str:
+    """Percent-encoded parts joined by `/`, which neither can hold: no two pairs share an `_id`."""
+    return f"{quote(tenant_id, safe='')}/{quote(own_id, safe='')}"
+
+
+def _flow_document(tenant_id: str, flow: FlowRecord) -> Document:
+    return {"_id": _id(tenant_id, flow.flow_id), "tenant_id": tenant_id, **flow_to_plain(flow)}

@@ -1,0 +1,200 @@
+"""Flows and versions in one SQLite file: the store of the embedded default (F42).
+
+Every operation is one SQL statement in autocommit, so it is atomic by itself, whatever other processes
+share the file; the driver runs the statements of one connection one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import orjson
+
+from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.ports import FlowRecord, StoredVersion
+from flows.codec import flow_from_plain, flow_to_plain
+
+FILE_NAME = "flows.sqlite3"
+MEMORY = ":memory:"
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS flows (
+        tenant_id TEXT NOT NULL, flow_id TEXT NOT NULL, campaign_id TEXT NOT NULL,
+        revision INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (tenant_id, flow_id))""",
+    "CREATE INDEX IF NOT EXISTS flows_by_campaign ON flows (tenant_id, campaign_id)",
+    """CREATE TABLE IF NOT EXISTS versions (
+        tenant_id TEXT NOT NULL, version_id TEXT NOT NULL, flow_id TEXT NOT NULL,
+        document BLOB NOT NULL, PRIMARY KEY (tenant_id, version_id))""",
+)
+
+_WAL_PAUSE_S = 0.02
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+@contextmanager
+def _translated() -> Generator[None, None, None]:
+    """The one place where SQLite's errors become the core's."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise RetryLater("flow_store_unavailable", "the flow store did not answer") from error
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+            raise CallTheOperator(
+                "flow_store_damaged", "the flow store's file is no intact database"
+            ) from error
+        raise
+
+
+class SqliteDatabase:
+    """A connection to `flows.sqlite3` in a directory that exists, or for `":memory:"` to one in memory.
+
+    `busy_timeout_ms` is how long a statement waits for another process before RetryLater.
+    """
+
+    def __init__(self, location: Path | str, *, busy_timeout_ms: int = 5000) -> None:
+        self._path = MEMORY if location == MEMORY else str(Path(location) / FILE_NAME)
+        self._busy_timeout_ms = busy_timeout_ms
+        self._open_connection: aiosqlite.Connection | None = None
+
+    async def open(self) -> None:
+        """Connect, and create what is missing. Raises RetryLater when the file cannot be opened."""
+        with _translated():
+            await asyncio.to_thread(_check_openable, self._path)
+            connection = await aiosqlite.connect(
+                self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
+            )
+        try:
+            with _translated():
+                await _switch_to_wal(connection, self._busy_timeout_ms / 1000)
+                # An acknowledged save survives a power cut: each commit is flushed before it returns.
+                await connection.execute_fetchall("PRAGMA synchronous = FULL")
+                for statement in _SCHEMA:
+                    await connection.execute_fetchall(statement)
+        except BaseException:
+            await connection.close()
+            raise
+        self._open_connection = connection
+
+    async def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        connection, self._open_connection = self._open_connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def ready(self) -> None:
+        """Return when the tables can be read, else raise RetryLater."""
+        await self.rows("SELECT 1 FROM flows LIMIT 1", ())
+
+    async def change(self, statement: str, parameters: Sequence[object]) -> bool:
+        """Run one writing statement; True when it changed exactly one row."""
+        with _translated():
+            async with self._connection().execute(statement, parameters) as cursor:
+                return cursor.rowcount == 1
+
+    async def rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        with _translated():
+            return [tuple(row) for row in await self._connection().execute_fetchall(statement, parameters)]
+
+    def _connection(self) -> aiosqlite.Connection:
+        if self._open_connection is None:
+            raise RetryLater("flow_store_unavailable", "the flow store is not open")
+        return self._open_connection
+
+
+class SqliteFlowStore:
+    """The FlowStore port on SQLite."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
+        return await self._database.change(
+            "INSERT INTO flows (tenant_id, flow_id, campaign_id, revision, record) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            (tenant_id, flow.flow_id, flow.campaign_id, flow.revision, _to_json(flow)),
+        )
+
+    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
+        return await self._database.change(
+            "UPDATE flows SET campaign_id = ?, revision = ?, record = ? "
+            "WHERE tenant_id = ? AND flow_id = ? AND revision = ?",
+            (flow.campaign_id, flow.revision, _to_json(flow), tenant_id, flow.flow_id, expected_revision),
+        )
+
+    async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None:
+        rows = await self._database.rows(
+            "SELECT record FROM flows WHERE tenant_id = ? AND flow_id = ?", (tenant_id, flow_id)
+        )
+        return _from_json(rows[0][0]) if rows else None
+
+    async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
+        if campaign_id is None:
+            rows = await self._database.rows("SELECT record FROM flows WHERE tenant_id = ?", (tenant_id,))
+        else:
+            rows = await self._database.rows(
+                "SELECT record FROM flows WHERE tenant_id = ? AND campaign_id = ?", (tenant_id, campaign_id)
+            )
+        return [_from_json(record) for (record,) in rows]
+
+
+class SqliteVersionStore:
+    """The VersionStore port on SQLite."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
+        return await self._database.change(
+            "INSERT INTO versions (tenant_id, version_id, flow_id, document) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            (tenant_id, version.version_id, version.flow_id, version.document),
+        )
+
+    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
+        rows = await self._database.rows(
+            "SELECT version_id, flow_id, document FROM versions WHERE tenant_id = ? AND version_id = ?",
+            (tenant_id, version_id),
+        )
+        return StoredVersion(*rows[0]) if rows else None
+
+
+def _check_openable(path: str) -> None:
+    """Fail before the asynchronous driver does: its failed connect leaves a thread that outlives the loop."""
+    sqlite3.connect(path).close()
+
+
+async def _switch_to_wal(connection: aiosqlite.Connection, patience_s: float) -> None:
+    """Set the journal mode, again if another process is setting it on the same new file.
+
+    SQLite reports that lock at once, without the wait of `busy_timeout`: waiting could be a deadlock.
+    """
+    clock = asyncio.get_running_loop()
+    deadline = clock.time() + patience_s
+    while True:
+        try:
+            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if clock.time() >= deadline:
+                raise
+            await asyncio.sleep(_WAL_PAUSE_S)
+
+
+def _to_json(flow: FlowRecord) -> bytes:
+    return orjson.dumps(flow_to_plain(flow))
+
+
+def _from_json(record: bytes) -> FlowRecord:
+    try:
+        plain = orjson.loads(record)
+    except orjson.JSONDecodeError as error:
+        raise CallTheOperator("stored_flow_unreadable", "a stored flow is not JSON") from error
+    return flow_from_plain(plain)

@@ -1,0 +1,47 @@
+"""Names of everything that is kept in Redis (F16).
+
+All keys of a conversation carry the hash tag `{tenant:conversation}`, so that one script may touch
+them together on a cluster. Ids are percent-encoded: no id can forge a separator or another tag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from flow_engine.ports import ConversationRef
+
+
+def _encode(part: str) -> str:
+    return quote(part, safe="")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationKeys:
+    """`state` lists the keys that live and expire together, in the order the scripts expect."""
+
+    tag: str
+    state: tuple[str, ...]
+
+    @classmethod
+    def of(cls, conversation: ConversationRef) -> ConversationKeys:
+        tag = f"{{{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}}}"
+        names = (
+            "snapshot",  # hash: revision, memoryRevision, memoryUpdatedAt, session
+            "tenant",  # string: JSON object
+            "vars::convMiner",  # hash: variable id → entry
+            "vars::tools",  # hash: variable id → entry
+            "previousContacts",  # list of JSON objects
+            "utterances",  # list of JSON objects, oldest first
+            "messages",  # hash: message id → "1", what F33 deduplicates by
+            "outbox",  # stream: one event an entry, in field "event"
+        )
+        return cls(tag, tuple(f"{tag}::{name}" for name in names))
+
+    def reply(self, idempotency_key: str) -> str:
+        return f"{self.tag}::reply::{_encode(idempotency_key)}"
+
+
+def definition_key(tenant_id: str, content_hash: str) -> str:
+    """The compiled definition of a version: shared by conversations, so under a tag of its own."""
+    return f"{{{_encode(tenant_id)}:definition:{content_hash}}}"

@@ -1,0 +1,203 @@
+"""MemoryManager: the conversation's store on Redis, one script to read and one to commit (F15, F16).
+
+The two scripts are the only way in and out. `load` sees one instant, never half of another writer's
+commit; `commit` compares the revision and writes everything, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import orjson
+from redis.exceptions import NoScriptError
+
+from flow_engine.errors import CallTheOperator
+from flow_engine.memory import (
+    MemoryEntry,
+    decode_entry,
+    decode_previous_contact,
+    encode_entry,
+    encode_previous_contact,
+)
+from flow_engine.ports import ConversationRef
+from flow_engine.session import decode_session, encode_session
+from flow_engine.storage import (
+    Changes,
+    Committed,
+    KeyedRequest,
+    Loaded,
+    Lost,
+    Outcome,
+    Replayed,
+    SeenBefore,
+)
+from memory.codec import decode_reply, decode_turn, encode_reply_head, encode_turn
+from memory.instants import decode_instant, encode_instant
+from memory.keys import ConversationKeys, definition_key
+from memory.translate import store_errors_translated
+
+REPLY_LIFETIME_S = 24 * 60 * 60
+TURNS_KEPT = 1000
+_NO_REPLY_KEY = "-"
+
+_Value = TypeVar("_Value")
+
+
+class RedisCommands(Protocol):
+    """The part of a redis-py asyncio client, standalone or cluster, that the scripts need."""
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any: ...
+    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any: ...
+    async def get(self, name: str) -> Any: ...
+    async def set(self, name: str, value: bytes, *, ex: int) -> Any: ...
+    async def expire(self, name: str, time: int) -> Any: ...
+
+
+class _Script:
+    """Sent by its hash; sent whole when the server does not know it, as after a restart."""
+
+    def __init__(self, name: str, sha: str, source: str) -> None:
+        self.name = name
+        self._sha = sha
+        self._source = source
+
+    @classmethod
+    def read(cls, name: str) -> _Script:
+        source = (Path(__file__).parent / f"{name}.lua").read_text(encoding="utf-8")
+        return cls(name, sha1(source.encode(), usedforsecurity=False).hexdigest(), source)
+
+    async def run(self, redis: RedisCommands, keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
+        try:
+            return await redis.evalsha(self._sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await redis.eval(self._source, len(keys), *keys, *args)
+
+
+class MemoryManager:
+    """Implements `ConversationMemory` over redis-py's asyncio client.
+
+    `single_node` is True where one server holds every hash slot: the definition's expiry is then moved
+    inside the commit instead of by a command of its own.
+    """
+
+    def __init__(self, redis: RedisCommands, *, single_node: bool = True) -> None:
+        self._redis = redis
+        self._single_node = single_node
+        self._load = _Script.read("load")
+        self._commit = _Script.read("commit")
+
+    async def load(
+        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
+    ) -> Loaded:
+        keys = ConversationKeys.of(conversation)
+        reply_key = keys.reply(keyed.key if keyed else _NO_REPLY_KEY)
+        with store_errors_translated():
+            found = await self._load.run(
+                self._redis, (*keys.state[:6], reply_key), ("1" if with_turns else "0",)
+            )
+        (session, memory_revision, memory_updated_at), tenant, mined, tools, previous, turns, reply = found
+        replay = None if reply is None or keyed is None else decode_reply(reply)
+        if session is None:
+            return Loaded(replay=replay)
+        if tenant is None:
+            raise CallTheOperator(
+                "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
+            )
+        return Loaded(
+            session=decode_session(session),
+            memory_revision=int(memory_revision),
+            memory_updated_at=None if memory_updated_at is None else decode_instant(memory_updated_at),
+            mined=_fields(mined, decode_entry),
+            tools=_fields(tools, decode_entry),
+            tenant=orjson.loads(tenant),
+            previous_contacts=tuple(map(decode_previous_contact, previous)),
+            turns=tuple(map(decode_turn, turns)),
+            replay=replay,
+        )
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+        keys = ConversationKeys.of(conversation)
+        definition = definition_key(conversation.tenant_id, changes.content_hash)
+        script_keys = (*keys.state, keys.reply(changes.keyed.key if changes.keyed else _NO_REPLY_KEY))
+        if self._single_node:
+            script_keys = (*script_keys, definition)
+        with store_errors_translated():
+            verdict, *rest = await self._commit.run(self._redis, script_keys, tuple(_arguments(changes)))
+            match verdict:
+                case b"lost":
+                    return Lost()
+                case b"seen":
+                    return SeenBefore()
+                case b"replayed":
+                    return Replayed(decode_reply(rest[0]))
+                case _:
+                    present = bool(rest[1])
+                    if not self._single_node:
+                        present = bool(await self._redis.expire(definition, 2 * changes.lifetime_s))
+        reply = changes.reply
+        return Committed(reply.body(int(rest[0])), reply.status, present)
+
+
+class RedisDefinitions:
+    """Implements `DefinitionStore`: version documents by content hash (F13)."""
+
+    def __init__(self, redis: RedisCommands) -> None:
+        self._redis = redis
+
+    async def get(self, tenant_id: str, content_hash: str) -> bytes | None:
+        with store_errors_translated():
+            return await self._redis.get(definition_key(tenant_id, content_hash))
+
+    async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None:
+        with store_errors_translated():
+            await self._redis.set(definition_key(tenant_id, content_hash), document, ex=2 * lifetime_s)
+
+
+def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Value]) -> Mapping[str, _Value]:
+    return {name.decode(): decode(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
+    """In the order in which commit.lua takes them."""
+    reply, session, turn = changes.reply, changes.session, changes.turn
+    memory_revision = changes.expected_memory_revision
+    yield changes.expected_revision
+    yield "" if memory_revision is None else memory_revision
+    yield changes.lifetime_s
+    yield 2 * changes.lifetime_s
+    yield encode_reply_head(changes.keyed.fingerprint, reply.status) if changes.keyed else b""
+    yield REPLY_LIFETIME_S
+    yield reply.head
+    yield "0" if reply.tail is None else "1"
+    yield reply.tail or b""
+    yield encode_instant(changes.now)
+    yield "" if session is None else session.revision
+    yield b"" if session is None else encode_session(session)
+    yield turn.message_id if turn else ""
+    yield encode_turn(turn) if turn else b""
+    yield TURNS_KEPT
+    yield from _memory_arguments(changes)
+    yield len(changes.events)
+    yield from changes.events
+
+
+def _memory_arguments(changes: Changes) -> Iterator[bytes | str | int]:
+    if changes.new_memory is None:
+        yield "0"
+    else:
+        yield "1"
+        yield orjson.dumps(changes.new_memory.tenant)
+        yield from _counted_entries(changes.new_memory.variables)
+    yield from _counted_entries(changes.set_tools)
+    yield len(changes.previous_contacts)
+    yield from map(encode_previous_contact, changes.previous_contacts)
+
+
+def _counted_entries(entries: Mapping[str, MemoryEntry]) -> Iterator[bytes | str | int]:
+    yield len(entries)
+    for var_id, entry in entries.items():
+        yield var_id
+        yield encode_entry(entry)

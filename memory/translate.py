@@ -1,0 +1,37 @@
+"""The one place where redis-py's errors become the core's: none of them leaves this package."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+
+from flow_engine.errors import RetryLater
+
+_AWAY = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ClusterDownError, TryAgainError)
+_REFUSING_WRITES = (OutOfMemoryError, ReadOnlyError)
+
+
+@contextmanager
+def store_errors_translated() -> Generator[None]:
+    try:
+        yield
+    except _AWAY as error:
+        raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
+    except _REFUSING_WRITES as error:
+        raise RetryLater(
+            "memory_unavailable", "the conversation memory takes no writes now", after_seconds=5
+        ) from error

@@ -1,0 +1,158 @@
+"""The composition root: settings in, a running application out. Concrete stores are named only here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from ipaddress import ip_address
+
+from fastapi import FastAPI
+
+from api.agents import AgentRoutes
+from api.app import Routes, create_app
+from api.auth import Authenticator, Keyring, LocalOnly
+from api.designers import DesignerRoutes
+from api.memory_routes import MemoryRoutes
+from api.metrics import Metrics
+from api.operations import OperatorRoutes
+from flow_engine.catalog import FlowCatalog
+from flow_engine.conversations import Conversations
+from flow_engine.dialogue import Dialogue
+from flow_engine.documents import DocumentLimits
+from flow_engine.errors import CallTheOperator
+from flow_engine.platform import Platform
+from flow_engine.ports import FlowStore, VersionStore
+from flow_engine.stepping import Collaborators, Stepper
+from flow_engine.submissions import Submissions
+from flow_engine.versions_in_use import VersionsInUse
+from flow_engine.without_model import NobodyListens, RuleSummariser
+from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
+from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
+from memory.connection import RedisMemory, connect, embedded
+from outbound.client import GuardedClient
+from outbound.policy import AllowList
+from service.samples import install_samples
+from service.settings import Settings
+from system_prompts.loader import load_system_prompts
+
+
+class SystemClock:
+    """Implements `Clock`."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDatabase:
+    """A flow database with the two stores on it."""
+
+    connection: SqliteDatabase | MongoDatabase
+    flows: FlowStore
+    versions: VersionStore
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The application, and what has to be open while it serves."""
+
+    app: FastAPI
+    opened: Callable[[], AbstractAsyncContextManager[None]]
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def authenticator_for(settings: Settings, host: str) -> Authenticator:
+    """Raises CallTheOperator `keys_required`: without keys the service stays on this machine (F43)."""
+    if settings.api_keys_file is not None:
+        try:
+            text = settings.api_keys_file.read_bytes()
+        except OSError as error:
+            raise CallTheOperator("api_keys_unreadable", f"the file of API keys: {error.strerror}") from error
+        return Keyring.parse(text)
+    if not is_loopback(host):
+        raise CallTheOperator(
+            "keys_required",
+            f"to listen on {host} set FLOW_ENGINE_API_KEYS_FILE; without keys only loopback is served",
+        )
+    return LocalOnly()
+
+
+def open_flow_database(settings: Settings) -> FlowDatabase:
+    if settings.mongo_url is not None:
+        mongo = MongoDatabase(settings.mongo_url)
+        return FlowDatabase(mongo, MongoFlowStore(mongo), MongoVersionStore(mongo))
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    sqlite = SqliteDatabase(settings.data_dir)
+    return FlowDatabase(sqlite, SqliteFlowStore(sqlite), SqliteVersionStore(sqlite))
+
+
+def open_memory(settings: Settings) -> RedisMemory:
+    if settings.redis_url is None:
+        return embedded()
+    return connect(settings.redis_url, cluster=settings.redis_cluster)
+
+
+def build_service(settings: Settings, *, host: str, port: int) -> Service:
+    """Raises CallTheOperator when the service must not start with these settings."""
+    authenticator = authenticator_for(settings, host)
+    prompts = load_system_prompts()
+    outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
+    memory = open_memory(settings)
+    database = open_flow_database(settings)
+    clock = SystemClock()
+    catalog = FlowCatalog(flows=database.flows, versions=database.versions, clock=clock, new_id=new_id)
+    limits = DocumentLimits(
+        max_bytes=settings.max_document_bytes,
+        max_depth=settings.max_document_depth,
+        max_tasks=settings.max_tasks,
+    )
+    submissions = Submissions(prompts, limits, new_id)
+    base_url = settings.public_url or f"http://{host}:{port}"
+    collaborators = Collaborators(
+        memory=memory.conversations,
+        versions=VersionsInUse(catalog, memory.definitions),
+        platform=Platform(prompts, base_url.rstrip("/"), settings.memory_format),
+        clock=clock,
+        summariser=RuleSummariser(prompts),
+        listener=NobodyListens(),
+        outbound=outbound,
+    )
+    stepper = Stepper(collaborators)
+    dialogue = Dialogue(stepper, collaborators)
+    metrics = Metrics()
+    probes = {"memory": memory.ready, "flows": database.connection.ready}
+    routes = Routes(
+        agents=AgentRoutes(Conversations(stepper, collaborators), dialogue),
+        memory=MemoryRoutes(dialogue),
+        designers=DesignerRoutes(catalog, submissions, clock),
+        operators=OperatorRoutes(probes, metrics),
+    )
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(outbound.aclose)
+            stack.push_async_callback(memory.close)
+            await database.connection.open()
+            stack.push_async_callback(database.connection.close)
+            if settings.redis_url is not None and not settings.redis_unsafe:
+                await memory.check_safety(settings.redis_durability)
+            if settings.samples and settings.mongo_url is None:
+                await install_samples(database.flows, database.versions, submissions, clock)
+            yield
+
+    return Service(create_app(routes, authenticator, metrics, version=version("flow-engine")), opened)

@@ -1,0 +1,262 @@
+"""Reads the platform's prompt pieces, default MCP servers and audio presets, once, at the start.
+
+    <root>/<apiVersion>/<group>/<language>.json    pieces; the group `default` is complete in every language
+    <root>/<apiVersion>/mcp_servers.json           [{name, url, tools}]
+    <root>/audio_presets/<presetId>.json           `default` is always there
+
+All fallbacks of F26 are resolved while loading, so that asking is a look-up and every mistake in a file
+shows before the first conversation does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from flow_engine.documents import parse_audio_preset
+from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
+from flow_engine.ports import SystemMcpServer
+from system_prompts.pieces import PIECES, problems_of_piece
+
+DEFAULT_GROUP = "default"
+FALLBACK_LANGUAGE = "en-US"
+DEFAULT_PRESET = "default"
+
+_API_VERSION = re.compile(r"v[0-9]+")
+
+Pieces = Mapping[str, str]
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class _McpServerEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: _Name
+    url: Annotated[str, Field(pattern=r"^(https?://|\{baseUrl\})[^{}\s]*$")]
+    tools: tuple[_Name, ...]
+
+
+_MCP_SERVERS = TypeAdapter(tuple[_McpServerEntry, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionFiles:
+    """What one API version declares. `pieces` has every (group, language) with its fallbacks applied."""
+
+    languages: tuple[str, ...]
+    groups_longest_first: tuple[str, ...]
+    pieces: Mapping[tuple[str, str], Pieces]
+    mcp_servers: tuple[SystemMcpServer, ...]
+
+    def group_of(self, model: str | None) -> str:
+        """The group whose name is the model's, else the longest that begins it, else the default one.
+
+        Case does not matter. A maker's prefix is passed over, so that `meta-llama/llama-4-scout` finds
+        the group `llama`.
+        """
+        if model is None:
+            return DEFAULT_GROUP
+        folded = model.casefold()
+        for candidate in (folded, folded.rpartition("/")[2]):
+            for group in self.groups_longest_first:
+                if candidate.startswith(group):
+                    return group
+        return DEFAULT_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemPrompts:
+    """The port `SystemPrompts` over files that were read by `load_system_prompts`."""
+
+    versions: Mapping[str, ApiVersionFiles]
+    presets: Mapping[str, Mapping[str, object]]
+
+    def pieces(self, api_version: str, model: str | None, language: str) -> Pieces:
+        """Every piece, read-only; equal requests get the same object."""
+        files = self._files(api_version)
+        known = language if language in files.languages else FALLBACK_LANGUAGE
+        return files.pieces[files.group_of(model), known]
+
+    def available_languages(self, api_version: str) -> tuple[str, ...]:
+        return self._files(api_version).languages
+
+    def api_versions(self) -> tuple[str, ...]:
+        return tuple(self.versions)
+
+    def audio_presets(self) -> Mapping[str, Mapping[str, object]]:
+        """Presets by id. Their nested values are plain JSON, shared by all callers: copy to change."""
+        return self.presets
+
+    def mcp_servers(self, api_version: str) -> tuple[SystemMcpServer, ...]:
+        return self._files(api_version).mcp_servers
+
+    def _files(self, api_version: str) -> ApiVersionFiles:
+        files = self.versions.get(api_version)
+        if files is None:
+            raise CallTheOperator(
+                "api_version_unknown",
+                f"there are no system prompts for API version {api_version!r}; "
+                f"there are for {', '.join(self.versions)}",
+            )
+        return files
+
+
+def load_system_prompts(root: Path | None = None) -> FileSystemPrompts:
+    """Read everything under `root` (by default the files of this package).
+
+    Raises CallTheOperator with code `system_prompts_invalid`, whose detail has one line for each
+    problem, naming the file and what is expected of it.
+    """
+    base = Path(__file__).parent if root is None else root
+    reading = _Reading(base)
+    versions = {
+        directory.name: reading.api_version(directory)
+        for directory in sorted(reading.directories(base), key=lambda each: _version_number(each.name))
+        if _API_VERSION.fullmatch(directory.name)
+    }
+    if not versions:
+        reading.problem(base, "holds no API version; expected a directory such as v1")
+    presets = reading.audio_presets(base / "audio_presets")
+    if reading.problems:
+        raise CallTheOperator("system_prompts_invalid", "\n".join(reading.problems))
+    return FileSystemPrompts(versions=MappingProxyType(versions), presets=MappingProxyType(presets))
+
+
+def _version_number(name: str) -> int:
+    return int(name[1:]) if _API_VERSION.fullmatch(name) else 0
+
+
+class _Reading:
+    """One pass over the files. Goes on after a mistake, to report all of them together."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.problems: list[str] = []
+        self._unreadable: set[Path] = set()
+
+    def problem(self, path: Path, message: str) -> None:
+        place = path.relative_to(self._root).as_posix()
+        self.problems.append(f"{path if place == '.' else place}: {message}")
+
+    def directories(self, path: Path) -> list[Path]:
+        return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+
+    def json(self, path: Path) -> object:
+        """The file's value; None for a file that has none, which is noted once and looked into no more."""
+        try:
+            return cast(object, orjson.loads(path.read_bytes()))
+        except OSError as error:
+            self.problem(path, f"cannot be read ({error.strerror}); expected a JSON file")
+        except orjson.JSONDecodeError as error:
+            self.problem(path, f"is not JSON: {error}")
+        self._unreadable.add(path)
+        return None
+
+    def json_object(self, path: Path) -> Mapping[str, object] | None:
+        value = self.json(path)
+        if isinstance(value, dict):
+            return cast(Mapping[str, object], value)
+        if path not in self._unreadable:
+            self.problem(path, f"must hold a JSON object, not {type(value).__name__}")
+            self._unreadable.add(path)
+        return None
+
+    def api_version(self, directory: Path) -> ApiVersionFiles:
+        groups: dict[str, Mapping[str, Pieces]] = {}
+        for group in self.directories(directory):
+            name = group.name.casefold()
+            if name in groups:
+                self.problem(group, "names the same group as another directory; case does not matter")
+            groups[name] = self._group(group)
+        default = groups.pop(DEFAULT_GROUP, {})
+        if FALLBACK_LANGUAGE not in default:
+            self.problem(
+                directory / DEFAULT_GROUP / f"{FALLBACK_LANGUAGE}.json", "is missing: it is the last fallback"
+            )
+        self._check_default(directory / DEFAULT_GROUP, default)
+        self._check_languages(directory, default, groups)
+        return ApiVersionFiles(
+            languages=tuple(default),
+            groups_longest_first=tuple(sorted(groups, key=len, reverse=True)),
+            pieces=MappingProxyType(_resolved(default, groups)),
+            mcp_servers=self._mcp_servers(directory / "mcp_servers.json"),
+        )
+
+    def _group(self, directory: Path) -> Mapping[str, Pieces]:
+        return {path.stem: self._pieces(path) for path in sorted(directory.glob("*.json"))}
+
+    def _pieces(self, path: Path) -> Pieces:
+        pieces: dict[str, str] = {}
+        for name, text in (self.json_object(path) or {}).items():
+            for message in problems_of_piece(name, text):
+                self.problem(path, message)
+            pieces[name] = str(text)
+        return pieces
+
+    def _check_default(self, directory: Path, default: Mapping[str, Pieces]) -> None:
+        for language, pieces in default.items():
+            path = directory / f"{language}.json"
+            missing = sorted(PIECES.keys() - pieces.keys())
+            if missing and path not in self._unreadable:
+                self.problem(path, f"must hold every piece, and lacks {', '.join(missing)}")
+
+    def _check_languages(
+        self, directory: Path, default: Mapping[str, Pieces], groups: Mapping[str, Mapping[str, Pieces]]
+    ) -> None:
+        for group, languages in groups.items():
+            for language in sorted(languages.keys() - default.keys()):
+                self.problem(
+                    directory / group / f"{language}.json",
+                    f"has a language that the default group lacks; its languages are {', '.join(default)}",
+                )
+
+    def _mcp_servers(self, path: Path) -> tuple[SystemMcpServer, ...]:
+        value = self.json(path)
+        if path in self._unreadable:
+            return ()
+        try:
+            servers = _MCP_SERVERS.validate_python(value)
+        except ValidationError as error:
+            for each in error.errors(include_url=False):
+                self._breach(path, "must be a list of {name, url, tools}", pointer(*each["loc"]), each["msg"])
+            return ()
+        if len({server.name for server in servers}) != len(servers):
+            self.problem(path, "names a server twice; names must differ")
+        return tuple(SystemMcpServer(server.name, server.url, server.tools) for server in servers)
+
+    def _breach(self, path: Path, expected: str, place: str, message: str) -> None:
+        self.problem(path, f"{expected}; at {place!r}: {message}")
+
+    def audio_presets(self, directory: Path) -> dict[str, Mapping[str, object]]:
+        presets: dict[str, Mapping[str, object]] = {}
+        for path in sorted(directory.glob("*.json")):
+            preset = self.json_object(path)
+            if preset is None:
+                continue
+            try:
+                parse_audio_preset(preset)
+            except CorrectTheInput as refusal:
+                for finding in refusal.findings:
+                    self._breach(path, "must be a whole audio preset", finding.pointer, finding.message)
+            presets[path.stem] = MappingProxyType(dict(preset))
+        if DEFAULT_PRESET not in presets and not (directory / f"{DEFAULT_PRESET}.json").exists():
+            self.problem(directory / f"{DEFAULT_PRESET}.json", "is missing: this preset is always there")
+        return presets
+
+
+def _resolved(
+    default: Mapping[str, Pieces], groups: Mapping[str, Mapping[str, Pieces]]
+) -> dict[tuple[str, str], Pieces]:
+    resolved: dict[tuple[str, str], Pieces] = {}
+    for language, pieces in default.items():
+        resolved[DEFAULT_GROUP, language] = MappingProxyType(dict(pieces))
+        for group, languages in groups.items():
+            resolved[group, language] = MappingProxyType({**pieces, **languages.get(language, {})})
+    return resolved
