@@ -40,7 +40,7 @@ class AgentRoutes:
     async def new_contact(self, call: Call) -> Response:
         body = call.parse(_NEW_CONTACT)
         answer = await self._conversations.new_contact(
-            call.conversation(body.conversation_id),
+            call.conversation(body.conversation_id, body.contact_id),
             NewContact(body.contact_id, body.channel, body.tenant, body.contact, body.language),
             VersionChoice(body.conversational_flow_version_id, body.flow_id, body.tag),
             call.keyed,
@@ -49,21 +49,21 @@ class AgentRoutes:
 
     async def change_task(self, call: Call) -> Response:
         body = call.parse(_CHANGE_TASK)
-        conversation = call.conversation(body.conversation_id)
+        conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
             await self._conversations.change_task(conversation, body.contact_id, body.task, call.keyed)
         )
 
     async def end_contact(self, call: Call) -> Response:
         body = call.parse(_END_CONTACT)
-        conversation = call.conversation(body.conversation_id)
+        conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
             await self._conversations.end_contact(conversation, body.contact_id, body.reason, call.keyed)
         )
 
     async def human_task(self, call: Call) -> Response:
         body = call.parse(_HUMAN_TASK)
-        conversation = call.conversation(body.conversation_id)
+        conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
             await self._conversations.human_task(
                 conversation, body.contact_id, body.outcome, body.reason, call.keyed
@@ -84,7 +84,9 @@ class AgentRoutes:
             language=body.language,
         )
         return answer_response(
-            await self._dialogue.utterance(call.conversation(body.conversation_id), said, call.keyed)
+            await self._dialogue.utterance(
+                call.conversation(body.conversation_id, body.contact_id), said, call.keyed
+            )
         )
 
     async def prompt(self, call: Call) -> Response:

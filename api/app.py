@@ -21,7 +21,7 @@ from api.calls import Call, Endpoint
 from api.designers import DesignerRoutes
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
-from api.openapi import openapi_document, prefix_of
+from api.openapi import openapi_document, plain_path, prefix_of
 from api.operations import OperatorRoutes
 from api.problems import error_response, problem_response
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
@@ -88,6 +88,8 @@ class _Gateway:
         self._metrics = metrics
 
     def guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        route = plain_path(endpoint.path)
+
         async def handle(request: Request) -> Response:
             started = time.perf_counter()
             code: str | None = None
@@ -98,10 +100,10 @@ class _Gateway:
                 response = error_response(error)
                 self._note_problem(endpoint, error)
             seconds = time.perf_counter() - started
-            self._metrics.request(endpoint.path, endpoint.method, response.status_code, seconds)
+            self._metrics.request(route, endpoint.method, response.status_code, seconds)
             log.info(
                 "request",
-                route=endpoint.path,
+                route=route,
                 method=endpoint.method,
                 status=response.status_code,
                 code=code,

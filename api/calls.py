@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import orjson
+import structlog
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -48,7 +49,9 @@ class Call:
     def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
         return parse_body(self.body, shape)
 
-    def conversation(self, conversation_id: str) -> ConversationRef:
+    def conversation(self, conversation_id: str, contact_id: str | None = None) -> ConversationRef:
+        """The conversation of this caller's tenant; from here on its ids stand in every log line."""
+        structlog.contextvars.bind_contextvars(conversation_id=conversation_id, contact_id=contact_id)
         return ConversationRef(self.tenant_id, conversation_id)
 
     @property

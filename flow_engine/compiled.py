@@ -62,7 +62,6 @@ class CompiledFlow:
         return None if task_id is None else self.tasks[task_id]
 
 
-
 def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
     """Compile a stored document. Raises ReloadAndDecide `version_is_draft` for a draft (F8)."""
     version = parse_version(raw)
@@ -82,7 +81,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         tasks=plans,
         names=by_name | {task_id: task_id for task_id in plans},
         variables=_variables(version),
-        global_prompt=compile_template(version.global_prompt),
+        global_prompt=compile_template(version.global_prompt, lenient=True),
         chart=Chart(list(plans.values()), version.first_task),
         lifetime_s=_lifetime_s(version),
     )
@@ -98,8 +97,8 @@ def _plan(task: Task) -> TaskPlan:
         required=tuple(p.variable_id for p in task.transition_parameters if p.required),
         tools=tuple(tool.tool_name for chosen in task.mcp_tool_selection for tool in chosen.selected_tools),
         transfer_tags=_transfer_tags(task),
-        prompt=compile_template(task.prompt),
-        description=compile_template(task.description),
+        prompt=compile_template(task.prompt, lenient=True),
+        description=compile_template(task.description, lenient=True),
         document=task,
     )
 

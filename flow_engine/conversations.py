@@ -146,7 +146,8 @@ class Conversations:
 
         async def step(loaded: Loaded) -> Step:
             runner = await self._stepper.resume(conversation, loaded)
-            contact, summary = runner.require_contact(contact_id), None
+            contact = runner.require_contact(contact_id)
+            summary = runner.remembered(contact)
             if contact_id == runner.session.active_contact_id:
                 task_id = runner.task.id
                 if task_id not in verdicts:  # asked once, however often the commit is tried

@@ -1,11 +1,11 @@
 """Every error that leaves the core, named by what the reader does next.
 
-    FlowEngineError
-    ├── CorrectTheInput       the request cannot be taken as it is: every finding, each with a pointer
-    ├── LookElsewhere         there is nothing under that id for this tenant
-    ├── ReloadAndDecide       the stored state forbids it now: read the state, then decide
-    ├── RetryLater            a store is away: the same request may be sent again
-    └── CallTheOperator       stored data or the set-up is wrong: no retry helps
+FlowEngineError
+├── CorrectTheInput       the request cannot be taken as it is: every finding, each with a pointer
+├── LookElsewhere         there is nothing under that id for this tenant
+├── ReloadAndDecide       the stored state forbids it now: read the state, then decide
+├── RetryLater            a store is away: the same request may be sent again
+└── CallTheOperator       stored data or the set-up is wrong: no retry helps
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _rendered(value: object, scope: TemplateScope) -> object:
     if isinstance(value, Mapping):
         items = cast("Mapping[str, object]", value).items()
         rendered: dict[str, object] = {
-            key: compile_template(item).render(scope)
+            key: compile_template(item, lenient=True).render(scope)
             if key in ("provider", "voice") and isinstance(item, str) and "{{" in item
             else _rendered(item, scope)
             for key, item in items

@@ -273,6 +273,11 @@ class ConversationalFlowRunner:
         remembered = PreviousContact(date=contact.started_at, channel=contact.channel, resume=summary)
         self.previous_contacts = (*self.previous_contacts, remembered)
 
+    def remembered(self, contact: Contact) -> str | None:
+        """The summary that was written of an ended contact, if one was."""
+        found = (p.resume for p in self.previous_contacts if p.date == contact.started_at)
+        return next(found, None)
+
     # --- the parts of a move ------------------------------------------------------------------
 
     def _has_come_true(self, outcome: str) -> bool:

@@ -25,7 +25,7 @@ from flow_engine.dialogue import Dialogue
 from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CallTheOperator
 from flow_engine.platform import Platform
-from flow_engine.ports import FlowStore, VersionStore
+from flow_engine.ports import Clock, FlowStore, OutboundCaller, VersionStore
 from flow_engine.stepping import Collaborators, Stepper
 from flow_engine.submissions import Submissions
 from flow_engine.versions_in_use import VersionsInUse
@@ -106,14 +106,42 @@ def open_memory(settings: Settings) -> RedisMemory:
     return connect(settings.redis_url, cluster=settings.redis_cluster)
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a service meets of the world: its time, its way out, and its two stores, not yet opened.
+
+    A test sets the time and scripts the answers of the world by giving its own.
+    """
+
+    clock: Clock
+    outbound: OutboundCaller
+    memory: RedisMemory
+    database: FlowDatabase
+
+
 def build_service(settings: Settings, *, host: str, port: int) -> Service:
     """Raises CallTheOperator when the service must not start with these settings."""
     authenticator = authenticator_for(settings, host)
-    prompts = load_system_prompts()
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
-    memory = open_memory(settings)
-    database = open_flow_database(settings)
-    clock = SystemClock()
+    surroundings = Surroundings(SystemClock(), outbound, open_memory(settings), open_flow_database(settings))
+    service = assemble(settings, surroundings, authenticator, base_url=f"http://{host}:{port}")
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(outbound.aclose)
+            await stack.enter_async_context(service.opened())
+            yield
+
+    return Service(service.app, opened)
+
+
+def assemble(
+    settings: Settings, surroundings: Surroundings, authenticator: Authenticator, *, base_url: str
+) -> Service:
+    """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so."""
+    memory, database, clock = surroundings.memory, surroundings.database, surroundings.clock
+    prompts = load_system_prompts()
     catalog = FlowCatalog(flows=database.flows, versions=database.versions, clock=clock, new_id=new_id)
     limits = DocumentLimits(
         max_bytes=settings.max_document_bytes,
@@ -121,15 +149,15 @@ def build_service(settings: Settings, *, host: str, port: int) -> Service:
         max_tasks=settings.max_tasks,
     )
     submissions = Submissions(prompts, limits, new_id)
-    base_url = settings.public_url or f"http://{host}:{port}"
+    public_url = (settings.public_url or base_url).rstrip("/")
     collaborators = Collaborators(
         memory=memory.conversations,
         versions=VersionsInUse(catalog, memory.definitions),
-        platform=Platform(prompts, base_url.rstrip("/"), settings.memory_format),
+        platform=Platform(prompts, public_url, settings.memory_format),
         clock=clock,
         summariser=RuleSummariser(prompts),
         listener=NobodyListens(),
-        outbound=outbound,
+        outbound=surroundings.outbound,
     )
     stepper = Stepper(collaborators)
     dialogue = Dialogue(stepper, collaborators)
@@ -145,7 +173,6 @@ def build_service(settings: Settings, *, host: str, port: int) -> Service:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(outbound.aclose)
             stack.push_async_callback(memory.close)
             await database.connection.open()
             stack.push_async_callback(database.connection.close)

@@ -80,6 +80,7 @@ class _Compiler:
         return run
 
     def _statement(self, node: nodes.Node) -> Statement:
+        self.expressions.operations += 1
         handler = self._handlers.get(type(node))
         if handler is not None:
             return handler(node)
@@ -92,6 +93,7 @@ class _Compiler:
         for part in node.nodes:
             if isinstance(part, nodes.TemplateData):
                 self.expressions.suspicions += suspicions_in_prose(part.data, part.lineno)
+                self.expressions.operations += 1
                 parts.append(part.data)
             else:
                 parts.append(self.expressions.compile(part))
@@ -126,11 +128,14 @@ class _Compiler:
         outer, slot = self.expressions.names, self.slots
         self.slots += 2
         self.expressions.names = {**outer, self._loop_variable(node.target): slot}
+        before = self.expressions.operations
         test = None if node.test is None else self.expressions.condition(node.test)
+        test_steps = 1 + self.expressions.operations - before
         self.expressions.names = {**self.expressions.names, "loop": slot + 1}
+        before = self.expressions.operations
         body = self.block(node.body)
+        body_steps = 1 + self.expressions.operations - before
         self.expressions.names = outer
-        test_steps, body_steps = _operations([node.test] if node.test else []), _operations(node.body)
 
         def run(frame: Frame) -> None:
             items = elements(iterable(frame), label, frame.budget)
@@ -172,12 +177,3 @@ def _loop(index: int, count: int) -> Mapping[str, object]:
         "last": index == count - 1,
         "length": count,
     }
-
-
-def _operations(body: Sequence[nodes.Node]) -> int:
-    """Nodes below the body, the price of running it once."""
-    count, waiting = 1, list(body)
-    while waiting:
-        count += 1
-        waiting.extend(waiting.pop().iter_child_nodes())
-    return count

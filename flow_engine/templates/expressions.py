@@ -79,7 +79,8 @@ def _absent(root: str, label: str) -> object:
 class Expressions:
     """Compiles the expressions of one template and keeps what it notices on the way.
 
-    `names` are the loop variables in sight, by the slot of the frame that holds them.
+    `names` are the loop variables in sight, by the slot of the frame that holds them; `operations` counts
+    what was compiled so far, from which loops learn the price of their body.
     """
 
     def __init__(self) -> None:
@@ -87,6 +88,7 @@ class Expressions:
         self.suspicions: list[Problem] = []
         self.uses: list[VariableUse] = []
         self.names: Mapping[str, int] = {}
+        self.operations = 0
         # Handlers by exact type, so that no node passes for its base class.
         self._handlers: Mapping[type[nodes.Node], Callable[[Any], Expression]] = {
             nodes.Const: self._const,
@@ -171,6 +173,7 @@ class Expressions:
     # Operators
 
     def compile(self, node: nodes.Node) -> Expression:
+        self.operations += 1
         handler = self._handlers.get(type(node))
         if handler is not None:
             return handler(node)

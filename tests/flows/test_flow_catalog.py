@@ -1,189 +1,28 @@
-"""The designers' use cases over a store (F6, F7, F15, F27, F43)."""
+"""The designers' use cases over a store (F6, F7, F27, F43)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from itertools import count
+from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
-from flow_engine.catalog import ATTEMPTS, FlowCatalog
-from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
-from flow_engine.kept_replies import KEPT_FOR, IdempotencyRequest, Reply
-from flow_engine.ports import FlowRecord, FlowStore, StoredVersion, VersionEntry, VersionStore
+from flow_engine.catalog import ATTEMPTS
+from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.kept_replies import Reply
+from flow_engine.ports import FlowRecord, StoredVersion
 from flow_engine.publishing import LATEST
-from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
+from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteVersionStore
+from tests.flows.catalog_scene import KEY, T0, AlwaysSlower, Scene, open_scene
 
 pytestmark = pytest.mark.anyio
-
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-KEY = IdempotencyRequest("key", "print")
-
-
-@dataclass
-class SetClock:
-    time: datetime = T0
-
-    def now(self) -> datetime:
-        return self.time
-
-
-@dataclass
-class FailingFlows:
-    """A flow store whose next replacement fails, before it is done or after."""
-
-    inner: FlowStore
-    fail: str | None = None
-
-    async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
-        return await self.inner.insert(tenant_id, flow)
-
-    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
-        fail, self.fail = self.fail, None
-        if fail == "before":
-            raise RetryLater("flow_store_unavailable", "gone before the write")
-        done = await self.inner.replace(tenant_id, flow, expected_revision)
-        if fail == "after":
-            raise RetryLater("flow_store_unavailable", "gone after the write")
-        return done
-
-    async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None:
-        return await self.inner.get(tenant_id, flow_id)
-
-    async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
-        return await self.inner.list(tenant_id, campaign_id)
-
-
-class AlwaysSlower(FailingFlows):
-    """A flow store in which somebody else is always faster."""
-
-    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
-        return False
-
-
-@dataclass
-class FailingVersions:
-    """A version store whose next insert fails before it is done; counts the inserts that were asked for."""
-
-    inner: VersionStore
-    fail: bool = False
-    inserts: list[str] = field(default_factory=list[str])
-
-    async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
-        self.inserts.append(version.version_id)
-        fail, self.fail = self.fail, False
-        if fail:
-            raise RetryLater("flow_store_unavailable", "gone before the write")
-        return await self.inner.insert(tenant_id, version)
-
-    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
-        return await self.inner.get(tenant_id, version_id)
-
-
-@dataclass
-class Scene:
-    """A catalog over stores that can fail, with shorthands for the designers' requests."""
-
-    flows: FailingFlows
-    versions: FailingVersions
-    clock: SetClock
-    ids: count[int] = field(default_factory=count)
-
-    def __post_init__(self) -> None:
-        self.catalog = FlowCatalog(
-            flows=self.flows,
-            versions=self.versions,
-            clock=self.clock,
-            new_id=lambda: f"f{next(self.ids)}",
-        )
-
-    async def create(
-        self,
-        tenant: str = "t",
-        *,
-        name: str = "n",
-        campaign: str = "c",
-        key: IdempotencyRequest | None = None,
-    ) -> str:
-        reply = await self.catalog.create_flow(
-            tenant,
-            name=name,
-            campaign_id=campaign,
-            schema_version="1.0.0",
-            updated_by="anna",
-            respond=lambda flow: Reply(201, flow.flow_id.encode()),
-            idempotency=key,
-        )
-        return reply.body.decode()
-
-    async def save(
-        self,
-        flow_id: str,
-        version_id: str,
-        parent: str | None = None,
-        tag: str | None = None,
-        *,
-        tenant: str = "t",
-        document: bytes = b"{}",
-        channels: tuple[str, ...] = ("phone",),
-        key: IdempotencyRequest | None = None,
-    ) -> Reply:
-        return await self.catalog.save_version(
-            tenant,
-            flow_id,
-            document=document,
-            entry=VersionEntry(version_id, False, channels, "hash", "anna", self.clock.now()),
-            parent_version_id=parent,
-            tag=tag,
-            respond=lambda flow: Reply(201, f"{version_id} at {flow.revision}".encode()),
-            idempotency=key,
-        )
-
-    async def move(
-        self,
-        flow_id: str,
-        tag: str,
-        version_id: str,
-        *,
-        tenant: str = "t",
-        key: IdempotencyRequest | None = None,
-    ) -> Reply:
-        return await self.catalog.move_tag(
-            tenant,
-            flow_id,
-            tag=tag,
-            version_id=version_id,
-            moved_by="bruno",
-            respond=lambda flow: Reply(200, f"at {flow.revision}".encode()),
-            idempotency=key,
-        )
-
-    async def rename(self, flow_id: str, name: str, *, key: IdempotencyRequest | None = None) -> Reply:
-        return await self.catalog.rename_flow(
-            "t",
-            flow_id,
-            name=name,
-            updated_by="bruno",
-            respond=lambda flow: Reply(200, f"at {flow.revision}".encode()),
-            idempotency=key,
-        )
-
-    async def tags(self, flow_id: str) -> dict[str, str]:
-        flow = await self.catalog.get_flow("t", flow_id)
-        return {entry.tag: entry.version_id for entry in flow.tags}
 
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    database = SqliteDatabase(MEMORY)
-    await database.open()
-    yield Scene(
-        FailingFlows(SqliteFlowStore(database)), FailingVersions(SqliteVersionStore(database)), SetClock()
-    )
-    await database.close()
+    async with open_scene() as opened:
+        yield opened
 
 
 class TestFlows:
@@ -349,83 +188,6 @@ class TestACrashBetweenTheTwoWrites:
             await scene.save(flow_id, "v1", tag="prod", key=KEY)
         assert await scene.tags(flow_id) == {LATEST: "v1", "prod": "v1"}
         assert await scene.save(flow_id, "another id", tag="prod", key=KEY) == Reply(201, b"v1 at 2")
-
-
-class TestIdempotencyKeys:
-    async def test_a_repeated_save_gets_the_same_bytes_and_saves_nothing(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create()
-        first = await scene.save(flow_id, "v1", key=KEY)
-        await scene.save(flow_id, "v2", "v1")
-        assert await scene.save(flow_id, "v3", key=KEY) == first == Reply(201, b"v1 at 2")
-        assert [row.version_id for row in await scene.catalog.list_versions("t", flow_id)] == ["v1", "v2"]
-        assert scene.versions.inserts == ["v1", "v2"]
-
-    async def test_a_repeated_rename_and_move_change_nothing(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create()
-        await scene.save(flow_id, "v1")
-        assert await scene.rename(flow_id, "one", key=KEY) == Reply(200, b"at 3")
-        moving = IdempotencyRequest("other", "print")
-        assert await scene.move(flow_id, "prod", "v1", key=moving) == Reply(200, b"at 4")
-        before = await scene.catalog.get_flow("t", flow_id)
-        assert await scene.rename(flow_id, "one", key=KEY) == Reply(200, b"at 3")
-        assert await scene.move(flow_id, "prod", "v1", key=moving) == Reply(200, b"at 4")
-        assert await scene.catalog.get_flow("t", flow_id) == before
-
-    async def test_the_key_with_another_request_is_refused(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create()
-        await scene.rename(flow_id, "one", key=KEY)
-        other = IdempotencyRequest(KEY.key, "other print")
-        with pytest.raises(CorrectTheInput, match="idempotency_key_reused"):
-            await scene.rename(flow_id, "two", key=other)
-        with pytest.raises(CorrectTheInput, match="idempotency_key_reused"):
-            await scene.save(flow_id, "v1", key=other)
-        assert (await scene.catalog.get_flow("t", flow_id)).name == "one"
-
-    async def test_a_refusal_is_not_kept(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create()
-        with pytest.raises(LookElsewhere):
-            await scene.move(flow_id, "prod", "v1", key=KEY)
-        await scene.save(flow_id, "v1")
-        assert await scene.move(flow_id, "prod", "v1", key=KEY) == Reply(200, b"at 3")
-
-    async def test_the_key_is_free_again_after_24_hours(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create()
-        await scene.rename(flow_id, "one", key=KEY)
-        scene.clock.time += KEPT_FOR
-        other = IdempotencyRequest(KEY.key, "other print")
-        assert await scene.rename(flow_id, "two", key=other) == Reply(200, b"at 3")
-
-    async def test_a_repeated_creation_finds_the_flow(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create(key=KEY)
-        await scene.rename(flow_id, "renamed since")
-        assert await scene.create(key=KEY) == flow_id
-        assert len(await scene.catalog.list_flows("t")) == 1
-
-    async def test_creations_at_once_under_one_key_create_one_flow(self, scene: Scene) -> None:  # F15
-        ids = await asyncio.gather(*(scene.create(key=KEY) for _ in range(10)))
-        assert len(set(ids)) == 1
-        assert [flow.flow_id for flow in await scene.catalog.list_flows("t")] == ids[:1]
-
-    async def test_a_creation_under_the_key_of_another_one_is_refused(self, scene: Scene) -> None:  # F15
-        await scene.create(key=KEY)
-        with pytest.raises(CorrectTheInput, match="idempotency_key_reused"):
-            await scene.create(name="other", key=IdempotencyRequest(KEY.key, "other print"))
-
-    async def test_a_creation_under_an_expired_key_is_a_new_flow_and_repeatable(
-        self, scene: Scene
-    ) -> None:  # F15
-        first = await scene.create(key=KEY)
-        scene.clock.time += KEPT_FOR
-        second = await scene.create(key=KEY)
-        assert second != first
-        assert await scene.create(key=KEY) == second
-        assert len(await scene.catalog.list_flows("t")) == 2
-
-    async def test_saves_at_once_under_one_key_save_one_version(self, scene: Scene) -> None:  # F15
-        flow_id = await scene.create()
-        replies = await asyncio.gather(*(scene.save(flow_id, f"v{number}", key=KEY) for number in range(10)))
-        assert len(set(replies)) == 1
-        assert len(await scene.catalog.list_versions("t", flow_id)) == 1
 
 
 class TestManyAtOnce:

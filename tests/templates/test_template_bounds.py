@@ -21,9 +21,14 @@ from flow_engine.templates import (
 )
 from flow_engine.templates.budget import MAX_STEPS
 
-_DEEP: list[object] = []
-for _ in range(5_000):
-    _DEEP = [_DEEP]
+
+def _nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 _CIRCLE: dict[str, object] = {}
 _CIRCLE["self"] = _CIRCLE
 
@@ -34,7 +39,7 @@ HUGE = TemplateScope(
         "list": list(range(100_000)),
         "text": "è" * 200_000,
         "spaces": "a " * 100_000,
-        "deep": _DEEP,
+        "deep": _nested(5_000),
         "circle": _CIRCLE,
         "number": 10**5000,
         "object": object(),

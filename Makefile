@@ -1,0 +1,46 @@
+# make run    install and serve on the embedded default: no Redis, no MongoDB, no key
+# make test   install and run every test
+# make check  formatting, lint, types and import contracts
+# make bench  round trips, throughput and memory, measured on this machine
+# make lock   write the lock files anew (needs uv)
+
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8080
+BIN := .venv/bin
+
+.PHONY: run test check bench lock
+
+run: .venv/run.stamp
+	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
+
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest
+
+check: .venv/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: .venv/dev.stamp
+	$(BIN)/python -m benchmarks
+
+lock:
+	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--extra build pyproject.toml -o requirements.lock
+	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--extra build --extra dev pyproject.toml -o requirements-dev.lock
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/run.stamp: requirements.lock pyproject.toml | .venv/bin/python
+	@test -e .venv/dev.stamp || $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/dev.stamp: requirements-dev.lock pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
