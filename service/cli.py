@@ -20,6 +20,9 @@ from service.wiring import build_service
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+flow = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, test.")
+app.add_typer(flow, name="flow")
+
 HOST = Annotated[str, typer.Option(help="Address to listen on; others than loopback need API keys.")]
 PORT = Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")]
 

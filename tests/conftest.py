@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.redis_fixture import redis_cluster, redis_server, start_redis
+
+__all__ = ["redis_cluster", "redis_server", "start_redis"]
+
 
 @pytest.fixture
 def anyio_backend() -> str:

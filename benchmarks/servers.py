@@ -1,0 +1,108 @@
+"""A real Redis and a real service, each a process of its own, stopped whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.processes import pinned
+
+HOST = "127.0.0.1"
+STARTS_WITHIN_S = 20.0
+STOPS_WITHIN_S = 5.0
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    pid: int
+    port: int
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
+@asynccontextmanager
+async def redis_server(*, core: int, aof: bool) -> AsyncGenerator[Server]:
+    """Redis on loopback in a temporary directory; with `aof` it syncs its log once a second."""
+    with TemporaryDirectory(prefix="flow-bench-redis-") as folder:
+        port = free_port()
+        options = {
+            "--port": str(port),
+            "--bind": HOST,
+            "--dir": folder,
+            "--save": "",
+            "--appendonly": "yes" if aof else "no",
+            "--appendfsync": "everysec",
+            "--maxmemory-policy": "noeviction",
+        }
+        command = ["redis-server", *(part for option in options.items() for part in option)]
+        async with _running(command, port, core, os.environ, Path(folder) / "redis.log") as server:
+            yield server
+
+
+@asynccontextmanager
+async def service_process(
+    redis_port: int, *, core: int, unsafe: bool, log_level: str
+) -> AsyncGenerator[Server]:
+    """The service with a flow store of its own, against the Redis (or a proxy of it) on `redis_port`."""
+    with TemporaryDirectory(prefix="flow-bench-service-") as folder:
+        port = free_port()
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLOW_ENGINE_")}
+        environment = {
+            **inherited,
+            "FLOW_ENGINE_DATA_DIR": folder,
+            "FLOW_ENGINE_REDIS_URL": f"redis://{HOST}:{redis_port}/0",
+            "FLOW_ENGINE_REDIS_UNSAFE": str(unsafe).lower(),
+            "FLOW_ENGINE_SAMPLES": "false",
+            "FLOW_ENGINE_LOG_LEVEL": log_level,
+        }
+        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port)]
+        async with _running(command, port, core, environment, Path(folder) / "service.log") as server:
+            yield server
+
+
+@asynccontextmanager
+async def _running(
+    command: list[str], port: int, core: int, environment: os._Environ[str] | dict[str, str], log: Path
+) -> AsyncGenerator[Server]:
+    with log.open("wb") as output, pinned(core):
+        process = subprocess.Popen(
+            command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        await _listening(process, port, log)
+        yield Server(process.pid, port)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            _, writer = await asyncio.open_connection(HOST, port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+    said = log.read_text(errors="replace")[-2000:]
+    raise RuntimeError(f"{process.args!r} does not listen on port {port}; it said:\n{said}")

@@ -1,0 +1,169 @@
+"""Redis servers of the tests' own: on a free loopback port, in a folder of their own, ended by their pid.
+
+`redis-server` missing from the machine skips what needs it, except where `CI` is set: there it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+START_TIMEOUT_S = 20.0
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
+CLUSTER = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+
+# Set in the child before it becomes the server: however the tests end, none of their servers stays.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+def free_port(upper: int = 65_535) -> int:
+    """`upper` leaves room for ports that are derived from this one."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port <= upper:
+            return port
+
+
+def spawn(command: Sequence[str], output: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one; what it prints is appended to `output`."""
+    guard = (sys.executable, "-S", "-c", _DIE_WITH_PARENT) if sys.platform == "linux" else ()
+    with output.open("ab") as sink:
+        return subprocess.Popen([*guard, *command], stdout=sink, stderr=sink, **options)
+
+
+def end(process: subprocess.Popen[bytes], first: signal.Signals = signal.SIGTERM) -> None:
+    """End this process and no other, also one that is stopped or does not listen."""
+    if process.poll() is not None:
+        return
+    process.send_signal(first)
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=10)
+
+
+@dataclass
+class RedisServer:
+    """A running server. `options` are those of the command line."""
+
+    folder: Path
+    port: int
+    options: Sequence[str] = DURABLE
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self) -> Redis:
+        return Redis(port=self.port, socket_timeout=10)
+
+    def start(self) -> None:
+        """Start, or start again on the files of before; returns when everything has been read back."""
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        self.process = spawn([*command, "--save", "", *self.options], self.folder / "redis.log")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with self.client() as client:
+            while time.monotonic() < deadline and self.process.poll() is None:
+                with contextlib.suppress(RedisError):
+                    if client.ping():
+                        return
+                time.sleep(0.02)
+        self.stop()
+        raise RuntimeError(f"no Redis on port {self.port}: {(self.folder / 'redis.log').read_text()}")
+
+    def kill(self) -> None:
+        """As when the power goes: no shutdown, no last write."""
+        end(self.process, signal.SIGKILL)
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        end(self.process)
+
+
+StartRedis = Callable[..., RedisServer]
+
+
+def require_redis() -> None:
+    if shutil.which("redis-server") is None:
+        if os.environ.get("CI"):
+            pytest.fail("redis-server is not installed, and CI runs everything")
+        pytest.skip("redis-server is not installed")
+
+
+def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
+    servers: list[RedisServer] = []
+
+    def start(options: Sequence[str] = DURABLE) -> RedisServer:
+        require_redis()
+        # A cluster's nodes talk to one another on the port that is higher by 10,000.
+        server = RedisServer(tmp_path_factory.mktemp("redis"), free_port(upper=55_000), options)
+        servers.append(server)
+        if "--cluster-enabled" in options:
+            _own_every_slot(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def _own_every_slot(server: RedisServer) -> None:
+    with server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if client.execute_command("CLUSTER INFO")["cluster_state"] == "ok":
+                return
+            time.sleep(0.02)
+    raise RuntimeError("the cluster of one node did not come up")
+
+
+@pytest.fixture
+def start_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
+    """Start servers that the test may kill, pause or fill."""
+    yield from _starting(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One durable server for every test that keeps to its own tenant."""
+    starting = _starting(tmp_path_factory)
+    yield next(starting)()
+    next(starting, None)
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis Cluster of one node that owns every slot."""
+    starting = _starting(tmp_path_factory)
+    yield next(starting)(CLUSTER)
+    next(starting, None)
