@@ -21,6 +21,7 @@ from api.calls import Call, Endpoint
 from api.designers import DesignerRoutes
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
+from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, plain_path, prefix_of
 from api.operations import OperatorRoutes
 from api.problems import error_response, problem_response
@@ -49,6 +50,7 @@ class Routes:
     agents: AgentRoutes
     memory: MemoryRoutes
     designers: DesignerRoutes
+    migrations: MigrationRoutes
     operators: OperatorRoutes
 
     def endpoints(self) -> list[Endpoint]:
@@ -56,6 +58,7 @@ class Routes:
             *self.agents.endpoints(),
             *self.memory.endpoints(),
             *self.designers.endpoints(),
+            *self.migrations.endpoints(),
             *self.operators.endpoints(),
         ]
 

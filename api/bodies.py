@@ -44,13 +44,13 @@ Facts = Annotated[Mapping[str, object], AfterValidator(_sound)]
 Instant = Annotated[datetime, AfterValidator(_in_utc)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     model_config = ConfigDict(
         frozen=True, strict=True, alias_generator=to_camel, populate_by_name=False, hide_input_in_errors=True
     )
 
 
-class HandleNewContact(_Body):
+class HandleNewContact(Body):
     """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`."""
 
     contact_id: Id
@@ -73,26 +73,26 @@ class HandleNewContact(_Body):
         return self
 
 
-class ChangeTask(_Body):
+class ChangeTask(Body):
     contact_id: Id
     conversation_id: Id
     task: Annotated[str, Field(max_length=512)]
 
 
-class HandleEndContact(_Body):
+class HandleEndContact(Body):
     contact_id: Id
     conversation_id: Id
     reason: Reason | None = None
 
 
-class HandleHumanTask(_Body):
+class HandleHumanTask(Body):
     contact_id: Id
     conversation_id: Id
     outcome: HumanOutcome
     reason: Reason | None = None
 
 
-class HandleUtterance(_Body):
+class HandleUtterance(Body):
     contact_id: Id
     conversation_id: Id
     message_id: Id
@@ -105,12 +105,12 @@ class HandleUtterance(_Body):
     language: Name | None = None
 
 
-class DescriptionEntry(_Body):
+class DescriptionEntry(Body):
     name: str
     value: str
 
 
-class MemoryEntryBody(_Body):
+class MemoryEntryBody(Body):
     """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back."""
 
     updated_by: Annotated[str, Field(max_length=256)]
@@ -126,19 +126,19 @@ class MemoryEntryBody(_Body):
 MemoryBatch = TypeAdapter(Annotated[tuple[MemoryEntryBody, ...], Field(strict=False, max_length=1_000)])
 
 
-class CreateFlow(_Body):
+class CreateFlow(Body):
     name: Name
     campaign_id: Id
     updated_by: Name
     schema_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = "1.0.0"
 
 
-class RenameFlow(_Body):
+class RenameFlow(Body):
     name: Name
     updated_by: Name
 
 
-class MoveTag(_Body):
+class MoveTag(Body):
     version_id: Id
     updated_by: Name
 

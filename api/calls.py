@@ -87,11 +87,11 @@ class Call:
             raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from 0 to {at_most}")
         return int(text)
 
-    def flag(self, name: str) -> bool:
+    def flag(self, name: str, *, default: bool = False) -> bool:
         text = self.query(name)
         if text not in (None, "true", "false"):
             raise refused_parameter(f"{name}_invalid", f"{name!r} is 'true' or 'false'")
-        return text == "true"
+        return default if text is None else text == "true"
 
     def choice(self, name: str, accepted: tuple[str, ...]) -> str | None:
         text = self.query(name)

@@ -21,7 +21,7 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`wire` is sent as it is; a reply counts only with status 200 and a body that begins with `expected`."""
+    """`wire` is sent as it is; a reply counts only with status 20x and a body that begins with `expected`."""
 
     wire: bytes
     expected: bytes = b"{"
@@ -42,7 +42,7 @@ def build_request(
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time; each whole reply goes to `on_reply` as (head and body, where the body begins)."""
+    """One request at a time; a whole reply goes to `on_reply`: head and body, and where the body begins."""
 
     def __init__(self, on_reply: Callable[[bytes, int], None], on_loss: Callable[[], None]) -> None:
         self._on_reply = on_reply
@@ -133,7 +133,7 @@ class _Worker:
 
 
 def is_expected(request: Request, reply: bytes, body_at: int) -> bool:
-    return reply.startswith(b"200", 9) and reply.startswith(request.expected, body_at)
+    return reply.startswith(b"20", 9) and reply.startswith(request.expected, body_at)
 
 
 class LoadClient:

@@ -28,6 +28,7 @@ _DESCRIBED = [
     {"name": "Duration", "value": "30 minutes"},
     {"name": "Price", "value": "120.50 euros"},
 ]
+_SHOP = "{{ $tenant.shop | default('the clinic') }}"
 _PARAGRAPH = (
     "Keep to one question at a time and wait for the answer. Repeat names, days and numbers back before "
     "they are used, and never fill in what the caller has not said. When a tool takes long, say that you "
@@ -51,7 +52,7 @@ def build_version(tasks: int, *, multi_contact: bool = False, salt: str = "") ->
     """A version as a designer posts it. `salt` makes every template of it unlike any seen before."""
     return {
         "schemaVersion": "1.0.0",
-        "globalPrompt": f"You answer for {{{{ $tenant.shop | default('the clinic') }}}}.{salt} {_PARAGRAPH * 2}",
+        "globalPrompt": f"You answer for {_SHOP}.{salt} {_PARAGRAPH * 2}",
         "channels": ["phone", "chat"],
         "mandatoryChannels": ["phone"],
         "closureConfig": _closure(multi_contact),

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import hiredis
 
@@ -20,7 +20,7 @@ from benchmarks.servers import HOST
 
 @dataclass(slots=True)
 class Traffic:
-    """Since the last reset. `commands` holds the names in the order sent, scripts by `EVALSHA` and key count."""
+    """Since the last reset. `commands` holds names in the order sent; a script's with its number of keys."""
 
     round_trips: int = 0
     commands: list[str] = field(default_factory=list[str])
@@ -43,7 +43,7 @@ class _Conversation:
             self._traffic.round_trips += 1
             self._awaits_answer = True
         self._commands.feed(data)
-        while (command := cast("Any", self._commands.gets())) is not False:
+        while (command := self._commands.gets()) is not False:
             self._traffic.commands.append(_name(command))
 
     def answered(self, data: bytes) -> None:

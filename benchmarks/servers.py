@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ async def service_process(
 
 @asynccontextmanager
 async def _running(
-    command: list[str], port: int, core: int, environment: os._Environ[str] | dict[str, str], log: Path
+    command: list[str], port: int, core: int, environment: Mapping[str, str], log: Path
 ) -> AsyncGenerator[Server]:
     with log.open("wb") as output, pinned(core):
         process = subprocess.Popen(

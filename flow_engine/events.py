@@ -9,6 +9,7 @@ A dialogue message has a text as its body; a system message has an object whose 
     task_refused         {code, task}
     routing_requested    {skills?, optional_skills?, agents?, timeout}
     human_task           {outcome, reason?}
+    version_migrated     {from, to}
     conversation_closed  {}
 """
 

@@ -69,6 +69,8 @@ class ConversationalFlowRunner:
         """
         try:
             flow.chart.check(session.position)
+            if flow.chart.current_task(session.position) != session.task.task_id:
+                raise PositionUnknown(f"the texts of task {session.task.task_id!r} are not of its position")
         except PositionUnknown as error:
             raise CallTheOperator("snapshot_unusable", f"version {flow.version_id!r}: {error}") from error
         runner = cls(flow, session, loaded, platform, now)
@@ -263,6 +265,16 @@ class ConversationalFlowRunner:
             return commands.human_failed(self.session.task.human_reason or "unknown")
         return None
 
+    def migrate_to(self, flow: CompiledFlow, task_id: str) -> None:
+        """Go on in a task of another version, of the same type and in the same part of it."""
+        old_task, old_version = self.session.task.task_id, self.session.version_id
+        position = flow.chart.moved(self.session.position, old_task, task_id)
+        self.flow = flow
+        self._stand_at(position)
+        self._update(version_id=flow.version_id, content_hash=flow.content_hash)
+        self._render(task_id)
+        self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
+
     def set_language(self, language: str | None) -> None:
         """Take up a language that the version supports; any other is left unused."""
         if language in self.flow.document.supported_languages and language != self.session.language:
@@ -322,28 +334,31 @@ class ConversationalFlowRunner:
         self._update(contacts={**self.session.contacts, contact_id: finished})
 
     def _enter(self, task_id: str) -> None:
-        """Render every template of the task now; they stay until it is left (F23)."""
-        plan, entered = self.flow.tasks[task_id], self.session.entered
+        """Enter a task as the active contact; its texts stay until it is left (F23)."""
+        entered, contact = self.session.entered, self.session.latest_contact
+        contact_id, name = self.session.active_contact_id or "", self.flow.tasks[task_id].name
+        passed = contact.model_copy(update={"tasks": (*contact.tasks, name)[-CONTACTS_KEPT:]})
         self._update(
-            task=self.session.task.model_copy(update={"task_id": task_id}),
+            task=self.session.task.model_copy(
+                update={"entered_at": self.now, "routing_deadline": None, "human_reason": None}
+            ),
             entered={**entered, task_id: entered.get(task_id, 0) + 1},
+            contacts={**self.session.contacts, contact_id: passed},
         )
-        scope = self.template_scope()
-        descriptions = {t: self.flow.tasks[t].description.render(scope) for t in plan.connected}
-        entry = TaskEntry(
-            task_id=task_id,
-            entered_at=self.now,
-            global_prompt=self.flow.global_prompt.render(scope),
-            prompt=plan.prompt.render(scope),
-            descriptions=descriptions,
-        )
-        contact_id, contact = self.session.active_contact_id, self.session.latest_contact
-        passed = contact.model_copy(update={"tasks": (*contact.tasks, plan.name)[-CONTACTS_KEPT:]})
-        contacts = (
-            self.session.contacts if contact_id is None else {**self.session.contacts, contact_id: passed}
-        )
-        self._update(task=entry, contacts=contacts)
+        self._render(task_id)
         self._start_routing()
+
+    def _render(self, task_id: str) -> None:
+        """Render every template of the task, with the task's own facts in scope."""
+        plan = self.flow.tasks[task_id]
+        self._update(task=self.session.task.model_copy(update={"task_id": task_id}))
+        scope = self.template_scope()
+        texts = {
+            "global_prompt": self.flow.global_prompt.render(scope),
+            "prompt": plan.prompt.render(scope),
+            "descriptions": {t: self.flow.tasks[t].description.render(scope) for t in plan.connected},
+        }
+        self._update(task=self.session.task.model_copy(update=texts))
 
     def _start_routing(self) -> None:
         if self.status != "routing":

@@ -103,9 +103,14 @@ def encode_session(session: Session) -> bytes:
 def decode_session(stored: bytes) -> Session:
     """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`."""
     try:
-        return Session.model_validate_json(stored)
+        session = Session.model_validate_json(stored)
     except ValidationError as error:
         raise _unreadable(stored, error) from error
+    if session.format > SNAPSHOT_FORMAT:
+        raise _too_new(session.format)
+    if not session.contacts or session.active_contact_id not in (None, *session.contacts):
+        raise CallTheOperator("snapshot_unreadable", "the stored snapshot lacks its own active contact")
+    return session
 
 
 def _unreadable(stored: bytes, error: ValidationError) -> CallTheOperator:
@@ -114,9 +119,13 @@ def _unreadable(stored: bytes, error: ValidationError) -> CallTheOperator:
     except ValidationError:
         found = None
     if found is not None and found > SNAPSHOT_FORMAT:
-        return CallTheOperator(
-            "snapshot_too_new",
-            f"the snapshot has format {found}, this release reads up to {SNAPSHOT_FORMAT}: update it",
-        )
+        return _too_new(found)
     places = ", ".join(sorted({"/".join(map(str, e["loc"])) for e in error.errors(include_input=False)}))
     return CallTheOperator("snapshot_unreadable", f"the stored snapshot does not fit its format at: {places}")
+
+
+def _too_new(found: int) -> CallTheOperator:
+    return CallTheOperator(
+        "snapshot_too_new",
+        f"the snapshot has format {found}, this release reads up to {SNAPSHOT_FORMAT}: update it",
+    )

@@ -125,6 +125,22 @@ class Chart:
     def close(self, position: Position) -> Position:
         return self._send(position, "conversation_closed")
 
+    def moved(self, position: Position, task_id: str, new_task_id: str) -> Position:
+        """The same place in a task that has another id in this version, for migrations."""
+        old, new = task_state(task_id), task_state(new_task_id)
+
+        def renamed(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(
+                new + value.removeprefix(old) if value == old or value.startswith(old + "/") else value
+                for value in values
+            )
+
+        # What history held before the conversation was taken up again means nothing any more.
+        history = () if position.phase == ACTIVE else position.history
+        moved = Position(renamed(position.configuration), renamed(history))
+        self.check(moved)
+        return moved
+
     def current_task(self, position: Position) -> str:
         """The active task's id or, between contacts, that of the task which will be resumed."""
         where = position.configuration[1:2] or position.history
@@ -149,8 +165,13 @@ class Chart:
         unknown = [v for v in (*position.configuration, *position.history) if v not in self._values]
         if unknown:
             raise PositionUnknown(f"states {unknown!r} are not in this version")
-        if position not in self._legal_shapes(position):
+        if not position.configuration or position not in self._legal_shapes(position):
             raise PositionUnknown(f"states {position.configuration!r} cannot be active together")
+        remembered = len(position.history)
+        if remembered > 1 or any(value not in self._owners for value in position.history):
+            raise PositionUnknown(f"states {position.history!r} cannot be what history holds")
+        if position.phase != ACTIVE and not remembered:
+            raise PositionUnknown(f"{position.phase!r} without the task that it was reached from")
 
     def _legal_shapes(self, position: Position) -> tuple[Position, ...]:
         if position.phase in (BETWEEN_CONTACTS, CLOSED):

@@ -71,6 +71,7 @@ class Step:
     reply: Reply
     guards_memory: bool = False
     set_tools: Mapping[str, MemoryEntry] | None = None
+    added_variables: Mapping[str, MemoryEntry] | None = None
     turn: DialogueTurn | None = None
     on_seen: Reply | None = None
     events: tuple[bytes, ...] = ()
@@ -159,6 +160,7 @@ def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:
         session=runner.session if runner.changed else None,
         new_memory=runner.new_memory,
         set_tools=step.set_tools or {},
+        added_variables=step.added_variables or {},
         previous_contacts=runner.previous_contacts[known:],
         turn=step.turn,
         events=(*runner.outbox, *step.events),

@@ -83,6 +83,7 @@ class Changes:
     Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where it is
     given, the memory revision is `expected_memory_revision`. `lifetime_s` is the new expiry of every
     key of the conversation. A `turn` that is stored already makes the whole commit a no-op.
+    `added_variables` are put into both hashes where they are not there yet (F17).
     """
 
     expected_revision: int
@@ -94,6 +95,7 @@ class Changes:
     session: Session | None = None
     new_memory: NewMemory | None = None
     set_tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    added_variables: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
     previous_contacts: tuple[PreviousContact, ...] = ()
     turn: DialogueTurn | None = None
     events: tuple[bytes, ...] = ()

@@ -47,7 +47,11 @@ class VersionsInUse:
         self._startable: OrderedDict[tuple[str, str], StartableVersion] = OrderedDict()
 
     async def to_start(
-        self, tenant_id: str, version_id: str | None, flow_id: str | None, tag: str | None
+        self,
+        tenant_id: str,
+        version_id: str | None,
+        flow_id: str | None = None,
+        tag: str | None = None,
     ) -> StartableVersion:
         """The version to start a conversation on, named by its id or by flow and tag (F6, F28)."""
         if version_id is None:

@@ -24,6 +24,7 @@ local reply_tail = take()
 local now = take()
 local new_revision = take()   -- "" when the session stays as it is
 local session = take()
+local version_id = take()
 local message_id = take()     -- "" when no turn is stored
 local turn = take()
 local turns_kept = take_number()
@@ -61,6 +62,11 @@ if reset == '1' then
     redis.call('HINCRBY', KEYS[1], 'memoryRevision', 1)
   end
 end
+for _ = 1, take_number() do
+  local field, entry = take(), take()
+  redis.call('HSETNX', KEYS[3], field, entry)
+  redis.call('HSETNX', KEYS[4], field, entry)
+end
 local writes = take_number()
 for _ = 1, writes do
   redis.call('HSET', KEYS[4], take(), take())
@@ -78,7 +84,7 @@ if message_id ~= '' then
   redis.call('LTRIM', KEYS[6], -turns_kept, -1)
 end
 if new_revision ~= '' then
-  redis.call('HSET', KEYS[1], 'revision', new_revision, 'session', session)
+  redis.call('HSET', KEYS[1], 'revision', new_revision, 'versionId', version_id, 'session', session)
 end
 for _ = 1, take_number() do
   redis.call('XADD', KEYS[8], '*', 'event', take())

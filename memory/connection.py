@@ -11,6 +11,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from memory.listing import RedisConversationIndex
 from memory.manager import MemoryManager, RedisCommands, RedisDefinitions
 from memory.safety import check_safety
 from memory.translate import store_errors_translated
@@ -26,6 +27,7 @@ class RedisMemory:
     client: Any
     conversations: MemoryManager
     definitions: RedisDefinitions
+    index: RedisConversationIndex
 
     async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer."""
@@ -59,4 +61,9 @@ def embedded(server: FakeServer | None = None) -> RedisMemory:
 
 def _memory_on(client: Any, *, single_node: bool) -> RedisMemory:
     commands = cast("RedisCommands", client)
-    return RedisMemory(client, MemoryManager(commands, single_node=single_node), RedisDefinitions(commands))
+    return RedisMemory(
+        client=client,
+        conversations=MemoryManager(commands, single_node=single_node),
+        definitions=RedisDefinitions(commands),
+        index=RedisConversationIndex(client),
+    )

@@ -176,6 +176,7 @@ def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
     yield encode_instant(changes.now)
     yield "" if session is None else session.revision
     yield b"" if session is None else encode_session(session)
+    yield "" if session is None else session.version_id
     yield turn.message_id if turn else ""
     yield encode_turn(turn) if turn else b""
     yield TURNS_KEPT
@@ -191,6 +192,7 @@ def _memory_arguments(changes: Changes) -> Iterator[bytes | str | int]:
         yield "1"
         yield orjson.dumps(changes.new_memory.tenant)
         yield from _counted_entries(changes.new_memory.variables)
+    yield from _counted_entries(changes.added_variables)
     yield from _counted_entries(changes.set_tools)
     yield len(changes.previous_contacts)
     yield from map(encode_previous_contact, changes.previous_contacts)

@@ -18,12 +18,14 @@ from api.auth import Authenticator, Keyring, LocalOnly
 from api.designers import DesignerRoutes
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
+from api.migrations import MigrationRoutes
 from api.operations import OperatorRoutes
 from flow_engine.catalog import FlowCatalog
 from flow_engine.conversations import Conversations
 from flow_engine.dialogue import Dialogue
 from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CallTheOperator
+from flow_engine.migrations import Migrations
 from flow_engine.platform import Platform
 from flow_engine.ports import Clock, FlowStore, OutboundCaller, VersionStore
 from flow_engine.stepping import Collaborators, Stepper
@@ -167,6 +169,7 @@ def assemble(
         agents=AgentRoutes(Conversations(stepper, collaborators), dialogue),
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(catalog, submissions, clock),
+        migrations=MigrationRoutes(Migrations(stepper, memory.index)),
         operators=OperatorRoutes(probes, metrics),
     )
 

@@ -1,0 +1,89 @@
+"""`python -m benchmarks`: measure, print, and end with 1 when a goal is missed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import Literal
+
+import uvloop
+
+from benchmarks.micro import measure_parts
+from benchmarks.processes import Cores
+from benchmarks.report import to_json, to_text
+from benchmarks.results import Results
+from benchmarks.roundtrips import count_round_trips
+from benchmarks.throughput import LoadPlan, measure_rates
+
+BOUND_S = 600.0
+Part = Literal["round-trips", "load", "parts"]
+PARTS: tuple[Part, ...] = ("round-trips", "load", "parts")
+
+
+class Options(argparse.Namespace):
+    quick: bool
+    aof: bool
+    only: list[Part] | None
+    connections: int
+    seconds: float
+    log_level: str
+    json: Path | None
+
+
+def _options(arguments: list[str]) -> Options:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="about 20 seconds in all, less exact")
+    parser.add_argument("--aof", action="store_true", help="Redis keeps a log, synced every second")
+    parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated; default: everything")
+    parser.add_argument("--connections", type=int, default=32, metavar="N")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of load for each kind of request")
+    parser.add_argument("--log-level", default="warning", choices=("info", "warning"), help="of the service")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    return parser.parse_args(arguments, Options())
+
+
+def _setting(options: Options, cores: Cores) -> dict[str, str]:
+    redis = "append-only file, synced every second" if options.aof else "no persistence"
+    seconds = _plan(options).seconds
+    return {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "cores": str(cores),
+        "Redis": f"a server of its own, {redis}",
+        "load": f"{options.connections} connections, {seconds:g} s for each kind of request, "
+        f"log level {options.log_level}",
+    }
+
+
+def _plan(options: Options) -> LoadPlan:
+    seconds = 0.5 if options.quick else options.seconds
+    return LoadPlan(options.connections, seconds, options.aof, options.log_level)
+
+
+async def _run(options: Options) -> Results:
+    cores = Cores.choose()
+    parts = options.only or PARTS
+    figures = measure_parts(rounds=3 if options.quick else 9) if "parts" in parts else ()
+    repeat = 5 if options.quick else 25
+    async with asyncio.timeout(BOUND_S):
+        trips = await count_round_trips(cores, repeat=repeat) if "round-trips" in parts else ()
+        rates, idle = await measure_rates(cores, _plan(options)) if "load" in parts else ((), ())
+    return Results(_setting(options, cores), trips, rates, (*idle, *figures))
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are stopped too
+    results = uvloop.run(_run(options))
+    print(to_text(results))
+    if options.json is not None:
+        options.json.write_bytes(to_json(results))
+    return 1 if results.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""Parts of the core on their own, by CPU time: the least of several rounds, so that other load on the
+machine does not count."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import orjson
+
+from benchmarks import documents
+from benchmarks.results import Figure
+from flow_engine.compiled import CompiledFlow, compile_flow
+from flow_engine.documents import DocumentLimits, parse_version
+from flow_engine.submissions import Submissions
+from flow_engine.templates import TemplateScope
+from system_prompts.loader import load_system_prompts
+
+COMPILE_MS = 50.0
+STEP_RATIO = 1.25  # about equal: what is left is the noise of two short measurements
+STEP_RATIO_NAME = "step in 100 tasks / step in 12 tasks"
+_NOW = datetime(2026, 1, 15, 9, tzinfo=UTC)
+
+
+class _AlwaysOpen:
+    def opens(self, task_id: str) -> bool:
+        return True
+
+
+def measure_parts(*, rounds: int) -> tuple[Figure, ...]:
+    small, large = _compiled(12), _compiled(100)
+    steps = {12: 1e9, 100: 1e9}
+    for _ in range(rounds):  # in turns, so that a slow spell of the machine hits both
+        steps[12] = min(steps[12], _step_us(small, 12))
+        steps[100] = min(steps[100], _step_us(large, 100))
+    return (
+        Figure("compile a version of 12 tasks", _compile_ms(12, rounds), "ms"),
+        Figure("compile a version of 100 tasks", _compile_ms(100, rounds), "ms", COMPILE_MS),
+        Figure("step (enter a task) in 12 tasks", steps[12], "us"),
+        Figure("step (enter a task) in 100 tasks", steps[100], "us"),
+        Figure(STEP_RATIO_NAME, steps[100] / steps[12], "", STEP_RATIO),
+        *(_checking(tasks, rounds) for tasks in (100, 300)),
+        *(_parsing(tasks, rounds) for tasks in (100, 300)),
+        Figure("render a task's prompt template", _render_us(small, rounds), "us"),
+    )
+
+
+def _least(rounds: int, prepare: Callable[[int], Callable[[], object]]) -> float:
+    """Seconds of CPU of the quickest round; what `prepare` does is not counted."""
+    best = float("inf")
+    for number in range(rounds):
+        run = prepare(number)
+        gc.collect()
+        started = time.process_time()
+        run()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def _compiled(tasks: int) -> CompiledFlow:
+    return compile_flow(documents.complete(documents.build_version(tasks)), "hash")
+
+
+def _compile_ms(tasks: int, rounds: int) -> float:
+    def prepare(number: int) -> Callable[[], object]:
+        # New texts each time: compiled templates are cached by their source.
+        raw = documents.complete(documents.build_version(tasks, salt=f" Edition {tasks}.{number}."))
+        return lambda: compile_flow(raw, "hash")
+
+    return _least(rounds, prepare) * 1e3
+
+
+def _step_us(flow: CompiledFlow, tasks: int, steps: int = 300) -> float:
+    route, gate = documents.walk(tasks), _AlwaysOpen()
+    position = flow.chart.start
+    started = time.process_time()
+    for number in range(steps):
+        position = flow.chart.enter(position, route[number % len(route)], gate)
+    return (time.process_time() - started) / steps * 1e6
+
+
+def _checking(tasks: int, rounds: int) -> Figure:
+    submissions = Submissions(load_system_prompts(), DocumentLimits(), lambda: "version-1")
+
+    def prepare(number: int) -> Callable[[], object]:
+        salt = f" Check {tasks}.{number}."
+        body = orjson.dumps(documents.build_version(tasks, salt=salt))
+        return lambda: submissions.check(body, flow_id="flow-1", created_by="benchmark", now=_NOW)
+
+    milliseconds = _least(rounds, prepare) * 1e3
+    return Figure(f"check a posted version of {tasks} tasks", milliseconds, "ms")
+
+
+def _parsing(tasks: int, rounds: int) -> Figure:
+    raw = documents.complete(documents.build_version(tasks))
+    milliseconds = _least(rounds, lambda _: lambda: parse_version(raw)) * 1e3
+    return Figure(f"parse a stored version of {tasks} tasks", milliseconds, "ms")
+
+
+def _render_us(flow: CompiledFlow, rounds: int, repeat: int = 500) -> float:
+    variables = {spec.id: spec.name for spec in flow.variables}
+    scope = TemplateScope(
+        variables=variables,
+        values=dict.fromkeys(variables, "something"),
+        tenant={"shop": "Aurora Clinic"},
+        contact={"name": "Ada"},
+        channel="phone",
+        language="en-US",
+        flow={"id": "flow-1"},
+        task={"id": documents.task_id(0)},
+    )
+    template = flow.tasks[documents.task_id(0)].prompt
+
+    def render() -> None:
+        for _ in range(repeat):
+            template.render(scope)
+
+    return _least(rounds, lambda _: render) / repeat * 1e6

@@ -1,0 +1,65 @@
+"""Redis round trips of each call, counted on the wire with one client at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks import documents
+from benchmarks.client import Caller, Request
+from benchmarks.processes import Cores
+from benchmarks.proxy import Traffic, counting_proxy
+from benchmarks.results import RoundTrips
+from benchmarks.scenarios import Target, fill, publish
+from benchmarks.servers import redis_server, service_process
+
+TASKS = 12
+
+
+async def count_round_trips(cores: Cores, *, repeat: int) -> tuple[RoundTrips, ...]:
+    traffic = Traffic()
+    async with (
+        redis_server(core=cores.rest, aof=False) as redis,
+        counting_proxy(redis.port, traffic) as proxied,
+        service_process(proxied, core=cores.service, unsafe=True, log_level="warning") as service,
+    ):
+        caller = Caller()
+        await caller.open(service.port)
+        try:
+            target = await publish(caller, service.port, TASKS, multi_contact=True)
+            cold = await _count(caller, traffic, "new contact, first on its version", None, _first(target))
+            return (
+                cold,
+                *[await _count(caller, traffic, *row) for row in await _calls(caller, target, repeat)],
+            )
+        finally:
+            caller.close()
+
+
+def _first(target: Target) -> list[Request]:
+    return [target.new_contact("cold")]
+
+
+async def _calls(caller: Caller, target: Target, repeat: int) -> list[tuple[str, int | None, list[Request]]]:
+    names = [f"conversation-{number}" for number in range(repeat)]
+    await fill(caller, target, names)
+    entered = documents.walk(target.tasks)[0]
+    return [
+        ("new contact", 2, [target.new_contact(f"fresh-{number}") for number in range(repeat)]),
+        ("change task", 2, [target.change_task(name, entered) for name in names]),
+        ("resume (second contact)", 2, [target.new_contact(name, "contact-2") for name in names]),
+        ("same contact again", 2, [target.new_contact(name, "contact-2") for name in names]),
+        ("prompt", 1, [target.prompt(name) for name in names]),
+        ("memory put", 2, [target.put_memory(name, [0]) for name in names]),
+    ]
+
+
+async def _count(
+    caller: Caller, traffic: Traffic, call: str, goal: int | None, requests: Iterable[Request]
+) -> RoundTrips:
+    most = RoundTrips(call, 0, goal, ())
+    for request in requests:
+        traffic.reset()
+        await caller.ask(request)
+        if traffic.round_trips > most.measured:
+            most = RoundTrips(call, traffic.round_trips, goal, tuple(traffic.commands))
+    return most
