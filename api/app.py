@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from api.metrics import Metrics
 from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, plain_path, prefix_of
 from api.operations import OperatorRoutes
-from api.problems import error_response, problem_response
+from api.problems import error_response, internal_error, problem_response
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 
 PREFIX = "/v1"
@@ -63,7 +63,15 @@ class Routes:
         ]
 
 
-def create_app(routes: Routes, authenticator: Authenticator, metrics: Metrics, *, version: str) -> FastAPI:
+def create_app(
+    routes: Routes,
+    authenticator: Authenticator,
+    metrics: Metrics,
+    *,
+    version: str,
+    unlisted: Sequence[Endpoint] = (),
+) -> FastAPI:
+    """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document."""
     register_url_convertor("id", _AnyId())
 
     app = FastAPI(title="Flow Engine", version=version, docs_url="/docs", redoc_url=None)
@@ -76,6 +84,9 @@ def create_app(routes: Routes, authenticator: Authenticator, metrics: Metrics, *
         app.router.routes.append(Route(prefix + endpoint.path, handle, methods=[endpoint.method]))
         if prefix:  # the bare paths answer too
             app.router.routes.append(Route(endpoint.path, handle, methods=[endpoint.method]))
+    for endpoint in unlisted:
+        handle = gateway.guarded(endpoint)
+        app.router.routes.append(Route(endpoint.path, handle, methods=[endpoint.method]))
     document = openapi_document(endpoints, prefix=PREFIX, title="Flow Engine", version=version)
     app.openapi = lambda: document
     app.add_exception_handler(HTTPException, _http_problem)
@@ -162,5 +173,4 @@ async def _http_problem(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     log.error("bug", route=request.scope.get("path"), exc_info=error)
-    detail = "the service has an error, which is logged"
-    return problem_response(500, "An error of this service", "internal_error", detail)
+    return internal_error()

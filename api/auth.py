@@ -91,15 +91,19 @@ class Keyring:
 class LocalOnly:
     """Without keys everybody on this machine may do everything, but only through a local name.
 
-    A web page that lets its own name point to 127.0.0.1 is kept out by that.
+    A web page that lets its own name point to 127.0.0.1 is kept out by that, and one that calls this
+    service from the browser of this machine by its `Origin`.
     """
 
     def authenticate(self, request: Request) -> Principal:
-        host = request.headers.get("host", "")
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name.lower() not in _LOCAL_NAMES:
+        if not _is_local(request.headers.get("host", "")):
             raise CorrectTheInput(
                 "host_not_local", "without API keys this service answers to 'localhost' and '127.0.0.1' only"
+            )
+        origin = request.headers.get("origin")
+        if origin is not None and not _is_local(origin.partition("://")[2]):
+            raise CorrectTheInput(
+                "origin_not_local", "without API keys this service takes no calls from pages of other hosts"
             )
         return LOCAL
 
@@ -113,6 +117,11 @@ def require(principal: Principal, scopes: Sequence[Scope]) -> None:
         raise CorrectTheInput(
             "scope_missing", f"this needs a key with one of the scopes: {', '.join(scopes)}"
         )
+
+
+def _is_local(authority: str) -> bool:
+    name = authority if authority.endswith("]") else authority.rpartition(":")[0] or authority
+    return name.lower() in _LOCAL_NAMES
 
 
 def _digest(key: str) -> str:

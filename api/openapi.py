@@ -74,6 +74,7 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
             **_problem_responses(endpoint, schemas),
         },
         "security": [{"key": []}] if endpoint.scopes else [],
+        "x-scopes": list(endpoint.scopes),
     }
     if endpoint.body is not None:
         operation["requestBody"] = {

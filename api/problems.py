@@ -33,6 +33,7 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "key_unknown": 401,
     "scope_missing": 403,
     "host_not_local": 403,
+    "origin_not_local": 403,
     "feature_not_configured": 503,
 }
 
@@ -78,6 +79,12 @@ def problem_response(
     return Response(
         orjson.dumps(document), status, headers=dict(headers or {}), media_type="application/problem+json"
     )
+
+
+def internal_error() -> Response:
+    """A bug, which is logged where it is caught: callers learn nothing else of it."""
+    detail = "the service has an error, which is logged"
+    return problem_response(500, "An error of this service", "internal_error", detail)
 
 
 def findings_reply(findings: Sequence[Finding]) -> list[FindingReply]:

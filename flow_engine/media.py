@@ -27,7 +27,7 @@ def model_of(version: FlowVersion, presets: Presets, channel: str) -> str | None
 def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
     """The preset, overridden by the keys that the document really holds, defaults not among them."""
     audio = version.media_config.audio
-    own = audio.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    own = audio.model_dump(by_alias=True, mode="json", include=audio.model_fields_set)
     return {**presets[audio.preset_id], **own}
 
 

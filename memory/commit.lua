@@ -46,6 +46,10 @@ if expected_memory_revision ~= '' and memory_revision ~= expected_memory_revisio
   return {'lost'}
 end
 
+-- Before the DEL of a reset: out of memory, Redis refuses only a script's first write, and never a DEL.
+if new_revision ~= '' then
+  redis.call('HSET', KEYS[1], 'revision', new_revision, 'versionId', version_id, 'session', session)
+end
 local reset = take()
 if reset == '1' then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
@@ -82,9 +86,6 @@ if message_id ~= '' then
   redis.call('HSET', KEYS[7], message_id, '1')
   redis.call('RPUSH', KEYS[6], turn)
   redis.call('LTRIM', KEYS[6], -turns_kept, -1)
-end
-if new_revision ~= '' then
-  redis.call('HSET', KEYS[1], 'revision', new_revision, 'versionId', version_id, 'session', session)
 end
 for _ = 1, take_number() do
   redis.call('XADD', KEYS[8], '*', 'event', take())

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import ResponseError
+
 from flow_engine.errors import CallTheOperator
 
 DURABILITY_LEVELS: Mapping[str, str] = {
@@ -12,19 +15,21 @@ DURABILITY_LEVELS: Mapping[str, str] = {
     "aof": "append only file, synced at least every second",
     "always": "append only file, synced before every reply",
 }
+_STRONG_ENOUGH: Mapping[str, tuple[str, ...]] = {"aof": ("everysec", "always"), "always": ("always",)}
 
 
 async def check_safety(client: Any, durability: str) -> None:
     """Raises CallTheOperator `redis_unsafe`, naming every setting to change."""
-    problems: list[str] = []
-    policy = str((await client.info("memory"))["maxmemory_policy"])
-    if policy != "noeviction":
-        problems.append(f"maxmemory-policy is {policy}, it must be noeviction")
-    if durability != "none":
-        if not int((await client.info("persistence"))["aof_enabled"]):
-            problems.append("appendonly is no, it must be yes")
-        elif (sync := await _setting(client, "appendfsync")) in ("no", *_weaker_than(durability)):
-            problems.append(f"appendfsync is {sync}, durability {durability!r} needs more")
+    if isinstance(client, RedisCluster):
+        await client.initialize()
+        nodes = client.get_primaries()
+        problems = [
+            f"{problem} ({node.name})"
+            for node in nodes
+            for problem in await _problems(client, durability, target_nodes=node)
+        ]
+    else:
+        problems = await _problems(client, durability)
     if problems:
         raise CallTheOperator(
             "redis_unsafe",
@@ -34,11 +39,29 @@ async def check_safety(client: Any, durability: str) -> None:
         )
 
 
-def _weaker_than(durability: str) -> tuple[str, ...]:
-    return ("everysec",) if durability == "always" else ()
+async def _problems(client: Any, durability: str, **target: Any) -> list[str]:
+    """Of one server: `target` names it on a cluster, where each has settings of its own."""
+    problems: list[str] = []
+    policy = str((await client.info("memory", **target))["maxmemory_policy"])
+    if policy != "noeviction":
+        problems.append(f"maxmemory-policy is {policy}, it must be noeviction")
+    if durability == "none":
+        return problems
+    if not int((await client.info("persistence", **target))["aof_enabled"]):
+        problems.append("appendonly is no, it must be yes")
+        return problems
+    sync = await _appendfsync(client, **target)
+    if sync is None:
+        problems.append("appendfsync cannot be read, CONFIG is refused")
+    elif sync not in _STRONG_ENOUGH[durability]:
+        problems.append(f"appendfsync is {sync}, durability {durability!r} needs more")
+    return problems
 
 
-async def _setting(client: Any, name: str) -> str | None:
-    answer = await client.config_get(name)
-    value = answer.get(name)
+async def _appendfsync(client: Any, **target: Any) -> str | None:
+    try:
+        answer = await client.config_get("appendfsync", **target)
+    except ResponseError:  # hosted servers do not let everybody read their settings
+        return None
+    value = answer["appendfsync"]
     return value.decode() if isinstance(value, bytes) else value

@@ -10,6 +10,8 @@ from redis.exceptions import (
     ClusterDownError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import (
@@ -21,8 +23,17 @@ from redis.exceptions import (
 
 from flow_engine.errors import RetryLater
 
-_AWAY = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ClusterDownError, TryAgainError)
+_AWAY = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    BusyLoadingError,
+    ClusterDownError,
+    RedisClusterException,  # no node of the cluster answers: no kind of ConnectionError
+    TryAgainError,
+)
 _REFUSING_WRITES = (OutOfMemoryError, ReadOnlyError)
+# The driver has no class for these: the disk is full, too few replicas, a script that runs too long.
+_REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
 @contextmanager
@@ -31,7 +42,9 @@ def store_errors_translated() -> Generator[None]:
         yield
     except _AWAY as error:
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
-    except _REFUSING_WRITES as error:
+    except ResponseError as error:
+        if not isinstance(error, _REFUSING_WRITES) and str(error).split(" ")[0] not in _REFUSING_CODES:
+            raise
         raise RetryLater(
             "memory_unavailable", "the conversation memory takes no writes now", after_seconds=5
         ) from error

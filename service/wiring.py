@@ -16,6 +16,8 @@ from api.agents import AgentRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, Keyring, LocalOnly
 from api.designers import DesignerRoutes
+from api.mcp_server import McpServer
+from api.mcp_tools import ConversationTools
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
 from api.migrations import MigrationRoutes
@@ -162,16 +164,20 @@ def assemble(
         outbound=surroundings.outbound,
     )
     stepper = Stepper(collaborators)
-    dialogue = Dialogue(stepper, collaborators)
+    conversations, dialogue = Conversations(stepper, collaborators), Dialogue(stepper, collaborators)
     metrics = Metrics()
     probes = {"memory": memory.ready, "flows": database.connection.ready}
     routes = Routes(
-        agents=AgentRoutes(Conversations(stepper, collaborators), dialogue),
+        agents=AgentRoutes(conversations, dialogue),
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(catalog, submissions, clock),
         migrations=MigrationRoutes(Migrations(stepper, memory.index)),
         operators=OperatorRoutes(probes, metrics),
     )
+
+    release = version("flow-engine")
+    mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
+    app = create_app(routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),))
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
@@ -185,4 +191,4 @@ def assemble(
                 await install_samples(database.flows, database.versions, submissions, clock)
             yield
 
-    return Service(create_app(routes, authenticator, metrics, version=version("flow-engine")), opened)
+    return Service(app, opened)

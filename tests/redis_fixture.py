@@ -13,10 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 from redis import Redis
@@ -27,6 +27,7 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy
 CLUSTER = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
 
 # Set in the child before it becomes the server: however the tests end, none of their servers stays.
+# Linux means the parent's *thread*: processes are to be started by the main thread only.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 )
@@ -42,11 +43,13 @@ def free_port(upper: int = 65_535) -> int:
             return port
 
 
-def spawn(command: Sequence[str], output: Path, **options: Any) -> subprocess.Popen[bytes]:
+def spawn(
+    command: Sequence[str], output: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a process that ends with this one; what it prints is appended to `output`."""
     guard = (sys.executable, "-S", "-c", _DIE_WITH_PARENT) if sys.platform == "linux" else ()
     with output.open("ab") as sink:
-        return subprocess.Popen([*guard, *command], stdout=sink, stderr=sink, **options)
+        return subprocess.Popen([*guard, *command], stdout=sink, stderr=sink, cwd=cwd, env=env)
 
 
 def end(process: subprocess.Popen[bytes], first: signal.Signals = signal.SIGTERM) -> None:
@@ -73,6 +76,7 @@ class RedisServer:
 
     def __post_init__(self) -> None:
         self.start()
+        self.wait_until_ready()
 
     @property
     def url(self) -> str:
@@ -82,9 +86,12 @@ class RedisServer:
         return Redis(port=self.port, socket_timeout=10)
 
     def start(self) -> None:
-        """Start, or start again on the files of before; returns when everything has been read back."""
+        """Start, or start again on the files of before."""
         command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         self.process = spawn([*command, "--save", "", *self.options], self.folder / "redis.log")
+
+    def wait_until_ready(self) -> None:
+        """Returns when everything has been read back."""
         deadline = time.monotonic() + START_TIMEOUT_S
         with self.client() as client:
             while time.monotonic() < deadline and self.process.poll() is None:
@@ -141,7 +148,8 @@ def _own_every_slot(server: RedisServer) -> None:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            if client.execute_command("CLUSTER INFO")["cluster_state"] == "ok":
+            info = cast("Mapping[str, str]", client.execute_command("CLUSTER INFO"))
+            if info["cluster_state"] == "ok":
                 return
             time.sleep(0.02)
     raise RuntimeError("the cluster of one node did not come up")

@@ -53,10 +53,14 @@ class Scene:
 
     async def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         return await self.http.post(
-            path, content=orjson.dumps(body), headers={name.replace("_", "-"): v for name, v in headers.items()}
+            path,
+            content=orjson.dumps(body),
+            headers={name.replace("_", "-"): v for name, v in headers.items()},
         )
 
-    async def publish(self, document: JsonObject, *, tag: str | None = None, flow_name: str = "Clinic") -> str:
+    async def publish(
+        self, document: JsonObject, *, tag: str | None = None, flow_name: str = "Clinic"
+    ) -> str:
         """Save a version under a flow of its own and return its id."""
         flow = {"name": flow_name, "campaignId": "campaign-1", "updatedBy": "ada"}
         flow_id = (await self.post("/v1/flows", flow)).json()["id"]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def settings_for(redis: RedisServer, data_dir: Path, **more: str) -> dict[str, s
 
 
 @contextmanager
-def running(redis: RedisServer, data_dir: Path, processes: int = 2) -> Iterator[Sequence[Worker]]:
+def running(redis: RedisServer, data_dir: Path, processes: int = 2) -> Generator[Sequence[Worker]]:
     """So many processes that share a Redis and a flow database, ready; stopped by pid at the end."""
     workers: list[Worker] = []
     try:
@@ -162,7 +162,12 @@ def _request(operation: Operation) -> tuple[str, str, Any]:
             return "POST", "/change-task", {**ids, "task": task}
         case Say(conversation, contact, message):
             ids = {"conversationId": conversation, "contactId": contact, "messageId": message}
-            said = {"ts": "2026-03-01T12:00:00Z", "type": "message", "src": "user", "body": f"I say {message}"}
+            said = {
+                "ts": "2026-03-01T12:00:00Z",
+                "type": "message",
+                "src": "user",
+                "body": f"I say {message}",
+            }
             return "POST", "/handle-utterance", ids | said
         case WriteMemory(conversation, contact, tool, values):
             entries = [

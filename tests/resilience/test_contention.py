@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.resilience.workload import CLIENTS, Workload
 
 pytestmark = pytest.mark.anyio
 
-OPERATIONS = int(os.environ.get("FLOW_ENGINE_TEST_OPERATIONS", "200"))
+OPERATIONS = 200
 
 
 async def test_two_processes_lose_and_double_no_acknowledged_write(

@@ -23,7 +23,7 @@ from flow_engine.storage import Loaded
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
 from tests.resilience.flow import FIRST_TASK, TENANT
-from tests.resilience.operations import ChangeTask, Exchange, NewContact, Operation, Reply, Say, WriteMemory
+from tests.resilience.operations import ChangeTask, Exchange, NewContact, Operation, Say, WriteMemory
 from tests.resilience.workload import Workload
 
 # What a request may be refused with while others change the conversation.
@@ -162,7 +162,9 @@ def _tasks(acknowledged: Sequence[tuple[Operation, dict[str, Any]]], stored: Sto
         if isinstance(operation, ChangeTask):
             expected = f"to {operation.task}" if reply["result"] else f"not to {operation.task}"
             if verdicts.get(reply["revision"]) != expected:
-                yield Breach("lost", f"{operation} was acknowledged at {reply['revision']}, no event tells it")
+                yield Breach(
+                    "lost", f"{operation} was acknowledged at {reply['revision']}, no event tells it"
+                )
 
 
 def _memory(acknowledged: Sequence[tuple[Operation, dict[str, Any]]], stored: Stored) -> Iterator[Breach]:
@@ -182,7 +184,9 @@ def _memory(acknowledged: Sequence[tuple[Operation, dict[str, Any]]], stored: St
 
 def _messages(acknowledged: Sequence[tuple[Operation, dict[str, Any]]], stored: Stored) -> Iterator[Breach]:
     said = {op.message for op, _ in acknowledged if isinstance(op, Say)}
-    fresh = Counter(op.message for op, reply in acknowledged if isinstance(op, Say) and not reply["duplicate"])
+    fresh = Counter(
+        op.message for op, reply in acknowledged if isinstance(op, Say) and not reply["duplicate"]
+    )
     turns = Counter(turn.message_id for turn in stored.loaded.turns)
     told = [event["eventId"].rpartition(":")[2] for event in stored.events if event["type"] == "message"]
     for message in said | turns.keys():

@@ -1,0 +1,236 @@
+"""The MCP server at `/mcp`: the conversation's tools over streamable HTTP, by the official SDK (F35).
+
+Only this module knows the SDK. A request passes the same way in as every other one (key, scope, bounded
+body, log, metrics) and is then handed to the SDK whole. No session is kept between requests, so that any
+replica answers any of them, and each is answered with one JSON document: nothing here streams, hence there
+is no GET.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import structlog
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as AdvertisedTool
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from api.auth import Principal, require
+from api.calls import Call, Endpoint
+from api.mcp_tools import ConversationTools, Tool, ToolCall
+from api.metrics import Metrics
+from api.problems import error_response, internal_error
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+
+PATH = "/mcp"
+_PRINCIPAL = "flow_engine.principal"
+_INSTRUCTIONS = (
+    "The state of one conversation that an agent holds by a flow of tasks: its task and its memory. Every "
+    "call names the conversation and the contact. Read the memory before asking for what may be known, "
+    "store what tools find, and change the task when the dialogue moves on."
+)
+
+log: Any = structlog.get_logger("flow_engine.mcp")
+
+_Context = ServerRequestContext[Any, Request]
+
+
+class McpServer:
+    def __init__(self, tools: ConversationTools, metrics: Metrics, *, version: str) -> None:
+        self._tools = {tool.name: tool for tool in tools.tools()}
+        self._advertised = {name: _advertised(tool) for name, tool in self._tools.items()}
+        self._metrics = metrics
+        self._server: Server[Any] = Server(
+            "flow-engine",
+            version=version,
+            title="Flow Engine",
+            instructions=_INSTRUCTIONS,
+            get_tool_input_schema=self._input_schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+
+    def endpoint(self) -> Endpoint:
+        """A row of the usual form, but for the OpenAPI document, which has nothing to say about MCP."""
+        return Endpoint(
+            method="POST",
+            path=PATH,
+            handler=self.handle,
+            summary="The Model Context Protocol",
+            audience="tools",
+            scopes=_scopes(self._tools),
+            body=TypeAdapter(object),
+            reply=TypeAdapter(object),
+        )
+
+    async def handle(self, call: Call) -> Response:
+        """One JSON-RPC message in, one out. The manager keeps nothing, so each message has its own."""
+        manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
+        scope = {**call.request.scope, _PRINCIPAL: call.principal}
+        reply = _Reply()
+        async with manager.run():
+            await manager.handle_request(scope, _receiving(call), reply.send)
+        return reply.response()
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        tool = self._advertised.get(name)
+        return None if tool is None else tool.input_schema
+
+    async def _list_tools(self, ctx: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        """The tools that the caller's key may call: what a model is offered should work."""
+        principal = _principal(ctx)
+        offered = [name for name, tool in self._tools.items() if any(map(principal.may, tool.scopes))]
+        return ListToolsResult(tools=[self._advertised[name] for name in offered])
+
+    async def _call_tool(self, ctx: _Context, params: CallToolRequestParams) -> CallToolResult:
+        """What the use cases refuse is a result of the tool, which a model can read and act upon."""
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool; there are {', '.join(self._tools)}")
+        started = time.perf_counter()
+        code: str | None = None
+        try:
+            result = await _called(tool, _principal(ctx), params.arguments or {})
+        except FlowEngineError as error:
+            code = error.code
+            result = _problem(error_response(error))
+            self._note_problem(tool, error)
+        except Exception as bug:  # noqa: BLE001 the edge of the service: past it the caller reads the exception's text
+            code = "internal_error"
+            result = _problem(internal_error())
+            log.error("bug", tool=tool.name, exc_info=bug)
+        log.info("tool_call", tool=tool.name, code=code, ms=round((time.perf_counter() - started) * 1000, 2))
+        return result
+
+    def _note_problem(self, tool: Tool, error: FlowEngineError) -> None:
+        self._metrics.problem(error.code)
+        if isinstance(error, CallTheOperator):
+            log.error("operator_needed", tool=tool.name, code=error.code, detail=error.detail)
+
+
+async def _called(tool: Tool, principal: Principal, arguments: Mapping[str, Any]) -> CallToolResult:
+    require(principal, tool.scopes)
+    reply = await tool.handler(ToolCall(tool.name, principal, _as_json(arguments)))
+    return CallToolResult(
+        content=[TextContent(text=reply.text)],
+        structured_content=reply.data,
+    )
+
+
+def _as_json(arguments: Mapping[str, Any]) -> bytes:
+    """The arguments for the one parser that all bodies go through, which refuses NaN and the like itself."""
+    try:
+        return to_json(arguments, inf_nan_mode="constants")
+    except ValueError:
+        message = "accepted is JSON whose text is valid Unicode, at most 64 levels deep"
+        raise CorrectTheInput("arguments_invalid", message, [Finding("", "json_invalid", message)]) from None
+
+
+def _problem(document: Response) -> CallToolResult:
+    """An error as the problem document that HTTP would answer with.
+
+    It is no structured content: that has to fit the tool's output schema, of errors too.
+    """
+    return CallToolResult(content=[TextContent(text=bytes(document.body).decode())], is_error=True)
+
+
+def _principal(ctx: _Context) -> Principal:
+    """Who passed the way in. Raises KeyError when a request came another way."""
+    if ctx.request is None:
+        raise KeyError(_PRINCIPAL)
+    return cast("Principal", ctx.request.scope[_PRINCIPAL])
+
+
+class _Reply:
+    """Takes what the SDK sends and hands it on as a response, for its status to be logged and counted."""
+
+    def __init__(self) -> None:
+        self._status = 500
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = list(message.get("headers", ()))
+        else:
+            self._parts.append(message.get("body", b""))
+
+    def response(self) -> Response:
+        response = Response(b"".join(self._parts), self._status)
+        response.raw_headers = self._headers
+        return response
+
+
+def _receiving(call: Call) -> Receive:
+    """The body that was read already; after it, whatever the connection says."""
+    unread = [call.body]
+
+    async def receive() -> Message:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        return await call.request.receive()
+
+    return receive
+
+
+# --- tools as they are advertised -------------------------------------------------------------------
+
+
+def _advertised(tool: Tool) -> AdvertisedTool:
+    arguments = tool.arguments.json_schema(by_alias=True)
+    reply = tool.reply.json_schema(by_alias=True, mode="serialization")
+    return AdvertisedTool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=_plain(arguments, arguments.get("$defs", {})),
+        output_schema={"type": "object", **reply},  # clients before 2026 look for the type at the root
+        annotations=ToolAnnotations(
+            read_only_hint=tool.reads_only,
+            destructive_hint=tool.replaces,
+            idempotent_hint=tool.repeatable or tool.reads_only,
+            open_world_hint=False,
+        ),
+    )
+
+
+def _plain(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema without references and generated titles, for models whose function calls know neither."""
+    if isinstance(schema, list):
+        return [_plain(item, definitions) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    parts = cast("dict[str, Any]", schema)
+    reference = parts.get("$ref")
+    if reference is not None:
+        return _plain(definitions[reference.rpartition("/")[2]], definitions)
+    return {
+        key: {name: _plain(part, definitions) for name, part in value.items()}
+        if key == "properties"
+        else _plain(value, definitions)
+        for key, value in parts.items()
+        if key not in ("$defs", "title")
+    }
+
+
+def _scopes(tools: Mapping[str, Tool]) -> Any:
+    return tuple(dict.fromkeys(scope for tool in tools.values() for scope in tool.scopes))

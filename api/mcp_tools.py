@@ -1,0 +1,310 @@
+"""The tools that agents and their models call: the task and the memory of one conversation (F35).
+
+The rules are those of the HTTP routes, since both call the same use cases. A tool differs in its shape: an
+agent injects who is talking (`tenantId`, `conversationId`, `contactId`) into every call, so that the model
+chooses the rest, and a reply carries a text for the model beside the data for the agent. Nothing here
+knows the protocol that brings the calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, cast
+
+import orjson
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+from api.auth import Principal, Scope
+from api.bodies import Id, parse_body
+from api.calls import MAX_KEY_LENGTH
+from flow_engine.conversations import Conversations
+from flow_engine.dialogue import Dialogue
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, pointer
+from flow_engine.memory import Description, MemoryWrite
+from flow_engine.ports import ConversationRef
+from flow_engine.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
+from flow_engine.storage import KeyedRequest
+from flow_engine.tables import Row, render_markdown, value_text
+from flow_engine.values import JsonValue, VariableType
+
+# A header's value cannot hold a line break, so no `Idempotency-Key` of an HTTP call is one of these.
+_KEY_SPACE = "mcp\n"
+
+_Parsed = TypeVar("_Parsed")
+_IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH)]
+_INJECTED = "Injected by the agent that runs the tool; do not make one up."
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=False,
+        hide_input_in_errors=True,
+    )
+
+
+class _InConversation(_Arguments):
+    conversation_id: Id = Field(description=f"The conversation. {_INJECTED}")
+    contact_id: Id = Field(description=f"The contact that is talking, such as one phone call. {_INJECTED}")
+    tenant_id: Id | None = Field(
+        default=None, description=f"The tenant that the conversation belongs to. {_INJECTED}"
+    )
+
+
+class _Keyed(_InConversation):
+    idempotency_key: _IdempotencyKey | None = Field(
+        default=None,
+        description="The same for each repetition of one call: it takes effect once, and every repetition "
+        "gets the first reply. Kept for 24 hours.",
+    )
+
+
+class ChangeTaskArguments(_Keyed):
+    task: Annotated[str, Field(max_length=512)] = Field(
+        description="Name or id of the task to move to: one of those that the current prompt lists as "
+        "reachable."
+    )
+
+
+class GetMemoryArguments(_InConversation):
+    pass
+
+
+class DescriptionArgument(_Arguments):
+    name: str = Field(description="What the property is called, for instance 'Doctor'.")
+    value: str = Field(description="The property's value in words, for instance 'Dr. Rossi'.")
+
+
+class MemoryEntryArgument(_Arguments):
+    var_id: Id = Field(description="Id or name of one of the flow's variables.")
+    value: object = Field(
+        description="The value, in the variable's type: text, number, true or false, a member of an enum, an "
+        "ISO 8601 date, a phone number such as '+39 06 1234567', or any JSON for a custom variable. Null "
+        "takes back what tools have written."
+    )
+    description_for_llm: Annotated[
+        tuple[DescriptionArgument, ...] | None, Field(strict=False, alias="descriptionForLLM")
+    ] = Field(
+        default=None,
+        description="How prompts show the value, property by property. Required for custom variables.",
+    )
+
+
+class SetMemoryArguments(_Keyed):
+    updated_by: Annotated[str, Field(max_length=256)] = Field(
+        description="Name of the tool that found the values. 'convMiner' is taken."
+    )
+    entries: Annotated[tuple[MemoryEntryArgument, ...], Field(strict=False, max_length=1_000)] = Field(
+        description="What to store, each variable at most once: the whole list is stored, or nothing of it."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`arguments` is the JSON of the arguments, as it was sent."""
+
+    tool: str
+    principal: Principal
+    arguments: bytes
+
+    def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
+        """Raises CorrectTheInput `arguments_invalid` with every breach."""
+        try:
+            return parse_body(self.arguments, shape)
+        except CorrectTheInput as refused:
+            raise CorrectTheInput(
+                "arguments_invalid", "the tool cannot be called with these arguments", refused.findings
+            ) from None
+
+    def conversation(self, given: _InConversation) -> ConversationRef:
+        """The conversation of the caller's tenant; another tenant's is as unknown as one that never was."""
+        tenant_id = self.principal.tenant_id
+        structlog.contextvars.bind_contextvars(
+            conversation_id=given.conversation_id, contact_id=given.contact_id
+        )
+        if given.tenant_id not in (None, tenant_id):
+            raise LookElsewhere("conversation_unknown", f"there is no conversation {given.conversation_id!r}")
+        return ConversationRef(tenant_id, given.conversation_id)
+
+    def keyed(self, given: _Keyed) -> KeyedRequest | None:
+        if given.idempotency_key is None:
+            return None
+        digest = hashlib.sha256(f"{self.tool}\n".encode())
+        digest.update(self.arguments)
+        return KeyedRequest(_KEY_SPACE + given.idempotency_key, digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReply:
+    """`data` is for the agent's program and fits the tool's reply shape; `text` is for its model."""
+
+    data: Mapping[str, object]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as a row. `scopes`: any one of them is enough. `description` is written for a model."""
+
+    name: str
+    title: str
+    description: str
+    scopes: tuple[Scope, ...]
+    arguments: TypeAdapter[Any]
+    reply: TypeAdapter[Any]
+    handler: Callable[[ToolCall], Awaitable[ToolReply]]
+    reads_only: bool = False
+    replaces: bool = False
+    repeatable: bool = False
+
+
+_CHANGE_TASK = TypeAdapter(ChangeTaskArguments)
+_GET_MEMORY = TypeAdapter(GetMemoryArguments)
+_SET_MEMORY = TypeAdapter(SetMemoryArguments)
+
+
+class ConversationTools:
+    def __init__(self, conversations: Conversations, dialogue: Dialogue) -> None:
+        self._conversations = conversations
+        self._dialogue = dialogue
+
+    def tools(self) -> tuple[Tool, ...]:
+        return (
+            Tool(
+                name="change_task",
+                title="Change task",
+                description="Move the conversation to another task as soon as the dialogue calls for it. "
+                "Only tasks that the prompt lists as reachable can be entered, and only when the variables "
+                "that they require have a value. When 'result' is true, go on by the new prompt. When it is "
+                "false the conversation stays where it is: 'reason' says why, 'missing' which variables to "
+                "ask for, 'reachableTasks' where it can go.",
+                scopes=("agent",),
+                arguments=_CHANGE_TASK,
+                reply=TypeAdapter(TaskChanged | TaskRefused),
+                handler=self.change_task,
+            ),
+            Tool(
+                name="get_memory",
+                title="Read the memory",
+                description="Read all that is known in the conversation: the tenant's data, and every "
+                "variable of the flow with its value, who wrote it and when. A variable without a value "
+                "has null.",
+                scopes=("tools", "agent"),
+                arguments=_GET_MEMORY,
+                reply=TypeAdapter(MemoryDump),
+                handler=self.get_memory,
+                reads_only=True,
+            ),
+            Tool(
+                name="set_memory",
+                title="Write to the memory",
+                description="Store values that were found or confirmed, so that prompts, tools and later "
+                "tasks know them. They win over what was heard in the dialogue. If any entry is wrong "
+                "nothing is stored, and the error lists everything that has to be corrected.",
+                scopes=("tools", "agent"),
+                arguments=_SET_MEMORY,
+                reply=TypeAdapter(MemoryWritten),
+                handler=self.set_memory,
+                replaces=True,
+                repeatable=True,
+            ),
+        )
+
+    async def change_task(self, call: ToolCall) -> ToolReply:
+        """A refusal is a reply as well (F12, F29)."""
+        given = call.parse(_CHANGE_TASK)
+        answer = await self._conversations.change_task(
+            call.conversation(given), given.contact_id, given.task, call.keyed(given)
+        )
+        reply = cast("TaskChanged | TaskRefused", orjson.loads(answer.body))
+        return ToolReply(reply, _moved(reply) if reply["result"] else _refused(reply))
+
+    async def get_memory(self, call: ToolCall) -> ToolReply:
+        dump = await self._dialogue.get_memory(call.conversation(call.parse(_GET_MEMORY)))
+        return ToolReply(dump, _known(dump))
+
+    async def set_memory(self, call: ToolCall) -> ToolReply:
+        """The whole batch or nothing (F19)."""
+        given = call.parse(_SET_MEMORY)
+        conversation = call.conversation(given)
+        try:
+            answer = await self._dialogue.put_memory(conversation, _writes(given), call.keyed(given))
+        except CorrectTheInput as refused:
+            raise _pointing_into_arguments(refused) from None
+        written = cast("MemoryWritten", orjson.loads(answer.body))
+        count, revision = len(given.entries), written["memoryRevision"]
+        return ToolReply(written, f"Stored {count} value(s); the memory is at revision {revision}.")
+
+
+def _writes(given: SetMemoryArguments) -> list[MemoryWrite]:
+    return [
+        MemoryWrite(
+            var=entry.var_id,
+            value=cast("JsonValue", entry.value),
+            contact_id=given.contact_id,
+            updated_by=given.updated_by,
+            description_for_llm=None
+            if entry.description_for_llm is None
+            else tuple(Description(part.name, part.value) for part in entry.description_for_llm),
+        )
+        for entry in given.entries
+    ]
+
+
+def _pointing_into_arguments(refused: CorrectTheInput) -> CorrectTheInput:
+    """A refused batch whose pointers are those of the arguments.
+
+    Contact and author stand once beside the list here, not in each entry: what is wrong with them is
+    told once.
+    """
+    if refused.code != "memory_invalid":
+        return refused
+    findings = dict.fromkeys(
+        Finding(_in_arguments(found.pointer), found.code, found.message) for found in refused.findings
+    )
+    return CorrectTheInput(refused.code, refused.detail, findings)
+
+
+def _in_arguments(place: str) -> str:
+    field = place.partition("/")[2].partition("/")[2]
+    return pointer(field) if field in ("contactId", "updatedBy") else pointer("entries") + place
+
+
+# --- texts for the model ----------------------------------------------------------------------------
+
+
+def _moved(reply: TaskChanged) -> str:
+    head = f"{reply['command']}\nThe task is now {reply['taskName']!r}. Go on by this prompt:"
+    return f"{head}\n\n{reply['prompt']}"
+
+
+def _refused(reply: TaskRefused) -> str:
+    lines = [f"Not moved, the task is still {reply['from']!r}: {reply['reason']}", reply["command"]]
+    lines += [f"Missing: {missing['name']} ({missing['type']})" for missing in reply["missing"]]
+    enterable = [task["name"] for task in reply["reachableTasks"] if not task["missingVariables"]]
+    lines.append(f"Can be entered now: {', '.join(enterable) or 'no task'}")
+    return "\n".join(lines)
+
+
+def _known(dump: MemoryDump) -> str:
+    rows: list[Row] = []
+    for variable in dump["vars"]:
+        name, value, described = variable["name"], variable["value"], variable["descriptionForLLM"]
+        if value is None:
+            continue
+        if described:
+            rows.extend((name, part["name"], part["value"]) for part in described)
+        else:
+            kind = cast("VariableType", variable["type"])
+            rows.append((name, "", value_text(kind, cast("JsonValue", value))))
+    unset = [
+        f"{variable['name']} ({variable['type']})" for variable in dump["vars"] if variable["value"] is None
+    ]
+    return f"{render_markdown(rows)}\n\nWithout a value: {', '.join(unset) or 'none'}"

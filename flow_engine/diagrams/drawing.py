@@ -1,0 +1,136 @@
+"""What every notation draws of a version: boxes for its tasks, arrows between them, what is missing.
+
+A box is known by its number everywhere, so that no id or name of a document is ever part of a notation's
+syntax. Drafts are drawn as far as they go: a task that is named but not there is a box without a type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flow_engine.documents import Channel, FlowVersion, Task, TaskType
+from flow_engine.errors import ReloadAndDecide
+
+LONGEST_NAME = 60
+LISTED_NAMES = 12
+"""Names written out in one label: a version of a megabyte must not become a diagram of hundreds."""
+
+# Joiners that words and emoji are written with, though they have no form of their own.
+_JOINERS = "\u200c\u200d"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """`type` of None: a task that a draft names and does not have. `channels` of None: all channels.
+
+    `required` are variable ids, `required_names` what people call them, both in document order.
+    `pauses`: the end of a contact in this task leaves the conversation between contacts.
+    """
+
+    number: int
+    task_id: str
+    name: str
+    type: TaskType | None
+    channels: tuple[Channel, ...] | None = None
+    required: tuple[str, ...] = ()
+    required_names: tuple[str, ...] = ()
+    pauses: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    source: Box
+    target: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """`first` is None in a draft that does not say where to start. `gaps` tell what a draft lacks."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    first: Box | None
+    gaps: tuple[str, ...]
+
+    @property
+    def pausing(self) -> tuple[Box, ...]:
+        return tuple(box for box in self.boxes if box.pauses)
+
+    @property
+    def end_of_contact(self) -> str:
+        """The label of the way to between contacts, which some of the tasks may not have."""
+        pausing = self.pausing
+        if len(pausing) == sum(box.type is not None for box in self.boxes):
+            return "contact ended"
+        return f"contact ended in {listed(box.name for box in pausing)}"
+
+
+def drawing_of(version: FlowVersion) -> Drawing:
+    """Raises ReloadAndDecide `nothing_to_draw` for a draft without tasks."""
+    if not version.tasks:
+        raise ReloadAndDecide(
+            "nothing_to_draw", "this draft has no tasks yet", accepted=("a version with at least one task",)
+        )
+    names = {variable.id: variable.name for variable in version.variables}
+    boxes = [_box(number, task, names) for number, task in enumerate(version.tasks)]
+    by_id: dict[str, Box] = {}
+    gaps: list[str] = []
+    for box in boxes:
+        if by_id.setdefault(box.task_id, box) is not box:
+            gaps.append(f"two tasks have the id {plain(box.task_id)!r}")
+    asked = [task_id for task in version.tasks for task_id in task.connected_tasks]
+    if "first_task" in version.model_fields_set:
+        asked.append(version.first_task)
+    else:
+        gaps.append("the first task is not set")
+    for task_id in dict.fromkeys(asked):
+        if task_id not in by_id:
+            by_id[task_id] = Box(len(boxes), task_id, plain(task_id), None)
+            boxes.append(by_id[task_id])
+            gaps.append(f"there is no task {plain(task_id)!r}")
+    arrows = (
+        Arrow(box, by_id[task_id])
+        for box, task in zip(boxes, version.tasks, strict=False)
+        for task_id in dict.fromkeys(task.connected_tasks)
+        if by_id[task_id] is not box
+    )
+    return Drawing(tuple(boxes), tuple(arrows), by_id.get(version.first_task), tuple(gaps))
+
+
+def _box(number: int, task: Task, names: dict[str, str]) -> Box:
+    required = tuple(dict.fromkeys(p.variable_id for p in task.transition_parameters if p.required))
+    return Box(
+        number=number,
+        task_id=task.id,
+        name=plain(task.effective_name),
+        type=task.type,
+        channels=task.channels,
+        required=required,
+        required_names=tuple(plain(names.get(each) or each) for each in required),
+        pauses=task.closure_config.multi_contact,
+    )
+
+
+def conditions(box: Box) -> tuple[str, ...]:
+    """What must hold to enter a task, in words."""
+    said: list[str] = []
+    if box.required_names:
+        said.append(f"needs {listed(box.required_names)}")
+    if box.channels is not None:
+        said.append(f"only on {listed(box.channels)}" if box.channels else "on no channel")
+    return tuple(said)
+
+
+def listed(names: Iterable[str]) -> str:
+    every: Sequence[str] = tuple(names)
+    shown = ", ".join(every[:LISTED_NAMES])
+    return shown if len(every) <= LISTED_NAMES else f"{shown} and {len(every) - LISTED_NAMES} more"
+
+
+def plain(text: str) -> str:
+    """One short line without control characters: what a label may hold before a notation quotes it."""
+    head = text[: LONGEST_NAME * 4]
+    visible = "".join(char if char.isprintable() or char in _JOINERS else " " for char in head)
+    line = " ".join(visible.split())
+    return line if len(line) <= LONGEST_NAME else line[: LONGEST_NAME - 1] + "…"

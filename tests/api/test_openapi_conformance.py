@@ -1,0 +1,65 @@
+"""Generated requests over the whole OpenAPI document: no 5xx, no status or reply that it does not name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.service_process import running_service
+
+CHECKS = ",".join(
+    (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+    )
+)
+KNOWN_IDS = """
+[parameters]
+conversation_id = "conv-1"
+flow_id = "claim"
+version_id = "claim-v1"
+tag = "prod"
+"""
+
+
+def _started(base: str) -> None:
+    body = {
+        "contactId": "call-1",
+        "conversationId": "conv-1",
+        "conversationalFlowVersionId": "claim-v1",
+        "channel": "phone",
+    }
+    request = urllib.request.Request(f"{base}/v1/handle-new-contact", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        assert reply.status == 200
+
+
+@pytest.mark.parametrize("config", ["", KNOWN_IDS], ids=["any-ids", "known-ids"])
+def test_generated_requests_get_what_the_document_names(tmp_path: Path, config: str) -> None:  # F36
+    examples = int(os.environ.get("FLOW_ENGINE_TEST_EXAMPLES", "1")) * 25
+    (tmp_path / "schemathesis.toml").write_text(config)
+    with running_service(tmp_path / "data") as base:
+        _started(base)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run", f"{base}/openapi.json"),
+                *("--checks", CHECKS, "--max-examples", str(examples)),
+                *("--phases", "examples,coverage,fuzzing", "--seed", "1", "--generation-database", "none"),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "Tested: 0" not in done.stdout

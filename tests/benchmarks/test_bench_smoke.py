@@ -1,0 +1,57 @@
+"""The benchmark's own parts work, and its two goals that do not depend on the machine's speed hold."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+
+import orjson
+import pytest
+
+from benchmarks import documents, report
+from benchmarks.micro import STEP_RATIO_NAME, measure_parts
+from benchmarks.processes import Cores
+from benchmarks.results import Figure, Results, RoundTrips
+from benchmarks.roundtrips import count_round_trips
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads CPU times and sets cores as Linux does"),
+]
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+async def test_every_call_keeps_to_its_round_trips() -> None:  # F15
+    rows = await count_round_trips(Cores.choose(), repeat=3)
+    judged = {row.call: row.measured for row in rows if row.goal is not None}
+    assert judged == {
+        "new contact": 2,
+        "change task": 2,
+        "resume (second contact)": 2,
+        "same contact again": 2,
+        "prompt": 1,
+        "memory put": 2,
+    }
+
+
+async def test_a_step_costs_the_same_whatever_the_number_of_tasks() -> None:  # F10
+    figures = {figure.name: figure for figure in measure_parts(rounds=3)}
+    assert figures[STEP_RATIO_NAME].value < 1.5
+
+
+@pytest.mark.parametrize("tasks", [12, 100])
+async def test_a_walk_only_takes_connections_that_the_version_has(tasks: int) -> None:
+    version = documents.build_version(tasks)
+    connected = {task["_id"]: task["connectedTasks"] for task in version["tasks"]}
+    steps = [version["firstTask"], *documents.walk(tasks), documents.walk(tasks)[0]]
+    for left, entered in itertools.pairwise(steps):
+        assert entered in connected[left]
+
+
+async def test_a_missed_goal_is_named_in_both_forms_of_the_report() -> None:
+    missed = RoundTrips("prompt", 2, 1, ("GET", "GET"))
+    results = Results({}, (missed,), (), (Figure("compile", 1.0, "ms", 50.0),))
+    assert results.missed == ["prompt"]
+    assert "Goals missed: prompt" in report.to_text(results)
+    assert orjson.loads(report.to_json(results))["missed"] == ["prompt"]
