@@ -1,0 +1,189 @@
+"""Moving live conversations to another version: told first, then done, and nothing unasked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.harness import Scene, clinic, entry, multi_contact, open_scene
+from tests.documents.samples import JsonObject
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with open_scene(clinic()) as opened:
+        for task in ("reception", "visit", "operator"):
+            await opened.started(conversationId=task)
+        both = [entry("var_string", "ECG"), entry("var_boolean", False)]
+        await opened.written(*both, conversation="visit")
+        await opened.changed("visit", conversationId="visit")
+        await opened.changed("operator", conversationId="operator")
+        yield opened
+
+
+async def flow_of(scene: Scene) -> str:
+    return (await scene.http.get("/v1/flows")).json()[0]["id"]
+
+
+async def publish_next(scene: Scene, document: JsonObject) -> str:
+    flow_id = await flow_of(scene)
+    own = {k: v for k, v in document.items() if k != "conversationalFlowId"} | {"_id": "version-2"}
+    reply = await scene.post(f"/v1/flows/{flow_id}/versions?parentVersionId=version-1", own)
+    assert reply.status_code == 201, reply.text
+    return flow_id
+
+
+async def migrate(scene: Scene, flow_id: str, *, dry_run: bool, **changes: Any) -> httpx.Response:
+    body = {"fromVersionId": "version-1", "toVersionId": "version-2", **changes}
+    return await scene.post(f"/v1/flows/{flow_id}/migrations?dryRun={str(dry_run).lower()}", body)
+
+
+def renamed(document: JsonObject, old: str, new: str) -> JsonObject:
+    """The document with one task under another id; its name stays."""
+    for task in document["tasks"]:
+        task["connectedTasks"] = [new if t == old else t for t in task.get("connectedTasks", [])]
+        if task["_id"] == old:
+            task.setdefault("name", old)
+            task["_id"] = new
+    return document
+
+
+def verdicts(reply: httpx.Response) -> dict[str, tuple[str, str | None]]:
+    assert reply.status_code == 200, reply.text
+    return {r["conversationId"]: (r["verdict"], r["toTask"]) for r in reply.json()["conversations"]}
+
+
+async def test_a_dry_run_tells_and_changes_nothing(scene: Scene) -> None:
+    flow_id = await publish_next(scene, renamed(clinic(), "visit", "exam"))
+    before = await scene.prompt("visit")
+    reply = await migrate(scene, flow_id, dry_run=True)
+    assert verdicts(reply) == {
+        "reception": ("keep", "reception"),
+        "visit": ("map", "Visita Perché"),
+        "operator": ("keep", "operator"),
+    }
+    assert reply.json()["counts"] == {"keep": 2, "map": 1, "cannot": 0, "migrated": 0}
+    assert await scene.prompt("visit") == before
+
+
+async def test_without_saying_so_a_request_is_a_dry_run(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    body = {"fromVersionId": "version-1", "toVersionId": "version-2"}
+    reply = await scene.post(f"/v1/flows/{flow_id}/migrations", body)
+    assert (reply.json()["dryRun"], reply.json()["counts"]["migrated"]) == (True, 0)
+
+
+async def test_a_migrated_conversation_goes_on_in_the_new_version_with_its_memory(scene: Scene) -> None:
+    document = renamed(clinic(), "visit", "exam")
+    document["tasks"][1]["prompt"] = "The new text for {{ $vars.var_string }}."
+    flow_id = await publish_next(scene, document)
+    reply = await migrate(scene, flow_id, dry_run=False)
+    assert reply.json()["counts"]["migrated"] == 3
+    prompt = await scene.prompt("visit")
+    assert prompt["revision"] == 3
+    assert "The new text for memory->" in prompt["prompt"]
+    assert "|ECG|" in prompt["prompt"]
+    assert (await scene.changed("reception", conversationId="visit"))["taskName"] == "reception"
+    assert verdicts(await migrate(scene, flow_id, dry_run=False)) == {}
+
+
+async def test_the_part_of_a_human_task_is_kept_and_nobody_is_called_twice(scene: Scene) -> None:
+    await scene.human("connected", conversationId="operator")
+    flow_id = await publish_next(scene, renamed(clinic(), "operator", "desk"))
+    await migrate(scene, flow_id, dry_run=False)
+    data = (await scene.human("completed", conversationId="operator")).json()
+    assert (data["taskId"], data["taskStatus"]) == ("desk", "completed")
+    requests = [e for e in await scene.events("operator") if e["body"]["subtype"] == "routing_requested"]
+    assert len(requests) == 1
+
+
+def over_contacts(document: JsonObject) -> JsonObject:
+    for task in document["tasks"]:
+        task["closureConfig"] = multi_contact()
+    return document
+
+
+async def test_a_conversation_between_contacts_is_taken_up_in_the_mapped_task() -> None:
+    async with open_scene(over_contacts(clinic())) as scene:
+        await scene.started()
+        await scene.written(entry("var_string", "ECG"), entry("var_boolean", True))
+        await scene.changed("visit")
+        assert (await scene.end()).json()["status"] == "between_contacts"
+        flow_id = await publish_next(scene, over_contacts(renamed(clinic(), "visit", "exam")))
+        assert (await migrate(scene, flow_id, dry_run=False)).json()["counts"]["migrated"] == 1
+        data = await scene.started(contactId="call-2")
+        assert (data["command"], data["taskId"]) == ("/resume", "exam")
+        assert "|ECG|" in data["prompt"]
+
+
+async def test_what_stands_in_the_way_is_said_and_the_conversation_stays(scene: Scene) -> None:
+    document = clinic()
+    document["tasks"] = [t for t in document["tasks"] if t["_id"] != "visit"]
+    for task in document["tasks"]:
+        task["connectedTasks"] = [t for t in task.get("connectedTasks", []) if t != "visit"]
+        if task["_id"] == "operator":
+            task["type"] = "AIS"
+    flow_id = await publish_next(scene, document)
+    reply = await migrate(scene, flow_id, dry_run=False)
+    assert {k: v for k, (v, _) in verdicts(reply).items()} == {
+        "reception": "keep",
+        "visit": "cannot",
+        "operator": "cannot",
+    }
+    reasons = {r["conversationId"]: r["reason"] for r in reply.json()["conversations"]}
+    assert "map it" in reasons["visit"]
+    assert "AIS" in reasons["operator"]
+    assert (await scene.changed("reception", conversationId="visit"))["revision"] == 3
+
+
+async def test_a_given_mapping_wins_and_may_use_names(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    mapping = {"visita_perche": "island"}
+    reply = await migrate(scene, flow_id, dry_run=False, mapping=mapping)
+    assert verdicts(reply)["visit"] == ("map", "island")
+    assert (await scene.changed("reception", conversationId="visit"))["taskName"] == "reception"
+
+
+async def test_a_value_that_does_not_fit_its_new_type_stays_where_it_is(scene: Scene) -> None:
+    document = clinic()
+    for variable in document["variables"]:
+        if variable["_id"] == "var_string":
+            variable["type"] = "number"
+    flow_id = await publish_next(scene, document)
+    assert verdicts(await migrate(scene, flow_id, dry_run=True))["visit"][0] == "cannot"
+
+
+async def test_a_mapping_of_unknown_tasks_is_refused_whole(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    reply = await migrate(scene, flow_id, dry_run=False, mapping={"nobody": "nowhere", "visit": "nothing"})
+    assert reply.status_code == 422
+    assert [e["pointer"] for e in reply.json()["errors"]] == [
+        "/mapping/nobody",
+        "/mapping/nobody",
+        "/mapping/visit",
+    ]
+
+
+async def test_versions_of_another_flow_are_unknown_here(scene: Scene) -> None:
+    await publish_next(scene, clinic())
+    other = (await scene.post("/v1/flows", {"name": "n", "campaignId": "c", "updatedBy": "u"})).json()["id"]
+    assert (await migrate(scene, other, dry_run=False)).status_code == 404
+
+
+async def test_a_closed_conversation_is_not_live(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    await scene.end(conversationId="reception")
+    assert "reception" not in verdicts(await migrate(scene, flow_id, dry_run=True))
+
+
+async def test_a_limit_says_that_there_is_more(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    reply = (await migrate(scene, flow_id, dry_run=False, limit=2)).json()
+    assert (len(reply["conversations"]), reply["more"]) == (2, True)
+    rest = (await migrate(scene, flow_id, dry_run=False, limit=2)).json()
+    assert (len(rest["conversations"]), rest["more"]) == (1, False)
