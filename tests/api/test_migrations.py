@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.harness import Scene, clinic, entry, multi_contact, open_scene
+from flow_engine.ports import OutboundReply
+from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
 from tests.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +110,8 @@ def over_contacts(document: JsonObject) -> JsonObject:
 
 
 async def test_a_conversation_between_contacts_is_taken_up_in_the_mapped_task() -> None:
-    async with open_scene(over_contacts(clinic())) as scene:
+    answers = {HANDLER: [OutboundReply(200, b"false")]}
+    async with open_scene(over_contacts(clinic()), answers=answers) as scene:
         await scene.started()
         await scene.written(entry("var_string", "ECG"), entry("var_boolean", True))
         await scene.changed("visit")
