@@ -7,7 +7,7 @@ one flow. Only successes are kept: a refusal changes nothing, and may be right t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from flow_engine.errors import CorrectTheInput
@@ -31,10 +31,11 @@ class IdempotencyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a mutation answers: the HTTP status and the exact body."""
+    """What a mutation answers: the HTTP status and the exact body. `replayed`: it is an earlier one's."""
 
     status: int
     body: bytes
+    replayed: bool = field(default=False, compare=False)
 
 
 def find_reply(flow: FlowRecord, request: IdempotencyRequest | None, now: datetime) -> Reply | None:
@@ -52,7 +53,7 @@ def find_reply(flow: FlowRecord, request: IdempotencyRequest | None, now: dateti
                     f"key {request.key!r} was sent with another request less than 24 hours ago: "
                     "use a new key for a new request",
                 )
-            return Reply(kept.status, kept.body)
+            return Reply(kept.status, kept.body, replayed=True)
     return None
 
 

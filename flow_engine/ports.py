@@ -151,6 +151,11 @@ class DialogueTurn:
     language: str
 
 
+def is_user_turn(turn: DialogueTurn) -> bool:
+    """What the user said or wrote: the only source of mined values."""
+    return turn.src == "user" and turn.type == "message"
+
+
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
     """What a summary of an ended contact is made from. `language` is a BCP 47 tag."""

@@ -97,7 +97,7 @@ def _prefix_sections(given: PromptInput) -> Iterator[str]:
 def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
     pieces, described = given.pieces, given.session.task.descriptions
     channel = given.session.latest_contact.channel
-    targets = [given.flow.tasks[task_id] for task_id in described]
+    targets = [given.flow.tasks[task_id] for task_id in described if task_id != plan.id]
     shown = [task for task in targets if channel_available(task, channel)]
     if not shown:
         yield pieces["reachable_none"]
@@ -160,7 +160,7 @@ def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
     if isinstance(name, str) and name:
         try:
             return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError):
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # `Europe` is a directory of the database
             return UTC
     return UTC
 

@@ -163,6 +163,7 @@ def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:
         added_variables=step.added_variables or {},
         previous_contacts=runner.previous_contacts[known:],
         turn=step.turn,
+        on_seen=step.on_seen,
         events=(*runner.outbox, *step.events),
         keyed=keyed,
     )

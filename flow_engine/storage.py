@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from flow_engine.memory import MemoryEntry, PreviousContact
+from flow_engine.mining_state import MiningState
 from flow_engine.ports import ConversationRef, DialogueTurn
 from flow_engine.session import Session
 
@@ -61,6 +62,9 @@ class Loaded:
     tenant: Mapping[str, object] = field(default_factory=dict[str, object])
     previous_contacts: tuple[PreviousContact, ...] = ()
     turns: tuple[DialogueTurn, ...] = ()
+    last_user_turn: str | None = None
+    mining: MiningState = field(default_factory=MiningState)
+    mining_revision: int = 0
     replay: KeptReply | None = None
 
     @property
@@ -82,8 +86,10 @@ class Changes:
 
     Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where it is
     given, the memory revision is `expected_memory_revision`. `lifetime_s` is the new expiry of every
-    key of the conversation. A `turn` that is stored already makes the whole commit a no-op.
-    `added_variables` are put into both hashes where they are not there yet (F17).
+    key of the conversation. A `turn` that is stored already makes the whole commit a no-op, but that
+    `on_seen`, a reply without tail, is what the request's key has got.
+    `mining` is taken only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is
+    replaced instead of added to. `added_variables` are put into both hashes where they are not yet (F17).
     """
 
     expected_revision: int
@@ -96,8 +102,13 @@ class Changes:
     new_memory: NewMemory | None = None
     set_tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
     added_variables: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    set_mined: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    mining: MiningState | None = None
+    expected_mining_revision: int | None = None
     previous_contacts: tuple[PreviousContact, ...] = ()
+    rewrite_previous_contacts: bool = False
     turn: DialogueTurn | None = None
+    on_seen: Reply | None = None
     events: tuple[bytes, ...] = ()
     keyed: KeyedRequest | None = None
 

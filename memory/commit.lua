@@ -28,6 +28,10 @@ local version_id = take()
 local message_id = take()     -- "" when no turn is stored
 local turn = take()
 local turns_kept = take_number()
+local reply_when_seen = take()
+local is_user_turn = take()
+local expected_mining_revision = take()
+local mining = take()         -- "" when the state of mining stays as it is
 
 if reply_prefix ~= '' then
   local reply = redis.call('GET', KEYS[9])
@@ -36,6 +40,9 @@ if reply_prefix ~= '' then
   end
 end
 if message_id ~= '' and redis.call('HEXISTS', KEYS[7], message_id) == 1 then
+  if reply_prefix ~= '' then
+    redis.call('SET', KEYS[9], reply_when_seen, 'EX', reply_lifetime)
+  end
   return {'seen'}
 end
 if (redis.call('HGET', KEYS[1], 'revision') or '0') ~= expected_revision then
@@ -45,15 +52,20 @@ local memory_revision = redis.call('HGET', KEYS[1], 'memoryRevision') or '0'
 if expected_memory_revision ~= '' and memory_revision ~= expected_memory_revision then
   return {'lost'}
 end
+if expected_mining_revision ~= ''
+  and (redis.call('HGET', KEYS[1], 'miningRevision') or '0') ~= expected_mining_revision then
+  return {'lost'}
+end
 
 -- Before the DEL of a reset: out of memory, Redis refuses only a script's first write, and never a DEL.
 if new_revision ~= '' then
   redis.call('HSET', KEYS[1], 'revision', new_revision, 'versionId', version_id, 'session', session)
 end
+
 local reset = take()
 if reset == '1' then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
-  redis.call('HDEL', KEYS[1], 'memoryUpdatedAt')
+  redis.call('HDEL', KEYS[1], 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision')
   redis.call('SET', KEYS[2], take())
   for _ = 1, take_number() do
     local field, entry = take(), take()
@@ -75,17 +87,31 @@ local writes = take_number()
 for _ = 1, writes do
   redis.call('HSET', KEYS[4], take(), take())
 end
-if writes > 0 then
+local mined = take_number()
+for _ = 1, mined do
+  redis.call('HSET', KEYS[3], take(), take())
+end
+if writes + mined > 0 then
   redis.call('HINCRBY', KEYS[1], 'memoryRevision', 1)
   redis.call('HSET', KEYS[1], 'memoryUpdatedAt', now)
 end
+if take() == '1' then
+  redis.call('DEL', KEYS[5])
+end
 for _ = 1, take_number() do
   redis.call('RPUSH', KEYS[5], take())
+end
+if mining ~= '' then
+  redis.call('HSET', KEYS[1], 'mining', mining)
+  redis.call('HINCRBY', KEYS[1], 'miningRevision', 1)
 end
 if message_id ~= '' then
   redis.call('HSET', KEYS[7], message_id, '1')
   redis.call('RPUSH', KEYS[6], turn)
   redis.call('LTRIM', KEYS[6], -turns_kept, -1)
+  if is_user_turn == '1' then
+    redis.call('HSET', KEYS[1], 'lastUserTurn', message_id)
+  end
 end
 for _ = 1, take_number() do
   redis.call('XADD', KEYS[8], '*', 'event', take())

@@ -27,7 +27,7 @@ class ConversationKeys:
     def of(cls, conversation: ConversationRef) -> ConversationKeys:
         tag = f"{{{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}}}"
         names = (
-            "snapshot",  # hash: revision, versionId, memoryRevision, memoryUpdatedAt, session
+            "snapshot",  # hash: the session and its revisions, see commit.lua
             "tenant",  # string: JSON object
             "vars::convMiner",  # hash: variable id → entry
             "vars::tools",  # hash: variable id → entry

@@ -6,7 +6,8 @@ if ARGV[1] == '1' then
   turns = redis.call('LRANGE', KEYS[6], 0, -1)
 end
 return {
-  redis.call('HMGET', KEYS[1], 'session', 'memoryRevision', 'memoryUpdatedAt'),
+  redis.call('HMGET', KEYS[1], 'session', 'memoryRevision', 'memoryUpdatedAt',
+    'lastUserTurn', 'mining', 'miningRevision'),
   redis.call('GET', KEYS[2]),
   redis.call('HGETALL', KEYS[3]),
   redis.call('HGETALL', KEYS[4]),

@@ -22,7 +22,8 @@ from flow_engine.memory import (
     encode_entry,
     encode_previous_contact,
 )
-from flow_engine.ports import ConversationRef
+from flow_engine.mining_state import MiningState, decode_mining, encode_mining
+from flow_engine.ports import ConversationRef, is_user_turn
 from flow_engine.session import decode_session, encode_session
 from flow_engine.storage import (
     Changes,
@@ -98,7 +99,8 @@ class MemoryManager:
             found = await self._load.run(
                 self._redis, (*keys.state[:6], reply_key), ("1" if with_turns else "0",)
             )
-        (session, memory_revision, memory_updated_at), tenant, mined, tools, previous, turns, reply = found
+        head, tenant, mined, tools, previous, turns, reply = found
+        session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
         replay = None if reply is None or keyed is None else decode_reply(reply)
         if session is None:
             return Loaded(replay=replay)
@@ -115,6 +117,9 @@ class MemoryManager:
             tenant=orjson.loads(tenant),
             previous_contacts=tuple(map(decode_previous_contact, previous)),
             turns=tuple(map(decode_turn, turns)),
+            last_user_turn=None if last_user_turn is None else last_user_turn.decode(),
+            mining=MiningState() if mining is None else decode_mining(mining),
+            mining_revision=int(mining_revision or 0),
             replay=replay,
         )
 
@@ -180,9 +185,20 @@ def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
     yield turn.message_id if turn else ""
     yield encode_turn(turn) if turn else b""
     yield TURNS_KEPT
+    yield _reply_when_seen(changes)
+    yield "1" if turn is not None and is_user_turn(turn) else "0"
+    expected_mining = changes.expected_mining_revision
+    yield "" if expected_mining is None else expected_mining
+    yield b"" if changes.mining is None else encode_mining(changes.mining)
     yield from _memory_arguments(changes)
     yield len(changes.events)
     yield from changes.events
+
+
+def _reply_when_seen(changes: Changes) -> bytes:
+    if changes.keyed is None or changes.on_seen is None:
+        return b""
+    return encode_reply_head(changes.keyed.fingerprint, changes.on_seen.status) + changes.on_seen.head
 
 
 def _memory_arguments(changes: Changes) -> Iterator[bytes | str | int]:
@@ -194,6 +210,8 @@ def _memory_arguments(changes: Changes) -> Iterator[bytes | str | int]:
         yield from _counted_entries(changes.new_memory.variables)
     yield from _counted_entries(changes.added_variables)
     yield from _counted_entries(changes.set_tools)
+    yield from _counted_entries(changes.set_mined)
+    yield "1" if changes.rewrite_previous_contacts else "0"
     yield len(changes.previous_contacts)
     yield from map(encode_previous_contact, changes.previous_contacts)
 

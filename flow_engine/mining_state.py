@@ -1,0 +1,79 @@
+"""What the engine remembers of its own reading along, beside the session (F37, F39).
+
+Kept apart from the snapshot: background work must never make a change of task start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from flow_engine.errors import CallTheOperator
+
+MinedBy = Literal["rules", "model"]
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+
+class Provenance(_Stored):
+    """Where a mined value comes from, and the mined value that it took the place of."""
+
+    source: MinedBy
+    message_id: str
+    at: datetime
+    superseded: object = None
+
+
+class ReachedCheckpoint(_Stored):
+    """A checkpoint that was reached, at which message, and why the judge thought so."""
+
+    at: datetime
+    message_id: str
+    reason: str
+
+
+class Conclusion(_Stored):
+    """What an ended contact was about and what came of it, with the judge's reasons (F39)."""
+
+    reason_of_contact: str | None = None
+    result: str | None = None
+    why: str = ""
+
+
+class MiningState(_Stored):
+    """`mined_through` is the last user turn whose extraction is done, `failed_turn` one whose failed.
+
+    `attempts` count by variable id how often the agent asked without getting it, `task_turns` the user
+    turns since the current task was entered, `ready_turns` by task id for how many of them that task
+    could have been entered. `dropped` counts refused values by the reason.
+    """
+
+    mined_through: str | None = None
+    failed_turn: str | None = None
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict[str, Provenance])
+    dropped: Mapping[str, int] = Field(default_factory=dict[str, int])
+    task_id: str | None = None
+    task_turns: int = 0
+    attempts: Mapping[str, int] = Field(default_factory=dict[str, int])
+    ready_turns: Mapping[str, int] = Field(default_factory=dict[str, int])
+    checkpoints: Mapping[str, ReachedCheckpoint] = Field(default_factory=dict[str, ReachedCheckpoint])
+    conclusions: Mapping[str, Conclusion] = Field(default_factory=dict[str, Conclusion])
+
+
+def encode_mining(state: MiningState) -> bytes:
+    return state.model_dump_json(by_alias=True, exclude_defaults=True).encode()
+
+
+def decode_mining(stored: bytes) -> MiningState:
+    try:
+        return MiningState.model_validate_json(stored)
+    except ValidationError as error:
+        raise CallTheOperator(
+            "mining_unreadable", "the stored state of mining does not fit its format"
+        ) from error
