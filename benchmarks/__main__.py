@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print, and end with 1 when a goal is missed."""
+"""`python -m benchmarks`: measure, print, and end with 1 when a goal is missed, 2 when measuring failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import uvloop
 from benchmarks.micro import measure_parts
 from benchmarks.processes import Cores
 from benchmarks.report import to_json, to_text
-from benchmarks.results import Results
+from benchmarks.results import MeasurementFailed, Results
 from benchmarks.roundtrips import count_round_trips
 from benchmarks.throughput import LoadPlan, measure_rates
 
@@ -78,7 +78,14 @@ async def _run(options: Options) -> Results:
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are stopped too
-    results = uvloop.run(_run(options))
+    try:
+        results = uvloop.run(_run(options))
+    except KeyboardInterrupt:  # the servers are down by now
+        print("stopped before the end", file=sys.stderr)
+        return 130
+    except MeasurementFailed as failure:
+        print(failure, *failure.__notes__, sep="\n", file=sys.stderr)
+        return 2
     print(to_text(results))
     if options.json is not None:
         options.json.write_bytes(to_json(results))

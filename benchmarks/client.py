@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
+from benchmarks.results import MeasurementFailed
 from benchmarks.servers import HOST
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
@@ -25,10 +26,6 @@ class Request:
 
     wire: bytes
     expected: bytes = b"{"
-
-
-class UnexpectedReply(RuntimeError):
-    """The service did not do what the measurement is about, so its numbers would mean nothing."""
 
 
 def build_request(
@@ -129,7 +126,7 @@ class _Worker:
 
     def _fail(self, reason: str) -> None:
         if not self._done.done():
-            self._done.set_exception(UnexpectedReply(reason))
+            self._done.set_exception(MeasurementFailed(reason))
 
 
 def is_expected(request: Request, reply: bytes, body_at: int) -> bool:
@@ -147,7 +144,7 @@ class LoadClient:
         await asyncio.gather(*(worker.open(self._port) for worker in self._workers))
 
     async def run(self, seconds: float) -> Load:
-        """Raises UnexpectedReply with the first reply that is not what was asked for."""
+        """Raises MeasurementFailed with the first reply that is not what was asked for."""
         load = Load()
         cpu, started = time.process_time(), time.perf_counter()
         await asyncio.gather(*(w.run_until(started + seconds, load.latencies) for w in self._workers))
@@ -174,12 +171,12 @@ class Caller:
         )
 
     async def ask(self, request: Request) -> bytes:
-        """The body of the reply. Raises UnexpectedReply."""
+        """The body of the reply. Raises MeasurementFailed."""
         self._reply = asyncio.get_running_loop().create_future()
         self._connection.transport.write(request.wire)
         reply, body_at = await self._reply
         if not is_expected(request, reply, body_at):
-            raise UnexpectedReply(f"{request.wire[:200]!r} was answered by {reply[:600]!r}")
+            raise MeasurementFailed(f"{request.wire[:200]!r} was answered by {reply[:600]!r}")
         return reply[body_at:]
 
     def close(self) -> None:
@@ -191,4 +188,4 @@ class Caller:
 
     def _lost(self) -> None:
         with suppress(asyncio.InvalidStateError):
-            self._reply.set_exception(UnexpectedReply("the service closed the connection"))
+            self._reply.set_exception(MeasurementFailed("the service closed the connection"))

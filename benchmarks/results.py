@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class MeasurementFailed(RuntimeError):
+    """The service did not do what the measurement is about, so its numbers would mean nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
     """`measured` is the most that any repetition took; `goal` None: told, not judged."""

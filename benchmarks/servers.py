@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.processes import pinned
+from benchmarks.results import MeasurementFailed
 
 HOST = "127.0.0.1"
 STARTS_WITHIN_S = 20.0
@@ -83,8 +84,11 @@ async def _running(
             command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     try:
-        await _listening(process, port, log)
+        await _listening(process, port)
         yield Server(process.pid, port)
+    except MeasurementFailed as failure:
+        failure.add_note(f"{command[0]} said last: {log.read_text(errors='replace')[-2000:] or 'nothing'}")
+        raise
     finally:
         process.terminate()
         try:
@@ -94,7 +98,7 @@ async def _running(
             process.wait()
 
 
-async def _listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+async def _listening(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -104,5 +108,4 @@ async def _listening(process: subprocess.Popen[bytes], port: int, log: Path) -> 
         else:
             writer.close()
             return
-    said = log.read_text(errors="replace")[-2000:]
-    raise RuntimeError(f"{process.args!r} does not listen on port {port}; it said:\n{said}")
+    raise MeasurementFailed(f"{process.args!r} does not listen on port {port}")

@@ -14,14 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from flow_engine.compiled import CompiledFlow, TaskPlan
 from flow_engine.memory import MemoryEntry, PreviousContact
 from flow_engine.rules import channel_available
 from flow_engine.session import Session
-from flow_engine.tables import memory_rows, render_markdown, render_toon
+from flow_engine.tables import memory_rows, render_markdown, render_toon, value_text
+from flow_engine.values import JsonValue
 
 MemoryFormat = Literal["markdown", "toon"]
 Pieces = Mapping[str, str]
@@ -129,11 +130,11 @@ def _volatile_sections(given: PromptInput) -> Iterator[str]:
 def _contact_lines(given: PromptInput) -> Iterator[str]:
     for name, value in given.session.latest_contact.data.items():
         if value not in (None, ""):
-            yield given.pieces["contact_field"].format(name=name, value=_one_line(value))
+            yield given.pieces["contact_field"].format(name=name, value=_one_line(cast("JsonValue", value)))
 
 
-def _one_line(value: object) -> str:
-    return " ".join(str(value).split())
+def _one_line(value: JsonValue) -> str:
+    return " ".join(value_text("custom", value).split())
 
 
 def _human_state(given: PromptInput) -> str:

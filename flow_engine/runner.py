@@ -14,6 +14,7 @@ from flow_engine import commands, events
 from flow_engine.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.documents import ClosureConfig
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.jobs import DueJob, Job, JobKind
 from flow_engine.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.platform import Platform
 from flow_engine.ports import ConversationRef
@@ -56,6 +57,7 @@ class ConversationalFlowRunner:
         self.previous_contacts: tuple[PreviousContact, ...] = loaded.previous_contacts
         self.new_memory: NewMemory | None = None
         self.outbox: list[bytes] = []
+        self.jobs: list[DueJob] = []
         self._refusal: Refusal | None = None
 
     @classmethod
@@ -115,6 +117,9 @@ class ConversationalFlowRunner:
         runner.memory, runner.tenant, runner.previous_contacts = variables, contact.tenant, ()
         runner._replace_contact(contact)
         runner._enter(flow.document.first_task)
+        limit = runner.closure.conversation_time_limit
+        if runner.multi_contact and limit is not None:
+            runner.jobs.append(runner.due("expire", after_s=min(limit, LONGEST_S)))
         return runner
 
     # --- where it stands ----------------------------------------------------------------------
@@ -239,6 +244,7 @@ class ConversationalFlowRunner:
         self._update(active_contact_id=None)
         if summary is not None:
             self.remember(contact, summary)
+        self.jobs.append(self.due("conclude", subject=contact_id))
         self._note("contact_ended", contact_id, reason=reason, status=self.session.position.phase)
         if closes:
             self._note("conversation_closed", contact_id)
@@ -290,6 +296,10 @@ class ConversationalFlowRunner:
         found = (p.resume for p in self.previous_contacts if p.date == contact.started_at)
         return next(found, None)
 
+    def due(self, kind: JobKind, *, subject: str = "", after_s: float = 0.0) -> DueJob:
+        conversation = ConversationRef(self.session.tenant_id, self.session.conversation_id)
+        return DueJob(Job(kind, conversation, subject), self.now + timedelta(seconds=after_s))
+
     # --- the parts of a move ------------------------------------------------------------------
 
     def _has_come_true(self, outcome: str) -> bool:
@@ -321,6 +331,7 @@ class ConversationalFlowRunner:
         earlier_id, earlier = self.session.active_contact_id, self.session.active_contact
         if earlier_id is not None and earlier is not None and earlier_id != contact.contact_id:
             self._finish(earlier_id, earlier, "superseded")
+            self.jobs.append(self.due("conclude", subject=earlier_id))
             self._note("contact_superseded", earlier_id, by=contact.contact_id)
         admitted = Contact(channel=contact.channel, status="active", started_at=self.now, data=contact.data)
         kept = dict(list(self.session.contacts.items())[-CONTACTS_KEPT:])

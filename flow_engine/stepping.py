@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
+from flow_engine.jobs import DueJob
 from flow_engine.memory import MemoryEntry
+from flow_engine.mining_state import MiningState
 from flow_engine.platform import Platform
 from flow_engine.ports import (
     Clock,
@@ -75,6 +77,10 @@ class Step:
     turn: DialogueTurn | None = None
     on_seen: Reply | None = None
     events: tuple[bytes, ...] = ()
+    jobs: tuple[DueJob, ...] = ()
+    set_mined: Mapping[str, MemoryEntry] | None = None
+    mining: MiningState | None = None
+    rewrite_previous_contacts: bool = False
 
 
 class Stepper:
@@ -149,7 +155,9 @@ def _replayed(keyed: KeyedRequest, reply: KeptReply) -> Answer:
 def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:
     runner = step.runner
     loaded = runner.loaded
-    known = len(loaded.previous_contacts) if runner.new_memory is None else 0
+    anew = runner.new_memory is not None or step.rewrite_previous_contacts
+    known = 0 if anew else len(loaded.previous_contacts)
+    events = (*runner.outbox, *step.events)
     return Changes(
         expected_revision=loaded.revision,
         expected_memory_revision=loaded.memory_revision if step.guards_memory else None,
@@ -160,10 +168,15 @@ def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:
         session=runner.session if runner.changed else None,
         new_memory=runner.new_memory,
         set_tools=step.set_tools or {},
+        set_mined=step.set_mined or {},
+        mining=step.mining,
+        expected_mining_revision=None if step.mining is None else loaded.mining_revision,
+        rewrite_previous_contacts=step.rewrite_previous_contacts,
         added_variables=step.added_variables or {},
         previous_contacts=runner.previous_contacts[known:],
         turn=step.turn,
         on_seen=step.on_seen,
-        events=(*runner.outbox, *step.events),
+        events=events,
+        jobs=(*runner.jobs, *step.jobs, *((runner.due("relay"),) if events else ())),
         keyed=keyed,
     )

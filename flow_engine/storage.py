@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from flow_engine.jobs import DueJob
 from flow_engine.memory import MemoryEntry, PreviousContact
 from flow_engine.mining_state import MiningState
 from flow_engine.ports import ConversationRef, DialogueTurn
@@ -110,6 +111,7 @@ class Changes:
     turn: DialogueTurn | None = None
     on_seen: Reply | None = None
     events: tuple[bytes, ...] = ()
+    jobs: tuple[DueJob, ...] = ()
     keyed: KeyedRequest | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
@@ -11,17 +11,15 @@ import orjson
 
 from flow_engine.documents import (
     DocumentLimits,
-    FlowVersion,
     ReviewEnvironment,
     complete_version,
     content_hash,
     parse_json,
     parse_version,
-    review_version,
 )
-from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.linting import lint
 from flow_engine.ports import SystemPrompts, VersionEntry
-from flow_engine.templates import lint_template
 from flow_engine.values import utc_text
 
 
@@ -53,7 +51,7 @@ class Submissions:
         raw = parse_json(body, self._limits)
         if not isinstance(raw, dict):
             message = "a version is a JSON object"
-            raise CorrectTheInput("document_invalid", message, [Finding("", "type", message)])
+            raise CorrectTheInput("document_invalid", message, [Finding("", "wrong_type", message)])
         completed = complete_version(
             cast("Mapping[str, object]", raw),
             version_id=self._new_id(),
@@ -62,7 +60,8 @@ class Submissions:
             created_by=created_by,
         )
         version = parse_version(completed, limits=self._limits, environment=self._environment)
-        errors, warnings = _linted_templates(version)
+        findings = lint(version, self._environment)
+        errors = [finding.as_finding() for finding in findings if finding.severity == "error"]
         if version.conversational_flow_id != flow_id:
             message = f"the version is saved under flow {flow_id!r}: leave this out, or name that flow"
             errors.append(Finding("/conversationalFlowId", "flow_mismatch", message))
@@ -76,23 +75,4 @@ class Submissions:
             created_by=cast("str", completed["createdBy"]),
             created_at=now,
         )
-        warnings += review_version(version, environment=self._environment)
-        return Submission(orjson.dumps(completed), entry, tuple(warnings))
-
-
-def _linted_templates(version: FlowVersion) -> tuple[list[Finding], list[Finding]]:
-    known = {name for variable in version.variables for name in (variable.id, variable.name)}
-    errors: list[Finding] = []
-    warnings: list[Finding] = []
-    for where, source in _templates(version):
-        bad, suspicious = lint_template(source, known, where)
-        errors += bad
-        warnings += suspicious
-    return errors, warnings
-
-
-def _templates(version: FlowVersion) -> Iterator[tuple[str, str]]:
-    yield "/globalPrompt", version.global_prompt
-    for number, task in enumerate(version.tasks):
-        yield pointer("tasks", number, "prompt"), task.prompt
-        yield pointer("tasks", number, "description"), task.description
+        return Submission(orjson.dumps(completed), entry, tuple(f.as_finding() for f in findings))

@@ -1,6 +1,6 @@
 -- Commits one step of a conversation as a whole, or leaves everything as it was.
 -- KEYS: snapshot, tenant, mined, tools, previousContacts, utterances, messages, outbox, stored reply
---       [, definition]: only where one server holds every slot
+--       [, definition, jobs]: only where one server holds every slot
 -- ARGV is read in order by take(); every value is opaque here: a JSON round trip in Lua would turn
 -- [] into {} and lose digits of large integers.
 local position = 0
@@ -127,6 +127,12 @@ if reply_prefix ~= '' then
 end
 for key = 1, 8 do
   redis.call('EXPIRE', KEYS[key], lifetime)
+end
+for _ = 1, take_number() do
+  local due, job = take(), take()
+  if KEYS[11] then
+    redis.call('ZADD', KEYS[11], due, job)
+  end
 end
 local definition_present = 1
 if KEYS[10] then

@@ -7,6 +7,7 @@ them together on a cluster. Ids are percent-encoded: no id can forge a separator
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import quote
 
 from flow_engine.ports import ConversationRef
@@ -45,3 +46,11 @@ class ConversationKeys:
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
     return f"{{{_encode(tenant_id)}:definition:{content_hash}}}"
+
+
+JOBS_KEY = "{flow-engine}:jobs"
+"""Sorted set: a job's name by the time it is due, in milliseconds since 1970."""
+
+
+def due_score(due_at: datetime) -> int:
+    return int(due_at.timestamp() * 1000)

@@ -37,7 +37,7 @@ from flow_engine.storage import (
 )
 from memory.codec import decode_reply, decode_turn, encode_reply_head, encode_turn
 from memory.instants import decode_instant, encode_instant
-from memory.keys import ConversationKeys, definition_key
+from memory.keys import JOBS_KEY, ConversationKeys, definition_key, due_score
 from memory.translate import store_errors_translated
 
 REPLY_LIFETIME_S = 24 * 60 * 60
@@ -55,6 +55,7 @@ class RedisCommands(Protocol):
     async def get(self, name: str) -> Any: ...
     async def set(self, name: str, value: bytes, *, ex: int) -> Any: ...
     async def expire(self, name: str, time: int) -> Any: ...
+    async def zadd(self, name: str, mapping: Mapping[str, float]) -> Any: ...
 
 
 class _Script:
@@ -128,8 +129,11 @@ class MemoryManager:
         definition = definition_key(conversation.tenant_id, changes.content_hash)
         script_keys = (*keys.state, keys.reply(changes.keyed.key if changes.keyed else _NO_REPLY_KEY))
         if self._single_node:
-            script_keys = (*script_keys, definition)
+            script_keys = (*script_keys, definition, JOBS_KEY)
         with store_errors_translated():
+            if not self._single_node and changes.jobs:
+                # Before the commit: a job without its cause finds nothing to do, a cause without job is lost.
+                await self._redis.zadd(JOBS_KEY, {d.job.name: due_score(d.due_at) for d in changes.jobs})
             verdict, *rest = await self._commit.run(self._redis, script_keys, tuple(_arguments(changes)))
             match verdict:
                 case b"lost":
@@ -193,6 +197,10 @@ def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
     yield from _memory_arguments(changes)
     yield len(changes.events)
     yield from changes.events
+    yield len(changes.jobs)
+    for due in changes.jobs:
+        yield due_score(due.due_at)
+        yield due.job.name
 
 
 def _reply_when_seen(changes: Changes) -> bytes:
