@@ -52,7 +52,7 @@ def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: s
         supportedLanguages=list(version.supported_languages),
         languageDetection=_as_sent(version.language_detection),
         hideTranscriptionToHuman=bool(task.document.hide_transcription_to_human),
-        **runner.platform.media(version, channel, runner.template_scope()),
+        **runner.platform.media(runner.flow).reply(channel, runner.template_scope()),
     )
 
 
@@ -63,7 +63,7 @@ def compose_prompt(runner: ConversationalFlowRunner, memory_format: MemoryFormat
         PromptInput(
             flow=runner.flow,
             session=session,
-            pieces=runner.platform.pieces(runner.flow.document, session.latest_contact.channel),
+            pieces=runner.platform.pieces(runner.flow, session.latest_contact.channel),
             memory=runner.memory,
             memory_updated_at=None if runner.new_memory else loaded.memory_updated_at,
             previous_contacts=runner.previous_contacts,

@@ -14,7 +14,6 @@ from flow_engine.documents import (
 )
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.statechart import Chart, TaskType
-from flow_engine.templates import Template, compile_template
 from flow_engine.values import VariableIndex, VariableSpec
 
 DAY_S = 24 * 60 * 60
@@ -37,8 +36,6 @@ class TaskPlan:
     required: tuple[str, ...]
     tools: tuple[str, ...]
     transfer_tags: tuple[tuple[str, tuple[str, ...]], ...]
-    prompt: Template
-    description: Template
     document: Task
 
 
@@ -53,7 +50,6 @@ class CompiledFlow:
     tasks: Mapping[str, TaskPlan]
     names: Mapping[str, str]
     variables: VariableIndex
-    global_prompt: Template
     chart: Chart
     lifetime_s: int
 
@@ -81,7 +77,6 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         tasks=plans,
         names=by_name | {task_id: task_id for task_id in plans},
         variables=_variables(version),
-        global_prompt=compile_template(version.global_prompt, lenient=True),
         chart=Chart(list(plans.values()), version.first_task),
         lifetime_s=_lifetime_s(version),
     )
@@ -97,8 +92,6 @@ def _plan(task: Task) -> TaskPlan:
         required=tuple(p.variable_id for p in task.transition_parameters if p.required),
         tools=tuple(tool.tool_name for chosen in task.mcp_tool_selection for tool in chosen.selected_tools),
         transfer_tags=_transfer_tags(task),
-        prompt=compile_template(task.prompt, lenient=True),
-        description=compile_template(task.description, lenient=True),
         document=task,
     )
 

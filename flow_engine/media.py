@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from flow_engine.documents import FlowVersion
@@ -12,16 +13,27 @@ from flow_engine.templates import TemplateScope, compile_template
 Presets = Mapping[str, Mapping[str, object]]
 
 
-def media_for(version: FlowVersion, presets: Presets, channel: str, scope: TemplateScope) -> MediaReply:
-    """The channel's settings, provider and voice templates rendered, the language's entry chosen."""
-    return _audio(version, presets, scope) if channel == "phone" else _text(version)
+@dataclass(frozen=True, slots=True)
+class MediaSettings:
+    """A version's settings with the preset merged in, worked out once: every prompt needs them."""
 
+    audio: JsonObject
+    text: JsonObject
 
-def model_of(version: FlowVersion, presets: Presets, channel: str) -> str | None:
-    """The name of the model that will read the prompt: it chooses the system prompts (F26)."""
-    llm = audio_settings(version, presets).get("llm") if channel == "phone" else _text(version)["llm"]
-    name = cast("Mapping[str, object]", llm).get("model") if isinstance(llm, Mapping) else None
-    return name if isinstance(name, str) else None
+    @classmethod
+    def of(cls, version: FlowVersion, presets: Presets) -> MediaSettings:
+        text = version.media_config.text.model_dump(by_alias=True, mode="json")
+        return cls(audio_settings(version, presets), text)
+
+    def reply(self, channel: str, scope: TemplateScope) -> MediaReply:
+        """The channel's settings, provider and voice templates rendered, the language's entry chosen."""
+        return _audio(self.audio, scope) if channel == "phone" else _text(self.text)
+
+    def model(self, channel: str) -> str | None:
+        """The name of the model that will read the prompt: it chooses the system prompts (F26)."""
+        llm = (self.audio if channel == "phone" else self.text).get("llm")
+        name = cast("Mapping[str, object]", llm).get("model") if isinstance(llm, Mapping) else None
+        return name if isinstance(name, str) else None
 
 
 def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
@@ -31,24 +43,22 @@ def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
     return {**presets[audio.preset_id], **own}
 
 
-def _text(version: FlowVersion) -> MediaReply:
-    text = version.media_config.text.model_dump(by_alias=True, mode="json")
+def _text(text: JsonObject) -> MediaReply:
     return MediaReply(
-        llm=text.get("llm"),
+        llm=_object(text, "llm"),
         tts=None,
         stt=None,
         vad=None,
-        courtesyMessages=text.get("courtesyMessageConfig"),
+        courtesyMessages=_object(text, "courtesyMessageConfig"),
         allowInterruptionsOnStart=False,
         allowInterruptions=False,
         enableRecording=False,
-        userInteractionTimeout=text.get("userInteractionTimeout"),
+        userInteractionTimeout=cast("float | None", text.get("userInteractionTimeout")),
         preemptiveGeneration=False,
     )
 
 
-def _audio(version: FlowVersion, presets: Presets, scope: TemplateScope) -> MediaReply:
-    settings = audio_settings(version, presets)
+def _audio(settings: JsonObject, scope: TemplateScope) -> MediaReply:
     return MediaReply(
         llm=_object(settings, "llm"),
         tts=_speech(_object(settings, "tts"), scope),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from functools import lru_cache
 from typing import Any, Never, get_args
 
 import orjson
@@ -196,7 +197,14 @@ def encode_entry(entry: MemoryEntry) -> bytes:
 
 
 def decode_entry(data: bytes) -> MemoryEntry:
-    """Reads what `encode_entry` wrote. Raises CallTheOperator `memory_unreadable` for anything else."""
+    """Reads what `encode_entry` wrote. Raises CallTheOperator `memory_unreadable` for anything else.
+
+    Most entries of a conversation are empty and alike: those are decoded once and shared.
+    """
+    return _decode_empty(data) if data.startswith(_EMPTY_START) else _decode(data)
+
+
+def _decode(data: bytes) -> MemoryEntry:
     try:
         stored = orjson.loads(data)
         author, moment, described = stored["updatedBy"], stored["updatedAt"], stored["descriptionForLLM"]
@@ -210,6 +218,10 @@ def decode_entry(data: bytes) -> MemoryEntry:
         )
     except (ValueError, KeyError, TypeError) as problem:
         _unreadable("memory entry", problem)
+
+
+_EMPTY_START = b'{"updatedBy":null,'
+_decode_empty = lru_cache(maxsize=4096)(_decode)  # entries nobody wrote: their value is None, so immutable
 
 
 def encode_previous_contact(contact: PreviousContact) -> bytes:

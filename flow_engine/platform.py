@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from flow_engine.compiled import CompiledFlow
 from flow_engine.documents import FlowVersion
-from flow_engine.media import media_for, model_of
+from flow_engine.media import MediaSettings
 from flow_engine.ports import SystemMcpServer, SystemPrompts
 from flow_engine.prompt import MemoryFormat, Pieces
-from flow_engine.replies import MediaReply
-from flow_engine.templates import TemplateScope
 
 FALLBACK_LANGUAGE = "en-US"
 
 
-@dataclass(frozen=True, slots=True)
+VERSIONS_REMEMBERED = 256
+
+
 class Platform:
     """`base_url` is where agents and tools reach this service."""
 
-    prompts: SystemPrompts
-    base_url: str
-    memory_format: MemoryFormat
+    def __init__(self, prompts: SystemPrompts, base_url: str, memory_format: MemoryFormat) -> None:
+        self.prompts = prompts
+        self.base_url = base_url
+        self.memory_format: MemoryFormat = memory_format
+        self._media: dict[str, MediaSettings] = {}
 
-    def pieces(self, version: FlowVersion, channel: str) -> Pieces:
+    def pieces(self, flow: CompiledFlow, channel: str) -> Pieces:
         """The system prompts for the model that the channel uses, in the flow's language (F26)."""
-        model = model_of(version, self.prompts.audio_presets(), channel)
+        version = flow.document
+        model = self.media(flow).model(channel)
         return self.prompts.pieces(version.api_version, model, self.language(version))
 
     def language(self, version: FlowVersion) -> str:
         return prompt_language(version, self.prompts.available_languages(version.api_version))
 
-    def media(self, version: FlowVersion, channel: str, scope: TemplateScope) -> MediaReply:
-        return media_for(version, self.prompts.audio_presets(), channel, scope)
+    def media(self, flow: CompiledFlow) -> MediaSettings:
+        known = self._media.get(flow.content_hash)
+        if known is None:
+            if len(self._media) >= VERSIONS_REMEMBERED:
+                self._media.clear()
+            known = MediaSettings.of(flow.document, self.prompts.audio_presets())
+            self._media[flow.content_hash] = known
+        return known
 
     def system_servers(self, version: FlowVersion) -> tuple[SystemMcpServer, ...]:
         return self.prompts.mcp_servers(version.api_version)

@@ -147,7 +147,10 @@ def _now_line(given: PromptInput) -> str:
     now = _local(given.now, given.tenant)
     weekday = given.pieces["weekdays"].split(",")[now.weekday()].strip()
     return given.pieces["now"].format(
-        weekday=weekday, date=f"{now:%Y-%m-%d}", time=f"{now:%H:%M}", timezone=str(now.tzinfo)
+        weekday=weekday,
+        date=now.date().isoformat(),
+        time=f"{now.hour:02}:{now.minute:02}",
+        timezone=str(now.tzinfo),
     )
 
 
@@ -173,7 +176,7 @@ def _memory_age(given: PromptInput) -> str:
     seconds = max(0, int((given.now - updated).total_seconds()))
     unit, length = next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
     ago = given.pieces[f"ago_{unit}"].format(n=seconds // length)
-    when = _local(updated, given.tenant).strftime("%Y-%m-%d %H:%M:%S")
+    when = _local(updated, given.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
     return given.pieces["memory_updated"].format(when=when, ago=ago)
 
 

@@ -22,7 +22,7 @@ from flow_engine.rules import Gate, Refusal, explain
 from flow_engine.session import Channel, Contact, ContactStatus, Session, TaskEntry
 from flow_engine.statechart import ACTIVE, HUMAN_EVENTS, Position, PositionUnknown
 from flow_engine.storage import Loaded, NewMemory
-from flow_engine.templates import TemplateScope
+from flow_engine.templates import TemplateScope, compile_template
 
 CONTACTS_KEPT = 200  # ended contacts remembered, so that one cannot come back to life
 
@@ -364,10 +364,11 @@ class ConversationalFlowRunner:
         plan = self.flow.tasks[task_id]
         self._update(task=self.session.task.model_copy(update={"task_id": task_id}))
         scope = self.template_scope()
+        described = {t: self.flow.tasks[t].document.description for t in plan.connected}
         texts = {
-            "global_prompt": self.flow.global_prompt.render(scope),
-            "prompt": plan.prompt.render(scope),
-            "descriptions": {t: self.flow.tasks[t].description.render(scope) for t in plan.connected},
+            "global_prompt": _rendered(self.flow.document.global_prompt, scope),
+            "prompt": _rendered(plan.document.prompt, scope),
+            "descriptions": {t: _rendered(source, scope) for t, source in described.items()},
         }
         self._update(task=self.session.task.model_copy(update=texts))
 
@@ -416,6 +417,11 @@ class ConversationalFlowRunner:
                 self.flow, self.session, len(self.outbox), about, self.now, subtype, **details
             )
         )
+
+
+def _rendered(source: str, scope: TemplateScope) -> str:
+    """Compiled at its first use and kept: most tasks of a version are entered rarely, or never."""
+    return compile_template(source, lenient=True).render(scope)
 
 
 def check_channel(flow: CompiledFlow, channel: str) -> None:

@@ -91,6 +91,15 @@ def sub_state(task_id: str, name: str) -> str:
     return f"{task_state(task_id)}/{name}"
 
 
+class _OpenGate:
+    def opens(self, task_id: str) -> bool:
+        return True
+
+
+_OPEN = _OpenGate()
+REMEMBERED_MOVES = 10_000
+
+
 class Chart:
     """A compiled chart with its pool of machines.
 
@@ -104,14 +113,25 @@ class Chart:
         self._events = {task.id: f"enter_{number}" for number, task in enumerate(tasks)}
         self._machine_class = _build_class(tasks, first_task, self._events)
         self._idle: list[StateChart[Any]] = []
+        self._reached: dict[tuple[Position, str], Position] = {}
         first = self._take()
         self.start = Position(_values(first.configuration_values))
         self._values = frozenset(first.states_map)
         self._idle.append(first)
 
     def enter(self, position: Position, task_id: str, gate: Gate) -> Position:
-        """Try to move to a task. The same position comes back when the chart does not allow it."""
-        return self._send(position, self._events[task_id], gate=gate)
+        """Try to move to a task. The same position comes back when the chart does not allow it.
+
+        Where a move leads depends on the position and on the gate alone, so the machine is asked once
+        for each; the gate is asked every time.
+        """
+        reached = self._reached.get((position, task_id))
+        if reached is None:
+            reached = self._send(position, self._events[task_id], gate=_OPEN)
+            if len(self._reached) >= REMEMBERED_MOVES:
+                self._reached.clear()
+            self._reached[position, task_id] = reached
+        return reached if reached != position and gate.opens(task_id) else position
 
     def human(self, position: Position, outcome: str) -> Position:
         return self._send(position, f"human_{outcome}")
