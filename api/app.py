@@ -19,12 +19,15 @@ from api.agents import AgentRoutes
 from api.auth import ANYONE, Authenticator, require
 from api.calls import Call, Endpoint
 from api.designers import DesignerRoutes
+from api.diagrams import DiagramRoutes
+from api.helpers import HelperRoutes
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
 from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, plain_path, prefix_of
 from api.operations import OperatorRoutes
 from api.problems import error_response, internal_error, problem_response
+from api.schemas import SchemaRoutes
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 
 PREFIX = "/v1"
@@ -51,6 +54,9 @@ class Routes:
     memory: MemoryRoutes
     designers: DesignerRoutes
     migrations: MigrationRoutes
+    diagrams: DiagramRoutes
+    helpers: HelperRoutes
+    schemas: SchemaRoutes
     operators: OperatorRoutes
 
     def endpoints(self) -> list[Endpoint]:
@@ -59,6 +65,9 @@ class Routes:
             *self.memory.endpoints(),
             *self.designers.endpoints(),
             *self.migrations.endpoints(),
+            *self.diagrams.endpoints(),
+            *self.helpers.endpoints(),
+            *self.schemas.endpoints(),
             *self.operators.endpoints(),
         ]
 
@@ -74,7 +83,9 @@ def create_app(
     """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document."""
     register_url_convertor("id", _AnyId())
 
-    app = FastAPI(title="Flow Engine", version=version, docs_url="/docs", redoc_url=None)
+    app = FastAPI(
+        title="Flow Engine", version=version, docs_url="/docs", redoc_url=None, redirect_slashes=False
+    )
     endpoints = routes.endpoints()
     gateway = _Gateway(authenticator, metrics)
     for endpoint in endpoints:

@@ -83,7 +83,7 @@ class Call:
         text = self.query(name)
         if text is None:
             return 0
-        if not (text.isascii() and text.isdigit()) or int(text[:12]) > at_most:
+        if not (text.isascii() and text.isdigit() and len(text) <= 12) or int(text) > at_most:
             raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from 0 to {at_most}")
         return int(text)
 
@@ -117,7 +117,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has."""
+    """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has.
+    `reply` describes what is JSON among `media_types`; what is not is text.
+    """
 
     method: Literal["GET", "POST", "PUT", "PATCH"]
     path: str
@@ -132,6 +134,7 @@ class Endpoint:
     problems: tuple[int, ...] = ()
     keyed: bool = False
     body_example: object = None
+    media_types: tuple[str, ...] = (JSON,)
 
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -322,4 +322,5 @@ def _idempotency(call: Call) -> IdempotencyRequest | None:
 
 
 def _sent(reply: Reply) -> Response:
-    return Response(reply.body, reply.status, media_type=JSON)
+    headers = {"Idempotency-Replayed": "true"} if reply.replayed else None
+    return Response(reply.body, reply.status, headers=headers, media_type=JSON)

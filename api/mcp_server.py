@@ -113,7 +113,7 @@ class McpServer:
             code = error.code
             result = _problem(error_response(error))
             self._note_problem(tool, error)
-        except Exception as bug:  # noqa: BLE001 the edge of the service: past it the caller reads the exception's text
+        except Exception as bug:  # the service's edge: past it callers would read the exception's text
             code = "internal_error"
             result = _problem(internal_error())
             log.error("bug", tool=tool.name, exc_info=bug)
@@ -153,10 +153,8 @@ def _problem(document: Response) -> CallToolResult:
 
 
 def _principal(ctx: _Context) -> Principal:
-    """Who passed the way in. Raises KeyError when a request came another way."""
-    if ctx.request is None:
-        raise KeyError(_PRINCIPAL)
-    return cast("Principal", ctx.request.scope[_PRINCIPAL])
+    """Who passed the way in: over HTTP there is always a request."""
+    return cast("Request", ctx.request).scope[_PRINCIPAL]
 
 
 class _Reply:
@@ -169,7 +167,7 @@ class _Reply:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._status = message["status"]
+            self._status = int(message["status"])
             self._headers = list(message.get("headers", ()))
         else:
             self._parts.append(message.get("body", b""))
@@ -196,13 +194,12 @@ def _receiving(call: Call) -> Receive:
 
 
 def _advertised(tool: Tool) -> AdvertisedTool:
-    arguments = tool.arguments.json_schema(by_alias=True)
-    reply = tool.reply.json_schema(by_alias=True, mode="serialization")
+    reply = _plain(tool.reply.json_schema(mode="serialization"))
     return AdvertisedTool(
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=_plain(arguments, arguments.get("$defs", {})),
+        input_schema=_plain(tool.arguments.json_schema()),
         output_schema={"type": "object", **reply},  # clients before 2026 look for the type at the root
         annotations=ToolAnnotations(
             read_only_hint=tool.reads_only,
@@ -213,23 +210,30 @@ def _advertised(tool: Tool) -> AdvertisedTool:
     )
 
 
-def _plain(schema: Any, definitions: Mapping[str, Any]) -> Any:
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema without references and generated titles, for models whose function calls know neither."""
-    if isinstance(schema, list):
-        return [_plain(item, definitions) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    parts = cast("dict[str, Any]", schema)
-    reference = parts.get("$ref")
-    if reference is not None:
-        return _plain(definitions[reference.rpartition("/")[2]], definitions)
-    return {
-        key: {name: _plain(part, definitions) for name, part in value.items()}
-        if key == "properties"
-        else _plain(value, definitions)
-        for key, value in parts.items()
-        if key not in ("$defs", "title")
-    }
+    definitions = schema.get("$defs", {})
+
+    def plain(part: Any) -> Any:
+        match part:
+            case {"$ref": str(reference)}:
+                return plain(definitions[reference.rpartition("/")[2]])
+            case dict():
+                keywords = cast("dict[str, Any]", part)
+                return {
+                    # What stands under `properties` are names, of which one may be `title`.
+                    key: {name: plain(own) for name, own in value.items()}
+                    if key == "properties"
+                    else plain(value)
+                    for key, value in keywords.items()
+                    if key not in ("$defs", "title")
+                }
+            case list():
+                return [plain(item) for item in cast("list[Any]", part)]
+            case _:
+                return part
+
+    return plain(schema)
 
 
 def _scopes(tools: Mapping[str, Tool]) -> Any:

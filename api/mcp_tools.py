@@ -224,7 +224,7 @@ class ConversationTools:
             call.conversation(given), given.contact_id, given.task, call.keyed(given)
         )
         reply = cast("TaskChanged | TaskRefused", orjson.loads(answer.body))
-        return ToolReply(reply, _moved(reply) if reply["result"] else _refused(reply))
+        return ToolReply(reply, _moved(reply) if reply["result"] is True else _refused(reply))
 
     async def get_memory(self, call: ToolCall) -> ToolReply:
         dump = await self._dialogue.get_memory(call.conversation(call.parse(_GET_MEMORY)))
@@ -286,11 +286,11 @@ def _moved(reply: TaskChanged) -> str:
 
 
 def _refused(reply: TaskRefused) -> str:
-    lines = [f"Not moved, the task is still {reply['from']!r}: {reply['reason']}", reply["command"]]
-    lines += [f"Missing: {missing['name']} ({missing['type']})" for missing in reply["missing"]]
     enterable = [task["name"] for task in reply["reachableTasks"] if not task["missingVariables"]]
-    lines.append(f"Can be entered now: {', '.join(enterable) or 'no task'}")
-    return "\n".join(lines)
+    return (
+        f"{reply['command']}\nThe task is still {reply['from']!r}: {reply['reason']}.\n"
+        f"Can be entered now: {', '.join(enterable) or 'no task'}"
+    )
 
 
 def _known(dump: MemoryDump) -> str:

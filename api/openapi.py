@@ -20,7 +20,7 @@ _KEY_PARAMETER = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     "description": "Repeat a request with its key and it takes effect once; kept for 24 hours",
 }
-_TEXT_ROUTES = frozenset(("/metrics",))
+_AT_THE_ROOT = frozenset(("operators", "editors"))
 
 Document = dict[str, Any]
 
@@ -43,8 +43,8 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
 
 
 def prefix_of(endpoint: Endpoint, prefix: str) -> str:
-    """Health and metrics stand at the root, where operators look for them."""
-    return "" if endpoint.audience == "operators" else prefix
+    """Health and metrics stand at the root, where operators look for them; schemas at an address for good."""
+    return "" if endpoint.audience in _AT_THE_ROOT else prefix
 
 
 def plain_path(path: str) -> str:
@@ -62,8 +62,11 @@ def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[tuple[int, str], Do
 
 
 def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], Document]) -> Document:
-    text = endpoint.path in _TEXT_ROUTES
-    content = {"text/plain" if text else JSON: {"schema": schemas[id(endpoint.reply), "serialization"]}}
+    reply = schemas[id(endpoint.reply), "serialization"]
+    content = {
+        media_type: {"schema": reply if media_type.endswith("json") else {"type": "string"}}
+        for media_type in endpoint.media_types
+    }
     operation: Document = {
         "summary": endpoint.summary,
         "operationId": f"{endpoint.method.lower()}{path.replace('/', '_').replace('{', '').replace('}', '')}",

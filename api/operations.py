@@ -74,6 +74,7 @@ class OperatorRoutes:
                 audience="operators",
                 scopes=(),
                 reply=TypeAdapter(str),
+                media_types=("text/plain",),
             ),
         ]
 

@@ -35,6 +35,8 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "host_not_local": 403,
     "origin_not_local": 403,
     "feature_not_configured": 503,
+    "model_not_configured": 503,
+    "graphviz_missing": 501,
 }
 
 

@@ -12,13 +12,16 @@ import orjson
 from flow_engine.agent_data import compose_prompt
 from flow_engine.events import Source, message_event
 from flow_engine.memory import MemoryWrite, prepare_tool_writes
-from flow_engine.ports import ConversationRef, DialogueTurn, TurnListener
+from flow_engine.mining import region_of, tuning_of
+from flow_engine.ports import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.prompt import MemoryFormat, tenant_zone
 from flow_engine.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
 from flow_engine.runner import ConversationalFlowRunner
 from flow_engine.stepping import Answer, Collaborators, Step, Stepper, to_changes
 from flow_engine.storage import KeyedRequest, Loaded, Reply
 from flow_engine.values import utc_text
+
+LOOK_AGAIN_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Dialogue:
 
     def __init__(self, stepper: Stepper, collaborators: Collaborators) -> None:
         self._stepper = stepper
-        self._listener: TurnListener = collaborators.listener
+        self._pause = collaborators.pause
+        self._debounce_s = collaborators.debounce_s
 
     async def utterance(
         self, conversation: ConversationRef, said: Utterance, keyed: KeyedRequest | None = None
@@ -62,26 +66,24 @@ class Dialogue:
             runner.require_contact(said.contact_id)
             if said.src == "user":
                 runner.set_language(said.language)
+            turn = _turn(runner, said)
+            mined = is_user_turn(turn) and tuning_of(runner).enabled
             return Step(
                 runner,
                 _utterance_reply(runner, said, duplicate=False),
-                turn=_turn(runner, said),
+                turn=turn,
+                jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, said, duplicate=True),
                 events=(_utterance_event(runner, said),),
             )
 
-        answer = await self._stepper.run(conversation, keyed, step)
-        if said.src == "user":
-            await self._listener.user_turn(conversation, said.message_id)
-        return answer
+        return await self._stepper.run(conversation, keyed, step)
 
     async def prompt(
         self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
     ) -> PromptView:
         """The prompt as it is now: one read, nothing written unless a routing ran out of time."""
-        fresh = await self._listener.wait_until_fresh(conversation, wait_s)
-        loaded = await self._stepper.memory.load(conversation)
-        runner = await self._stepper.resume(conversation, loaded)
+        loaded, runner, fresh = await self._fresh(conversation, wait_s)
         runner.require_open()
         if runner.changed:  # whoever is faster commits the same timeout
             await self._stepper.memory.commit(conversation, to_changes(Step(runner, Reply(b"")), None))
@@ -98,6 +100,22 @@ class Dialogue:
         tag = '"' + "-".join(str(part) for part in parts) + '"'
         return PromptView(reply, tag)
 
+    async def _fresh(
+        self, conversation: ConversationRef, wait_s: float
+    ) -> tuple[Loaded, ConversationalFlowRunner, bool]:
+        """Load until the last user turn has been read, or its reading failed, or the wait is over."""
+        waited = 0.0
+        while True:
+            loaded = await self._stepper.memory.load(conversation)
+            runner = await self._stepper.resume(conversation, loaded)
+            read = loaded.last_user_turn in (None, loaded.mining.mined_through)
+            if read or not tuning_of(runner).enabled:
+                return loaded, runner, True
+            if waited >= wait_s or loaded.mining.failed_turn == loaded.last_user_turn:
+                return loaded, runner, False
+            await self._pause(LOOK_AGAIN_S)
+            waited += LOOK_AGAIN_S
+
     async def put_memory(
         self, conversation: ConversationRef, writes: Sequence[MemoryWrite], keyed: KeyedRequest | None = None
     ) -> Answer:
@@ -111,7 +129,7 @@ class Dialogue:
                 specs=runner.flow.variables,
                 contacts=runner.session.contacts.keys(),
                 now=runner.now,
-                default_region=_region(runner.session.language),
+                default_region=region_of(runner.session.language),
                 timezone=tenant_zone(runner.tenant),
             )
             head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
@@ -129,12 +147,6 @@ class Dialogue:
             revision=runner.session.revision,
             memoryRevision=loaded.memory_revision,
         )
-
-
-def _region(language: str) -> str | None:
-    """The region of a BCP 47 tag, for phone numbers without a prefix: `IT` of `it-IT`."""
-    region = language.rpartition("-")[2]
-    return region.upper() if len(region) == 2 and "-" in language else None
 
 
 def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:

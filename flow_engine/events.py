@@ -10,7 +10,11 @@ A dialogue message has a text as its body; a system message has an object whose 
     routing_requested    {skills?, optional_skills?, agents?, timeout}
     human_task           {outcome, reason?}
     version_migrated     {from, to}
-    conversation_closed  {}
+    conversation_closed  {reason?}
+    task_stalled         {task, turns}
+    reason_of_contact    {name, why}
+    result               {name, why}
+    checkpoint_missed    {checkpointId, name}
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ from typing import Literal
 import orjson
 
 from flow_engine.compiled import CompiledFlow
+from flow_engine.documents import Checkpoint
+from flow_engine.ports import DialogueTurn
 from flow_engine.session import Session
+from flow_engine.values import utc_text
 
 Source = Literal["bot", "agent", "user"]
 
@@ -71,21 +78,53 @@ def message_event(
 def system_event(
     flow: CompiledFlow,
     session: Session,
-    number: int,
+    number: int | str,
     contact_id: str,
     ts: datetime,
     subtype: str,
     **details: object,
 ) -> bytes:
-    """`number` counts the events of one commit: with the revision it makes the id stable."""
+    """The id is stable: `number` counts the events of one revision, or is a name of its own."""
     body: dict[str, object] = {"subtype": subtype}
     body.update((key, value) for key, value in details.items() if value is not None)
     return message_event(
         flow,
         session,
-        event_id=f"{session.conversation_id}:{session.revision}:{number}",
+        event_id=_event_id(session, number),
         contact_id=contact_id,
         ts=ts,
         body=body,
         type="system",
+    )
+
+
+def _event_id(session: Session, number: int | str) -> str:
+    if isinstance(number, int):
+        return f"{session.conversation_id}:{session.revision}:{number}"
+    return f"{session.conversation_id}:{number}"
+
+
+def checkpoint_event(
+    flow: CompiledFlow, session: Session, checkpoint: Checkpoint, turn: DialogueTurn, ts: datetime
+) -> bytes:
+    """A checkpoint in its own shape; `serviceId` is the campaign, caller data come from the contact."""
+    data = session.contacts[turn.contact_id].data
+    return orjson.dumps(
+        {
+            "eventId": f"{session.conversation_id}:checkpoint:{checkpoint.id}:{turn.message_id}",
+            "serviceId": session.campaign_id,
+            "room": data.get("room"),
+            "callerId": data.get("callerId"),
+            "calleeId": data.get("calleeId"),
+            "type": "checkpoint",
+            "data": {
+                "checkpointId": checkpoint.id,
+                "name": checkpoint.name,
+                "required": checkpoint.required,
+                "conversationId": session.conversation_id,
+                "contactId": turn.contact_id,
+                "taskName": flow.tasks[session.task.task_id].name,
+                "ts": utc_text(ts),
+            },
+        }
     )

@@ -37,10 +37,18 @@ class MediaSettings:
 
 
 def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
-    """The preset, overridden by the keys that the document really holds, defaults not among them."""
-    audio = version.media_config.audio
+    """The preset, overridden by the keys that the document really holds, defaults not among them (F3).
+
+    `llm` and `vad` are flat lists of settings, so their keys override one by one; `stt` and `tts` name
+    engines with settings that only make sense together, so they are taken whole.
+    """
+    audio, preset = version.media_config.audio, presets[version.media_config.audio.preset_id]
     own = audio.model_dump(by_alias=True, mode="json", include=audio.model_fields_set)
-    return {**presets[audio.preset_id], **own}
+    held = audio.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    for key in ("llm", "vad"):
+        if key in held:
+            own[key] = {**cast("JsonObject", preset.get(key) or {}), **held[key]}
+    return {**preset, **own}
 
 
 def _text(text: JsonObject) -> MediaReply:

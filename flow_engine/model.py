@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 Purpose = Literal["mining", "summary", "conclusion", "rewriting"]
 FailureReason = Literal[
@@ -51,6 +51,11 @@ class Model(Protocol):
     """Raises ModelFailed, never a vendor's error. Bounded in time by its configuration."""
 
     async def ask(self, call: ModelCall) -> ModelAnswer: ...
+
+
+def as_object(data: object) -> Mapping[str, object]:
+    """A model's data read as a JSON object, whatever it is: no answer is trusted to have its shape."""
+    return cast("Mapping[str, object]", data) if isinstance(data, dict) else {}
 
 
 class NoModel:

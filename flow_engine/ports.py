@@ -181,16 +181,6 @@ class ConversationRef:
     conversation_id: str
 
 
-class TurnListener(Protocol):
-    """Told of every stored user turn; reads along in the background (F33, F37)."""
-
-    async def user_turn(self, conversation: ConversationRef, message_id: str) -> None: ...
-
-    async def wait_until_fresh(self, conversation: ConversationRef, timeout_s: float) -> bool:
-        """True when no extraction of the last user turn is open after at most `timeout_s`."""
-        ...
-
-
 # --- outbound calls (F45) ---------------------------------------------------------------------
 
 
@@ -212,3 +202,33 @@ class OutboundRefused(Exception):
 
 class OutboundFailed(Exception):
     """No usable answer: not reached, too slow, too large."""
+
+
+# --- help for designers (F27) -----------------------------------------------------------------
+
+
+class DiagramRenderer(Protocol):
+    """Draws a graph in Graphviz's DOT language.
+
+    Raises CallTheOperator `graphviz_missing` or `graphviz_failed`, CorrectTheInput `diagram_too_large`.
+    """
+
+    async def svg(self, source: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionDraft:
+    """A task's description as its designer wrote it. `language` is a BCP 47 tag, None for the text's own."""
+
+    description: str
+    task_name: str | None
+    language: str | None
+
+
+class TextRewriter(Protocol):
+    """Rewrites a description into a rule that says when the task is to be entered.
+
+    Raises CallTheOperator `model_not_configured` where there is no model, RetryLater where it is away.
+    """
+
+    async def entry_rule(self, draft: DescriptionDraft) -> str: ...

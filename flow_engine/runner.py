@@ -18,11 +18,12 @@ from flow_engine.jobs import DueJob, Job, JobKind
 from flow_engine.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.platform import Platform
 from flow_engine.ports import ConversationRef
+from flow_engine.rendering import render_task, scope_of
 from flow_engine.rules import Gate, Refusal, explain
 from flow_engine.session import Channel, Contact, ContactStatus, Session, TaskEntry
 from flow_engine.statechart import ACTIVE, HUMAN_EVENTS, Position, PositionUnknown
 from flow_engine.storage import Loaded, NewMemory
-from flow_engine.templates import TemplateScope, compile_template
+from flow_engine.templates import TemplateScope
 
 CONTACTS_KEPT = 200  # ended contacts remembered, so that one cannot come back to life
 
@@ -166,14 +167,13 @@ class ConversationalFlowRunner:
         return contact
 
     def require_active(self, contact_id: str) -> Contact:
-        """Raises LookElsewhere for an unknown contact, ReloadAndDecide for one that is over."""
-        contact = self.require_contact(contact_id)
-        if contact_id != self.session.active_contact_id:
+        """Raises ReloadAndDecide for any other contact, one that this conversation never had included."""
+        contact = self.session.contacts.get(contact_id)
+        if contact is None or contact_id != self.session.active_contact_id:
             self.require_open()
+            known = "unknown here" if contact is None else contact.status
             raise ReloadAndDecide(
-                "contact_not_active",
-                f"contact {contact_id!r} is {contact.status}, another one may be active",
-                state=self.facts(),
+                "contact_not_active", f"contact {contact_id!r} is {known}", state=self.facts()
             )
         return contact
 
@@ -248,6 +248,11 @@ class ConversationalFlowRunner:
         self._note("contact_ended", contact_id, reason=reason, status=self.session.position.phase)
         if closes:
             self._note("conversation_closed", contact_id)
+
+    def close_expired(self) -> None:
+        """End a conversation between contacts whose time limit has passed."""
+        self._stand_at(self.flow.chart.close(self.session.position))
+        self._note("conversation_closed", reason="time_limit")
 
     def apply_human_outcome(self, outcome: str, reason: str | None) -> str | None:
         """Drive a HUM or AIS task (F34) and return the model's command, None where there is none.
@@ -361,15 +366,8 @@ class ConversationalFlowRunner:
 
     def _render(self, task_id: str) -> None:
         """Render every template of the task, with the task's own facts in scope."""
-        plan = self.flow.tasks[task_id]
         self._update(task=self.session.task.model_copy(update={"task_id": task_id}))
-        scope = self.template_scope()
-        described = {t: self.flow.tasks[t].document.description for t in plan.connected}
-        texts = {
-            "global_prompt": _rendered(self.flow.document.global_prompt, scope),
-            "prompt": _rendered(plan.document.prompt, scope),
-            "descriptions": {t: _rendered(source, scope) for t, source in described.items()},
-        }
+        texts = render_task(self.flow, self.task, self.template_scope())
         self._update(task=self.session.task.model_copy(update=texts))
 
     def _start_routing(self) -> None:
@@ -384,24 +382,7 @@ class ConversationalFlowRunner:
         self._note("routing_requested", None, timeout=timeout, **tags)
 
     def template_scope(self) -> TemplateScope:
-        session, contact = self.session, self.session.latest_contact
-        names = {v.id: v.name for v in self.flow.variables}
-        values = {key: entry.value for key, entry in self.memory.items()}
-        by_name = {name: values.get(var_id) for var_id, name in names.items()}
-        return TemplateScope(
-            variables={name: name for name in names.values()} | names,
-            values=by_name | values,
-            tenant=self.tenant,
-            contact=contact.data,
-            channel=contact.channel,
-            language=session.language,
-            flow={
-                "id": self.flow.flow_id,
-                "versionId": self.flow.version_id,
-                "campaignId": session.campaign_id,
-            },
-            task={"id": self.task.id, "name": self.task.name, "type": self.task.type},
-        )
+        return scope_of(self.flow, self.session, self.memory, self.tenant)
 
     def _stand_at(self, position: Position) -> None:
         self._update(configuration=position.configuration, history=position.history)
@@ -417,11 +398,6 @@ class ConversationalFlowRunner:
                 self.flow, self.session, len(self.outbox), about, self.now, subtype, **details
             )
         )
-
-
-def _rendered(source: str, scope: TemplateScope) -> str:
-    """Compiled at its first use and kept: most tasks of a version are entered rarely, or never."""
-    return compile_template(source, lenient=True).render(scope)
 
 
 def check_channel(flow: CompiledFlow, channel: str) -> None:

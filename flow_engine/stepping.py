@@ -6,6 +6,7 @@ conflict that carries the current state, never with a lost or a doubled write.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ from flow_engine.ports import (
     DialogueTurn,
     OutboundCaller,
     Summariser,
-    TurnListener,
 )
 from flow_engine.runner import ConversationalFlowRunner
 from flow_engine.storage import (
@@ -50,15 +50,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Collaborators:
-    """What the use cases are wired with."""
+    """What the use cases are wired with. `debounce_s`: how long after a user turn it is read."""
 
     memory: ConversationMemory
     versions: VersionsInUse
     platform: Platform
     clock: Clock
     summariser: Summariser
-    listener: TurnListener
     outbound: OutboundCaller
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    debounce_s: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""What stands in for a model where none is set: rule-made summaries (F30), and nobody who mines."""
+"""The summary of an ended contact by rules: what can be said at once, and without a model (F30)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flow_engine.ports import ConversationRef, SummaryRequest, SystemPrompts
+from flow_engine.ports import SummaryRequest, SystemPrompts
 
 LAST_WORDS = 3
 LONGEST_WORDS = 200
@@ -21,16 +21,6 @@ class RuleSummariser:
         pieces = self._prompts.pieces(request.api_version, None, request.language)
         sentences = list(_sentences(request, pieces.__getitem__))
         return _cut(" ".join(sentences) or pieces["summary_nothing"], LONGEST_SUMMARY)
-
-
-class NobodyListens:
-    """Implements `TurnListener` where nothing reads along: the memory is never behind the dialogue."""
-
-    async def user_turn(self, conversation: ConversationRef, message_id: str) -> None:
-        return
-
-    async def wait_until_fresh(self, conversation: ConversationRef, timeout_s: float) -> bool:
-        return True
 
 
 def _sentences(request: SummaryRequest, piece: Callable[[str], str]) -> Iterator[str]:

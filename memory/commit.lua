@@ -95,15 +95,15 @@ if writes + mined > 0 then
   redis.call('HINCRBY', KEYS[1], 'memoryRevision', 1)
   redis.call('HSET', KEYS[1], 'memoryUpdatedAt', now)
 end
-if take() == '1' then
-  redis.call('DEL', KEYS[5])
-end
-for _ = 1, take_number() do
-  redis.call('RPUSH', KEYS[5], take())
-end
 if mining ~= '' then
   redis.call('HSET', KEYS[1], 'mining', mining)
   redis.call('HINCRBY', KEYS[1], 'miningRevision', 1)
+end
+if take() == '1' then
+  redis.call('DEL', KEYS[5])  -- never the first write: only a concluding commit asks for it
+end
+for _ = 1, take_number() do
+  redis.call('RPUSH', KEYS[5], take())
 end
 if message_id ~= '' then
   redis.call('HSET', KEYS[7], message_id, '1')

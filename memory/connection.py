@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
 
 from memory.listing import RedisConversationIndex
 from memory.manager import MemoryManager, RedisCommands, RedisDefinitions
@@ -49,6 +50,9 @@ def connect(url: str, *, cluster: bool = False) -> RedisMemory:
         "socket_timeout": ANSWER_WITHIN_S,
         "socket_connect_timeout": ANSWER_WITHIN_S,
         "retry": Retry(NoBackoff(), 0),
+        # While these are enabled the driver does not see that a pooled connection was closed, and every
+        # one of them fails a request after Redis has restarted.
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
     client: Any = RedisCluster.from_url(url, **options) if cluster else Redis.from_url(url, **options)
     return _memory_on(client, single_node=not cluster)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import gc
+from importlib import import_module
 from typing import Annotated
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
-import uvicorn
-import uvloop
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from flow_engine.errors import FlowEngineError
-from service.logs import configure_logging
+from service.flow_diagram import diagram
+from service.flow_test import play
+from service.flow_validate import validate
 from service.settings import SECRET, Settings
-from service.wiring import build_service
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 flow = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, test.")
 app.add_typer(flow, name="flow")
+flow.command("validate")(validate)
+flow.command("diagram")(diagram)
+flow.command("test")(play)
 
 HOST = Annotated[str, typer.Option(help="Address to listen on; others than loopback need API keys.")]
 PORT = Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")]
@@ -31,33 +33,12 @@ PORT = Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")
 def serve(host: HOST = "127.0.0.1", port: PORT = 8080) -> None:
     """Serve the API until SIGINT or SIGTERM."""
     settings = _settings()
-    configure_logging(settings.log_level)
+    # Only this command needs servers and stores; loading them would make every other one start slowly.
+    serving = import_module("service.serving")
     try:
-        uvloop.run(_serve(settings, host, port))
+        serving.serve_until_stopped(settings, host, port)
     except FlowEngineError as error:
         raise _refused(error.detail) from None
-    except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
-        return
-
-
-async def _serve(settings: Settings, host: str, port: int) -> None:
-    service = build_service(settings, host=host, port=port)
-    async with service.opened():
-        # Fewer and later collections: what lives now stays, and requests make few cycles.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
-        config = uvicorn.Config(
-            service.app,
-            host=host,
-            port=port,
-            http="httptools",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-        )
-        typer.echo(f"Flow Engine on http://{host}:{port} (API reference: /docs). Ctrl-C stops it.", err=True)
-        await uvicorn.Server(config).serve()
 
 
 @app.command("settings")

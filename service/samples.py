@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flow_engine.catalog import FlowCatalog
+from flow_engine.errors import ReloadAndDecide
 from flow_engine.kept_replies import Reply
 from flow_engine.ports import Clock, FlowRecord, FlowStore, VersionStore
 from flow_engine.submissions import Submissions
@@ -25,14 +26,19 @@ async def _install(
     sample: SampleFlow, flows: FlowStore, versions: VersionStore, submissions: Submissions, clock: Clock
 ) -> None:
     catalog = FlowCatalog(flows=flows, versions=versions, clock=clock, new_id=lambda: sample.flow_id)
-    await catalog.create_flow(
-        TENANT,
-        name=sample.name,
-        campaign_id=sample.campaign_id,
-        schema_version="1.0.0",
-        updated_by=AUTHOR,
-        respond=_no_reply,
-    )
+    try:
+        await catalog.create_flow(
+            TENANT,
+            name=sample.name,
+            campaign_id=sample.campaign_id,
+            schema_version="1.0.0",
+            updated_by=AUTHOR,
+            respond=_no_reply,
+        )
+    except ReloadAndDecide as taken:
+        if taken.code != "flow_id_taken":
+            raise
+        return  # a process that starts at the same moment on the same store is installing it
     submission = submissions.check(
         sample.document, flow_id=sample.flow_id, created_by=AUTHOR, now=clock.now()
     )

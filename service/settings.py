@@ -8,6 +8,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from flow_engine.documents import DocumentLimits
+
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore")
@@ -52,6 +54,14 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged"
     )
+
+    @property
+    def document_limits(self) -> DocumentLimits:
+        return DocumentLimits(
+            max_bytes=self.max_document_bytes,
+            max_depth=self.max_document_depth,
+            max_tasks=self.max_tasks,
+        )
 
 
 SECRET = frozenset(("redis_url", "mongo_url"))

@@ -16,31 +16,36 @@ from api.agents import AgentRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, Keyring, LocalOnly
 from api.designers import DesignerRoutes
+from api.diagrams import DiagramRoutes
+from api.helpers import HelperRoutes
 from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
 from api.migrations import MigrationRoutes
 from api.operations import OperatorRoutes
+from api.schemas import SchemaRoutes
 from flow_engine.catalog import FlowCatalog
 from flow_engine.conversations import Conversations
 from flow_engine.dialogue import Dialogue
-from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CallTheOperator
 from flow_engine.migrations import Migrations
 from flow_engine.platform import Platform
 from flow_engine.ports import Clock, FlowStore, OutboundCaller, VersionStore
+from flow_engine.rewriting import UnconfiguredRewriter
 from flow_engine.stepping import Collaborators, Stepper
 from flow_engine.submissions import Submissions
 from flow_engine.versions_in_use import VersionsInUse
-from flow_engine.without_model import NobodyListens, RuleSummariser
+from flow_engine.without_model import RuleSummariser
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory, connect, embedded
 from outbound.client import GuardedClient
 from outbound.policy import AllowList
+from service.graphviz import Graphviz
 from service.samples import install_samples
 from service.settings import Settings
+from system_prompts.catalogue import load_catalogue
 from system_prompts.loader import load_system_prompts
 
 
@@ -147,12 +152,7 @@ def assemble(
     memory, database, clock = surroundings.memory, surroundings.database, surroundings.clock
     prompts = load_system_prompts()
     catalog = FlowCatalog(flows=database.flows, versions=database.versions, clock=clock, new_id=new_id)
-    limits = DocumentLimits(
-        max_bytes=settings.max_document_bytes,
-        max_depth=settings.max_document_depth,
-        max_tasks=settings.max_tasks,
-    )
-    submissions = Submissions(prompts, limits, new_id)
+    submissions = Submissions(prompts, settings.document_limits, new_id)
     public_url = (settings.public_url or base_url).rstrip("/")
     collaborators = Collaborators(
         memory=memory.conversations,
@@ -160,7 +160,6 @@ def assemble(
         platform=Platform(prompts, public_url, settings.memory_format),
         clock=clock,
         summariser=RuleSummariser(prompts),
-        listener=NobodyListens(),
         outbound=surroundings.outbound,
     )
     stepper = Stepper(collaborators)
@@ -172,9 +171,11 @@ def assemble(
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(catalog, submissions, clock),
         migrations=MigrationRoutes(Migrations(stepper, memory.index)),
+        diagrams=DiagramRoutes(catalog, Graphviz()),
+        helpers=HelperRoutes(load_catalogue(), prompts, UnconfiguredRewriter()),
+        schemas=SchemaRoutes(),
         operators=OperatorRoutes(probes, metrics),
     )
-
     release = version("flow-engine")
     mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
     app = create_app(routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),))

@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 START_TIMEOUT_S = 20.0
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
 CLUSTER = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+LAST_SLOT = 16_383
 
 # Set in the child before it becomes the server: however the tests end, none of their servers stays.
 # Linux means the parent's *thread*: processes are to be started by the main thread only.
@@ -72,6 +73,7 @@ class RedisServer:
     folder: Path
     port: int
     options: Sequence[str] = DURABLE
+    owns_slots: bool = field(default=False, init=False)
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,16 +93,21 @@ class RedisServer:
         self.process = spawn([*command, "--save", "", *self.options], self.folder / "redis.log")
 
     def wait_until_ready(self) -> None:
-        """Returns when everything has been read back."""
+        """Returns when everything has been read back and, on a cluster, every slot is served."""
         deadline = time.monotonic() + START_TIMEOUT_S
         with self.client() as client:
             while time.monotonic() < deadline and self.process.poll() is None:
                 with contextlib.suppress(RedisError):
-                    if client.ping():
+                    if client.ping() and (not self.owns_slots or _serves_every_slot(client)):
                         return
                 time.sleep(0.02)
         self.stop()
         raise RuntimeError(f"no Redis on port {self.port}: {(self.folder / 'redis.log').read_text()}")
+
+    def own(self, first_slot: int, last_slot: int) -> None:
+        with self.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first_slot, last_slot)
+        self.owns_slots = True
 
     def kill(self) -> None:
         """As when the power goes: no shutdown, no last write."""
@@ -129,13 +136,15 @@ def require_redis() -> None:
 def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
     servers: list[RedisServer] = []
 
-    def start(options: Sequence[str] = DURABLE) -> RedisServer:
+    def start(options: Sequence[str] = DURABLE, slots: tuple[int, int] = (0, LAST_SLOT)) -> RedisServer:
         require_redis()
         # A cluster's nodes talk to one another on the port that is higher by 10,000.
         server = RedisServer(tmp_path_factory.mktemp("redis"), free_port(upper=55_000), options)
         servers.append(server)
         if "--cluster-enabled" in options:
-            _own_every_slot(server)
+            server.own(*slots)
+            if slots == (0, LAST_SLOT):
+                server.wait_until_ready()
         return server
 
     yield start
@@ -143,16 +152,9 @@ def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
         server.stop()
 
 
-def _own_every_slot(server: RedisServer) -> None:
-    with server.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            info = cast("Mapping[str, str]", client.execute_command("CLUSTER INFO"))
-            if info["cluster_state"] == "ok":
-                return
-            time.sleep(0.02)
-    raise RuntimeError("the cluster of one node did not come up")
+def _serves_every_slot(client: Redis) -> bool:
+    info = cast("Mapping[str, str]", client.execute_command("CLUSTER INFO"))
+    return info["cluster_state"] == "ok"
 
 
 @pytest.fixture

@@ -2,6 +2,6 @@
 
 from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
-# from flow_engine.diagrams.xstate import xstate
+from flow_engine.diagrams.xstate import xstate
 
-__all__ = ["dot", "mermaid"]
+__all__ = ["dot", "mermaid", "xstate"]

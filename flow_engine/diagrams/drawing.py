@@ -60,10 +60,12 @@ class Drawing:
     @property
     def end_of_contact(self) -> str:
         """The label of the way to between contacts, which some of the tasks may not have."""
-        pausing = self.pausing
-        if len(pausing) == sum(box.type is not None for box in self.boxes):
+        others = [box.name for box in self.boxes if box.type is not None and not box.pauses]
+        if not others:
             return "contact ended"
-        return f"contact ended in {listed(box.name for box in pausing)}"
+        if len(others) < len(self.pausing):
+            return f"contact ended, but for {listed(others)}"
+        return f"contact ended in {listed(box.name for box in self.pausing)}"
 
 
 def drawing_of(version: FlowVersion) -> Drawing:
@@ -129,8 +131,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """One short line without control characters: what a label may hold before a notation quotes it."""
+    """One short line without control characters, never empty: what a label holds before it is quoted."""
     head = text[: LONGEST_NAME * 4]
     visible = "".join(char if char.isprintable() or char in _JOINERS else " " for char in head)
-    line = " ".join(visible.split())
+    line = " ".join(visible.split()) or "–"
     return line if len(line) <= LONGEST_NAME else line[: LONGEST_NAME - 1] + "…"

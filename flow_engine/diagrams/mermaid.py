@@ -37,7 +37,7 @@ def _lines(drawing: Drawing) -> Iterator[str]:
     yield "    }"
     if drawing.pausing:
         yield f"    active --> between_contacts : {quoted(drawing.end_of_contact)}"
-        yield "    between_contacts --> active : contact resumed, back to the same task"
+        yield "    between_contacts --> active : contact resumed in the same task"
         yield "    between_contacts --> closed : conversation closed"
     yield "    active --> closed : conversation closed"
     yield "    closed --> [*]"

@@ -1,4 +1,4 @@
-"""Flow documents: typed models, parsing with every error at once, checks, warnings."""
+"""Flow documents: typed models, parsing with every error at once, checks."""
 
 from flow_engine.documents.checks import ReviewEnvironment, check_version
 from flow_engine.documents.media import (
@@ -48,7 +48,6 @@ from flow_engine.documents.naming import normalise_name
 from flow_engine.documents.parsing import complete_version, parse_audio_preset, parse_flow, parse_version
 from flow_engine.documents.shape import DocumentLimits, check_shape, content_hash, parse_json
 from flow_engine.documents.values import Document, parse_date_time
-from flow_engine.documents.warnings import review_version
 
 __all__ = [
     "AiHelper",
@@ -103,5 +102,4 @@ __all__ = [
     "parse_flow",
     "parse_json",
     "parse_version",
-    "review_version",
 ]

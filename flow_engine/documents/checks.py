@@ -1,6 +1,6 @@
 """All rules by which a version that satisfies the schema is refused nevertheless (F3, F4, F5, F9).
 
-What is only suspicious is in `warnings.py`. Drafts are not checked: they never run (F8).
+What is only suspicious is found by `flow_engine/linting`. Drafts are not checked: they never run (F8).
 """
 
 from __future__ import annotations

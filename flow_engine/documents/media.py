@@ -12,9 +12,11 @@ from flow_engine.documents.values import (
     Items,
     Maybe,
     Number,
+    ShapedBy,
     SttProvider,
     Text,
     TtsProvider,
+    When,
     wrong_type,
 )
 
@@ -133,7 +135,11 @@ class CourtesyMessageConfig(Document):
     provider: Literal["groq", "random"]
     timeout: Number
     silence_after_message: Number = 1
-    provider_params: Annotated[CourtesyMessageParams, WrapValidator(_params_of_provider)]
+    provider_params: Annotated[
+        CourtesyMessageParams,
+        WrapValidator(_params_of_provider),
+        ShapedBy((When("provider", "groq"), When("provider", "random")), always="object"),
+    ]
 
 
 class BaseAudioMediaConfig(Document):

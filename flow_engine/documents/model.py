@@ -6,7 +6,7 @@ must not change a document's verdict, so it is not read strictly here either: ea
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, PlainValidator, ValidationInfo
 
@@ -26,11 +26,13 @@ from flow_engine.documents.values import (
     Items,
     Maybe,
     Number,
+    RequiredIf,
     SchemaVersion,
+    ShapedBy,
     Text,
     Url,
+    When,
     absent,
-    required_if,
 )
 
 T = TypeVar("T")
@@ -41,7 +43,10 @@ VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "
 
 
 class AiHelper(Document):
-    """Settings of a helper; any property may stand here, all are in `model_extra`."""
+    """Settings of a helper; any property may stand here.
+
+    All are in `model_extra`.
+    """
 
 
 class UiMetadata(Document):
@@ -55,11 +60,7 @@ class Checkpoint(Document):
     required: Flag = False
 
 
-def _is_multi_contact(data: dict[str, Any]) -> bool:
-    return data.get("multi_contact") is True
-
-
-_needed_by_multi_contact = required_if(_is_multi_contact, "when 'multiContact' is true")
+_needed_by_multi_contact = RequiredIf(When("multi_contact", True), "when 'multiContact' is true")
 
 
 class ClosureConfig(Document):
@@ -109,15 +110,11 @@ class WaitingMessagesConfiguration(Document):
     generation_strategy: Literal["fixed", "prompt"]
     prompt: Annotated[
         Maybe[Text],
-        required_if(
-            lambda data: data.get("generation_strategy") == "prompt", "when 'generationStrategy' is 'prompt'"
-        ),
+        RequiredIf(When("generation_strategy", "prompt"), "when 'generationStrategy' is 'prompt'"),
     ] = absent()
     messages_list: Annotated[
         Items[LocalizedText],
-        required_if(
-            lambda data: data.get("generation_strategy") == "fixed", "when 'generationStrategy' is 'fixed'"
-        ),
+        RequiredIf(When("generation_strategy", "fixed"), "when 'generationStrategy' is 'fixed'"),
     ] = absent(())
 
 
@@ -138,12 +135,11 @@ class TransitionParameter(Document):
     required: Flag
 
 
-def _may_need_a_human(data: dict[str, Any]) -> bool:
-    return data.get("type") in {"HUM", "AIS"}
+_MAY_NEED_A_HUMAN = When("type", "HUM", "AIS")
 
 
 def _routing(value: object, info: ValidationInfo) -> object:
-    return RoutingParameters.model_validate(value) if _may_need_a_human(info.data) else value
+    return RoutingParameters.model_validate(value) if _MAY_NEED_A_HUMAN.holds(info.data) else value
 
 
 class Task(Document):
@@ -169,7 +165,8 @@ class Task(Document):
     routing_given: Annotated[
         object,
         PlainValidator(_routing, json_schema_input_type=RoutingParameters),
-        required_if(_may_need_a_human, "in tasks of type 'HUM' and 'AIS'"),
+        ShapedBy((_MAY_NEED_A_HUMAN,), always=None),
+        RequiredIf(_MAY_NEED_A_HUMAN, "in tasks of type 'HUM' and 'AIS'"),
     ] = absent()
 
     @property
@@ -200,6 +197,9 @@ class Task(Document):
 # --- flows ------------------------------------------------------------------------------------
 
 
+_FOUND_BY_A_MODEL = tuple(name for name in get_args(VariableType) if name != "custom")
+
+
 class Variable(Document):
     """`prompt` tells the model how to find the value; only custom variables do without."""
 
@@ -209,7 +209,7 @@ class Variable(Document):
     enum_values: tuple[EnumValue, ...] = ()
     prompt: Annotated[
         Maybe[Text],
-        required_if(lambda data: data.get("type", "custom") != "custom", "unless 'type' is 'custom'"),
+        RequiredIf(When("type", *_FOUND_BY_A_MODEL), "unless 'type' is 'custom'"),
     ] = absent()
 
 
@@ -237,7 +237,7 @@ class Flow(Document):
     updated_at: DateTime
 
 
-Published = Annotated[T, required_if(lambda data: data.get("draft") is False, "when 'draft' is false")]
+Published = Annotated[T, RequiredIf(When("draft", False), "when 'draft' is false")]
 """Required unless the version is a draft."""
 
 _SINGLE_CONTACT = ClosureConfig.model_validate({"multiContact": False})

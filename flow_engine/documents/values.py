@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainValidator,
     StrictBool,
     StrictStr,
@@ -85,30 +86,55 @@ class _Absent:
 
 
 def absent(neutral: object = None) -> Any:
-    """Default of a property with `required_if`: what the attribute holds where the property is missing
+    """Default of a property with `RequiredIf`: what the attribute holds where the property is missing
     and may be. It does not count as set."""
     return Field(default_factory=partial(_Absent, neutral), validate_default=True)
 
 
-def required_if(condition: Callable[[dict[str, Any]], bool], reason: str) -> WrapValidator:
-    """The property must be there when `condition` holds for the properties declared before it.
+class When:
+    """A condition on a property declared earlier in the same object: it is there, sound, and one of these."""
+
+    def __init__(self, attribute: str, *values: str | bool) -> None:
+        self.attribute = attribute
+        self.values = values
+
+    def holds(self, data: Mapping[str, object]) -> bool:
+        return data.get(self.attribute) in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredIf:
+    """The property must be there when the condition holds.
 
     A rule at the field, not at the model: pydantic runs model rules only when all fields are sound, and
     a rejection lists every error at once. Needs `absent(...)` as the default.
     """
 
-    def check(value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+    when: When
+    reason: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return WrapValidator(self._check).__get_pydantic_core_schema__(source, handler)
+
+    def _check(self, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         if not isinstance(value, _Absent):
             return handler(value)
-        if condition(info.data):
+        if self.when.holds(info.data):
             # The error of a missing value carries the attribute's name, so the property's is told here.
             name = property_name(info.field_name or "")
             raise PydanticCustomError(
-                "required_here", "is required {reason}", {"property": name, "reason": reason}
+                "required_here", "is required {reason}", {"property": name, "reason": self.reason}
             )
         return value.neutral
 
-    return WrapValidator(check)
+
+@dataclass(frozen=True, slots=True)
+class ShapedBy:
+    """Tells the JSON Schema which of a property's shapes another property chooses: the conditions stand in
+    the order of the shapes. `always` is the JSON type whatever was chosen, None for any."""
+
+    conditions: tuple[When, ...]
+    always: str | None
 
 
 # --- lists of objects -------------------------------------------------------------------------
@@ -174,31 +200,57 @@ Text = StrictStr
 # --- texts with a form ------------------------------------------------------------------------
 
 
-def _matching(pattern: str, code: str, meaning: str) -> AfterValidator:
-    compiled = re.compile(pattern)
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """What the JSON Schema says of a type whose rule is code."""
 
-    def check(value: str) -> str:
-        if compiled.fullmatch(value) is None:
-            raise PydanticCustomError(code, "must be {meaning}", {"meaning": meaning})  # pyright: ignore[reportArgumentType]
-        return value
+    keyword: str
+    value: str
 
-    return AfterValidator(check)
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), self.keyword: self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class _Matching:
+    """The whole text matches the pattern."""
+
+    pattern: str
+    code: str
+    meaning: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        compiled = re.compile(self.pattern)
+
+        def check(value: str) -> str:
+            if compiled.fullmatch(value) is None:
+                raise PydanticCustomError(self.code, "must be {meaning}", {"meaning": self.meaning})  # pyright: ignore[reportArgumentType]
+            return value
+
+        return AfterValidator(check).__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
 
 
 SchemaVersion = Annotated[
     Text,
-    _matching(
+    _Matching(
         r"[0-9]+\.[0-9]+\.[0-9]+", "invalid_schema_version", "three numbers joined by dots, such as '1.0.0'"
     ),
 ]
-ApiVersion = Annotated[Text, _matching(r"v[0-9]+", "invalid_api_version", "'v' and a number, such as 'v1'")]
+ApiVersion = Annotated[Text, _Matching(r"v[0-9]+", "invalid_api_version", "'v' and a number, such as 'v1'")]
 
 # The original patterns anchor only their first and their last alternative, so that any text with a
 # provider's name somewhere inside passed, `xdeepgram; rm` for one. Here the whole text is matched (F3).
 _TEMPLATE = r"\{\{ [^\n\r\u2028\u2029]+ \}\}"
 SttProvider = Annotated[
     Text,
-    _matching(
+    _Matching(
         rf"google|deepgram|openai|{_TEMPLATE}",
         "invalid_provider",
         "one of 'google', 'deepgram', 'openai' or a template '{{ … }}'",
@@ -206,13 +258,21 @@ SttProvider = Annotated[
 ]
 TtsProvider = Annotated[
     Text,
-    _matching(
+    _Matching(
         rf"google|elevenlabs|openai|{_TEMPLATE}",
         "invalid_provider",
         "one of 'google', 'elevenlabs', 'openai' or a template '{{ … }}'",
     ),
 ]
 
+# For the JSON Schema: as near to `_is_http_url` as a pattern comes, which cannot read an IPv6 address.
+_URL_PATTERN = (
+    r"^[Hh][Tt][Tt][Pp][Ss]?://"
+    r"(?:[^\s\x00-\x1f\x7f\\<>\x22/?#]*@)?"
+    r"(?:\[[0-9A-Za-z:.%_~-]+\]|[^\s\x00-\x1f\x7f\\<>\x22/?#@:\[\]]+)"
+    r"(?::0*(?:[0-9]{0,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
+    r"(?:[/?#][^\s\x00-\x1f\x7f\\<>\x22]*)?$"
+)
 _NOT_IN_URLS = re.compile(r"[\s\x00-\x1f\x7f\\<>\"]")
 
 
@@ -235,7 +295,7 @@ def _is_http_url(value: str) -> bool:
 
 # The original pattern asks for a dot and a short last label, which refuses ports, `localhost`, names of
 # an internal network and IPv6. Which addresses may be called is the outbound policy's decision (F3, F45).
-Url = Annotated[Text, AfterValidator(_url)]
+Url = Annotated[Text, AfterValidator(_url), _Published("pattern", _URL_PATTERN)]
 
 _DATE_TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}):(\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
@@ -281,4 +341,4 @@ def _date_time(value: str) -> str:
     return value
 
 
-DateTime = Annotated[Text, AfterValidator(_date_time)]
+DateTime = Annotated[Text, AfterValidator(_date_time), _Published("format", "date-time")]

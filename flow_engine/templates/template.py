@@ -59,12 +59,14 @@ class Template:
 class _Cache:
     """Templates by source, the least recently used leave first; bounded by the length of the sources.
 
-    Single dict operations only, each atomic, so that threads may share it: at worst one compiles twice.
+    Single dict operations only, each atomic, so that threads may share it: at worst one compiles twice,
+    and the running weight misses what another thread added until it is counted anew.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._templates: dict[str, Template] = {}
+        self._weight = 0
 
     def get(self, source: str) -> Template:
         template = self._templates.pop(source, None)
@@ -75,13 +77,19 @@ class _Cache:
         return template
 
     def _make_room_for(self, source: str) -> None:
+        self._weight += _weight(source)
+        if self._weight <= self._capacity:
+            return
         sources = list(self._templates)
-        surplus = sum(map(_weight, sources)) + _weight(source) - self._capacity
+        self._weight = sum(map(_weight, sources)) + _weight(source)
+        if self._weight <= self._capacity:
+            return
+        # An eighth more than needed, or each template to come would count them all again.
         for oldest in sources:
-            if surplus <= 0:
+            if self._weight <= self._capacity * 7 // 8:
                 return
             self._templates.pop(oldest, None)
-            surplus -= _weight(oldest)
+            self._weight -= _weight(oldest)
 
 
 def _weight(source: str) -> int:

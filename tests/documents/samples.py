@@ -44,7 +44,7 @@ def hum_task(task_id: str = "operator", **changes: Any) -> JsonObject:
 
 
 def minimal_version(**changes: Any) -> JsonObject:
-    """What a version must have, with an AIO and a HUM task and a variable of each type: no warnings."""
+    """What a version must have, with an AIO and a HUM task and a variable of each type."""
     return {
         "_id": "version-1",
         "schemaVersion": "1.0.0",
@@ -140,7 +140,7 @@ def full_audio() -> JsonObject:
 
 
 def full_version(**changes: Any) -> JsonObject:
-    """A version that uses every property of every schema: no warnings."""
+    """A version that uses every property of every schema."""
     checkpoint = {"_id": "cp-1", "name": "identified", "prompt": "The caller is known", "required": True}
     multi_contact = {
         "multiContact": True,

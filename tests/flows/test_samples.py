@@ -16,9 +16,9 @@ from flow_engine.documents import (
     content_hash,
     normalise_name,
     parse_version,
-    review_version,
 )
 from flow_engine.errors import CallTheOperator, pointer
+from flow_engine.linting import lint
 from flow_engine.templates import TemplateScope, compile_template, lint_template
 from flows.samples import SampleFlow, load_samples
 from system_prompts.loader import load_system_prompts
@@ -64,7 +64,7 @@ class TestEverySample:
     def test_is_accepted_without_an_error_or_a_warning(self, sample: SampleFlow) -> None:  # F2, F3, F9
         version = VERSIONS[sample.flow_id]
         assert check_version(version, environment()) == []
-        assert review_version(version, environment=environment()) == []
+        assert lint(version, environment()) == []
 
     @each_sample
     def test_is_a_version_of_its_own_flow_and_no_draft(self, sample: SampleFlow) -> None:  # F1, F8

@@ -1,14 +1,15 @@
-"""Two service processes on one durable Redis, shared by the tests of a module."""
+"""Two service processes on one durable Redis, shared by the tests of a module, and what looks at them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from memory.connection import RedisMemory, connect
 from tests.redis_fixture import RedisServer
-from tests.resilience.fleet import Worker, running
+from tests.resilience.fleet import HttpEngine, Worker, running
 from tests.resilience.flow import publish
 
 
@@ -20,3 +21,17 @@ def fleet(
     asyncio.run(publish(data_dir))
     with running(redis_server, data_dir) as workers:
         yield redis_server, list(workers)
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer) -> AsyncIterator[RedisMemory]:
+    memory = connect(redis_server.url)
+    yield memory
+    await memory.close()
+
+
+@pytest.fixture
+async def engine(fleet: tuple[RedisServer, list[Worker]]) -> AsyncIterator[HttpEngine]:
+    http = HttpEngine(fleet[1])
+    yield http
+    await http.aclose()

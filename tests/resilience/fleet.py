@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +35,7 @@ from tests.resilience.operations import (
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 40.0
 REPLY_TIMEOUT_S = 10.0
+IDLE_AT_MOST_S = 2.0  # the service closes a connection that has been idle for five seconds
 
 
 class Worker:
@@ -88,11 +90,13 @@ def settings_for(redis: RedisServer, data_dir: Path, **more: str) -> dict[str, s
 
 
 @contextmanager
-def running(redis: RedisServer, data_dir: Path, processes: int = 2) -> Generator[Sequence[Worker]]:
+def running(
+    redis: RedisServer, data_dir: Path, processes: int = 2, **settings: str
+) -> Generator[Sequence[Worker]]:
     """So many processes that share a Redis and a flow database, ready; stopped by pid at the end."""
     workers: list[Worker] = []
     try:
-        workers.extend(Worker(data_dir, settings_for(redis, data_dir)) for _ in range(processes))
+        workers.extend(Worker(data_dir, settings_for(redis, data_dir, **settings)) for _ in range(processes))
         for worker in workers:
             worker.wait_until_ready()
         yield workers
@@ -101,7 +105,11 @@ def running(redis: RedisServer, data_dir: Path, processes: int = 2) -> Generator
             worker.stop()
 
 
-_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    used_at: float
 
 
 class HttpEngine:
@@ -118,12 +126,7 @@ class HttpEngine:
     async def send(self, process: int, operation: Operation, key: str | None) -> Reply:
         try:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
-                idle = self._idle[process]
-                reader, writer = (
-                    idle.pop()
-                    if idle
-                    else await asyncio.open_connection("127.0.0.1", self._workers[process].port)
-                )
+                reader, writer = await self._connection(process)
                 try:
                     writer.write(_encode(operation, key))
                     reply = await _decode(reader)
@@ -132,15 +135,23 @@ class HttpEngine:
                     raise
         except (OSError, asyncio.IncompleteReadError) as error:
             raise Unanswered from error
-        idle.append((reader, writer))
+        self._idle[process].append(_Connection(reader, writer, time.monotonic()))
         return reply
+
+    async def _connection(self, process: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while self._idle[process]:
+            kept = self._idle[process].pop()
+            if time.monotonic() - kept.used_at < IDLE_AT_MOST_S:
+                return kept.reader, kept.writer
+            kept.writer.close()
+        return await asyncio.open_connection("127.0.0.1", self._workers[process].port)
 
     async def aclose(self) -> None:
         for connections in self._idle.values():
-            for _, writer in connections:
-                writer.close()
+            for connection in connections:
+                connection.writer.close()
                 with suppress(OSError):
-                    await writer.wait_closed()
+                    await connection.writer.wait_closed()
 
 
 def _encode(operation: Operation, key: str | None) -> bytes:

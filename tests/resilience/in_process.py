@@ -21,7 +21,7 @@ from flow_engine.runner import NewContact as AnnouncedContact
 from flow_engine.stepping import Answer, Collaborators, Stepper
 from flow_engine.storage import ConversationMemory, KeyedRequest
 from flow_engine.versions_in_use import VersionsInUse
-from flow_engine.without_model import NobodyListens, RuleSummariser
+from flow_engine.without_model import RuleSummariser
 from memory.connection import RedisMemory, connect
 from outbound.fake import ScriptedOutbound
 from service.settings import Settings
@@ -106,7 +106,6 @@ async def in_process(
                 platform=Platform(prompts, "http://127.0.0.1", "markdown"),
                 clock=clock,
                 summariser=RuleSummariser(prompts),
-                listener=NobodyListens(),
                 outbound=ScriptedOutbound({}),
             )
             stepper = Stepper(collaborators)

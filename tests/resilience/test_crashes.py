@@ -4,12 +4,12 @@ written, and the processes that live on need no restart (F15, F16, F44)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from memory.connection import RedisMemory, connect
+from memory.connection import RedisMemory
 from tests.redis_fixture import RedisServer, StartRedis
 from tests.resilience.fleet import HttpEngine, Worker, running
 from tests.resilience.flow import publish
@@ -19,22 +19,9 @@ from tests.resilience.workload import Workload
 
 pytestmark = pytest.mark.anyio
 
-QUIET_S = 0.8
+QUIET_S = 0.6
 """How long the clients work between two blows."""
-
-
-@pytest.fixture
-async def store(fleet: tuple[RedisServer, list[Worker]]) -> AsyncIterator[RedisMemory]:
-    memory = connect(fleet[0].url)
-    yield memory
-    await memory.close()
-
-
-@pytest.fixture
-async def engine(fleet: tuple[RedisServer, list[Worker]]) -> AsyncIterator[HttpEngine]:
-    http = HttpEngine(fleet[1])
-    yield http
-    await http.aclose()
+REST_S = 0.02
 
 
 async def test_a_worker_killed_again_and_again_leaves_nothing_half_written(
@@ -51,7 +38,7 @@ async def test_a_worker_killed_again_and_again_leaves_nothing_half_written(
             await asyncio.to_thread(victim.wait_until_ready)
         await asyncio.sleep(QUIET_S)
 
-    workload = Workload(engine, "killed", keep_trying=True)
+    workload = Workload(engine, "killed", keep_trying=True, rest_s=REST_S)
     ledger = await workload.run_during(blows())
 
     assert ledger.unanswered > 0, "no request was under way when a worker was killed"
@@ -83,7 +70,7 @@ async def test_while_redis_stalls_dies_and_comes_back_clients_get_503_and_nothin
             client.execute_command("CLIENT", "PAUSE", 2_300, "ALL")
         await asyncio.sleep(2.3 + QUIET_S)
 
-    workload = Workload(engine, "away", keep_trying=True)
+    workload = Workload(engine, "away", keep_trying=True, rest_s=REST_S)
     ledger = await workload.run_during(blows())
 
     assert len(ledger.unavailable) > 0
@@ -175,3 +162,10 @@ async def test_a_retry_after_the_reply_was_lost_with_its_worker_takes_effect_onc
     assert first.json["result"] is True
     assert second.body == first.body
     assert (await read_stored(store, "retried")).loaded.revision == first.json["revision"] == 2
+
+
+def test_processes_that_start_together_on_an_empty_flow_store_all_start(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:  # F42
+    with running(redis_server, tmp_path, processes=2, SAMPLES="true") as workers:
+        assert [worker.ready for worker in workers] == [True] * 2

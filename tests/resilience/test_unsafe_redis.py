@@ -9,7 +9,7 @@ import pytest
 
 from flow_engine.errors import CallTheOperator
 from memory.connection import connect
-from tests.redis_fixture import CLUSTER, DURABLE, RedisServer, StartRedis
+from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, RedisServer, StartRedis
 from tests.resilience.fleet import START_TIMEOUT_S, Worker, settings_for
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +84,7 @@ async def test_each_setting_is_held_against_the_durability_that_is_asked_for(
     memory = connect(redis.url, cluster=cluster)
     with redis.client() as client:
         for setting, value, durability, named in UNSAFE:
-            before = client.config_get(setting)[setting]
+            before = client.config_get(setting)[setting] or ""
             client.config_set(setting, value)
             with pytest.raises(CallTheOperator, match=named) as refused:
                 await memory.check_safety(durability)
@@ -93,6 +93,24 @@ async def test_each_setting_is_held_against_the_durability_that_is_asked_for(
         for setting, value, durability in SAFE:
             client.config_set(setting, value)
             await memory.check_safety(durability)
+    await memory.close()
+
+
+async def test_every_primary_of_a_cluster_is_asked(start_redis: StartRedis) -> None:  # F44
+    half = LAST_SLOT // 2
+    one, other = start_redis(CLUSTER, slots=(0, half)), start_redis(CLUSTER, slots=(half + 1, LAST_SLOT))
+    with one.client() as client:
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
+    one.wait_until_ready()
+    other.wait_until_ready()
+    memory = connect(one.url, cluster=True)
+    await memory.check_safety("aof")
+    for server in (one, other):
+        with server.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            with pytest.raises(CallTheOperator, match=f"allkeys-lru.*{server.port}"):
+                await memory.check_safety("aof")
+            client.config_set("maxmemory-policy", "noeviction")
     await memory.close()
 
 

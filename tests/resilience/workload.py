@@ -66,11 +66,13 @@ def is_conflict(reply: Reply) -> bool:
 class Workload:
     """`prefix` keeps the conversations of two workloads apart. With `keep_trying`, clients send what was
     not answered, or answered 503, again until it is, as their users would: then every mutation has a key,
-    or is a message with its id. Without, whatever comes is the answer."""
+    or is a message with its id. Without, whatever comes is the answer. `rest_s` is what a client waits
+    between two operations: it leaves a processor to the processes that have to start meanwhile."""
 
     engine: Engine
     prefix: str
     keep_trying: bool = False
+    rest_s: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
     contacts: dict[str, str] = field(default_factory=dict[str, str])
     _contact_numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -120,6 +122,7 @@ class _Client:
             async with asyncio.timeout(LONGEST_OPERATION_S):
                 await self._something()
             done += 1
+            await asyncio.sleep(self._workload.rest_s)
 
     @property
     def _must_key(self) -> bool:
@@ -150,12 +153,13 @@ class _Client:
             self._written = number
 
     async def _say(self, contact: str) -> None:
+        keyed = self._random.random() < 0.5  # a message may always be repeated: it has its id
         message = f"m-{self._number}-{next(self._numbers)}"
         said = Say(self._conversation, contact, message)
         if self._random.random() < 0.25:  # the sender's own retry overtakes it
-            await asyncio.gather(*(self._ask(said, keyed=False) for _ in range(2)))
+            await asyncio.gather(*(self._ask(said, keyed=keyed) for _ in range(2)))
         else:
-            await self._ask(said, keyed=False)
+            await self._ask(said, keyed=keyed)
 
     async def _take_over(self) -> None:
         """A new contact, announced by two processes at the same time."""

@@ -1,0 +1,174 @@
+"""What a designer's editor offers to choose from, and help with writing (F27)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, get_args
+
+from pydantic import Field, TypeAdapter
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.bodies import Body, Name
+from api.calls import Call, Endpoint, Parameter, json_response
+from flow_engine.documents import AudioMediaConfigPreset
+from flow_engine.offers import (
+    Catalogue,
+    ModelOffer,
+    ModelProvider,
+    Offer,
+    SttEngineOffer,
+    SttProvider,
+    VoiceOffer,
+    VoiceProvider,
+    speaks,
+)
+from flow_engine.ports import DescriptionDraft, SystemPrompts, TextRewriter
+
+MODEL_PROVIDERS: tuple[str, ...] = get_args(ModelProvider)
+VOICE_PROVIDERS: tuple[str, ...] = get_args(VoiceProvider)
+STT_PROVIDERS: tuple[str, ...] = get_args(SttProvider)
+
+
+class LanguageReply(TypedDict):
+    """`systemPrompts`: the platform's own prompts are written in it (F26)."""
+
+    code: str
+    name: str
+    englishName: str
+    systemPrompts: bool
+
+
+class AudioPresetReply(AudioMediaConfigPreset):
+    """A preset of the platform under the id that `mediaConfig.audio.presetId` names."""
+
+    preset_id: str
+
+
+class ImproveDescription(Body):
+    """`language` is a BCP 47 tag; missing: the description's own language."""
+
+    description: Annotated[str, Field(min_length=1, max_length=10_000)]
+    task_name: Name | None = None
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", max_length=35)] | None = (
+        None
+    )
+
+
+class ImprovedDescription(TypedDict):
+    description: str
+
+
+_IMPROVE = TypeAdapter(ImproveDescription)
+_LANGUAGE = Parameter("language", "Only what speaks this BCP 47 tag, or this language, such as `it`")
+
+
+class HelperRoutes:
+    def __init__(self, catalogue: Catalogue, prompts: SystemPrompts, rewriter: TextRewriter) -> None:
+        self._catalogue = catalogue
+        self._prompts = prompts
+        self._rewriter = rewriter
+
+    async def models(self, call: Call) -> Response:
+        provider = call.choice("provider", MODEL_PROVIDERS)
+        return _offered([m for m in self._catalogue.models if provider in (None, m.provider)])
+
+    async def voices(self, call: Call) -> Response:
+        provider, language = call.choice("provider", VOICE_PROVIDERS), call.query("language")
+        voices = [v for v in self._catalogue.voices if provider in (None, v.provider)]
+        return _offered([v for v in voices if language is None or speaks(v.languages, language)])
+
+    async def stt_engines(self, call: Call) -> Response:
+        provider, language = call.choice("provider", STT_PROVIDERS), call.query("language")
+        engines = [e for e in self._catalogue.stt_engines if provider in (None, e.provider)]
+        return _offered([e for e in engines if language is None or speaks(e.languages, language)])
+
+    async def languages(self, call: Call) -> Response:
+        written = {
+            language
+            for api_version in self._prompts.api_versions()
+            for language in self._prompts.available_languages(api_version)
+        }
+        return json_response(
+            [
+                LanguageReply(
+                    code=language.code,
+                    name=language.name,
+                    englishName=language.english_name,
+                    systemPrompts=language.code in written,
+                )
+                for language in self._catalogue.languages
+            ]
+        )
+
+    async def audio_presets(self, call: Call) -> Response:
+        presets = self._prompts.audio_presets()
+        return json_response([{"presetId": name, **preset} for name, preset in presets.items()])
+
+    async def improve_description(self, call: Call) -> Response:
+        body = call.parse(_IMPROVE)
+        draft = DescriptionDraft(body.description, body.task_name, body.language)
+        return json_response(ImprovedDescription(description=await self._rewriter.entry_rule(draft)))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            _list(
+                "models", self.models, "Models to choose from", list[ModelOffer], _provider(MODEL_PROVIDERS)
+            ),
+            _list(
+                "voices",
+                self.voices,
+                "Voices to choose from",
+                list[VoiceOffer],
+                _provider(VOICE_PROVIDERS),
+                _LANGUAGE,
+            ),
+            _list(
+                "stt-engines",
+                self.stt_engines,
+                "Speech recognisers to choose from",
+                list[SttEngineOffer],
+                _provider(STT_PROVIDERS),
+                _LANGUAGE,
+            ),
+            _list("languages", self.languages, "Languages to choose from", list[LanguageReply]),
+            _list("audio-presets", self.audio_presets, "The platform's presets", list[AudioPresetReply]),
+            Endpoint(
+                method="POST",
+                path="/helpers/improve-description",
+                handler=self.improve_description,
+                summary="Rewrite a task's description into a rule for entering the task",
+                audience="designers",
+                scopes=("designer",),
+                body=_IMPROVE,
+                reply=TypeAdapter(ImprovedDescription),
+                body_example={"description": "books visits", "taskName": "booking", "language": "en-US"},
+            ),
+        ]
+
+
+def _provider(names: tuple[str, ...]) -> Parameter:
+    return Parameter("provider", "Only what this provider offers", {"type": "string", "enum": list(names)})
+
+
+def _list(
+    name: str,
+    handler: Callable[[Call], Awaitable[Response]],
+    summary: str,
+    reply: Any,
+    *parameters: Parameter,
+) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=f"/helpers/{name}",
+        handler=handler,
+        summary=summary,
+        audience="designers",
+        scopes=("designer",),
+        parameters=parameters,
+        reply=TypeAdapter(reply),
+    )
+
+
+def _offered(offers: Sequence[Offer]) -> Response:
+    return json_response([offer.model_dump(mode="json", by_alias=True) for offer in offers])

@@ -1,0 +1,216 @@
+"""The background use cases: reading along, concluding ended contacts, ending expired conversations.
+
+Each takes a conversation, does what is still to do, and may be run again at any time: what was done is
+found done. Asking a model takes seconds and is done once per run, outside the commit; its answer is then
+applied to whatever the state has become.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from flow_engine.conclusions import (
+    conclusion_call,
+    missed_checkpoints,
+    read_conclusion,
+    summary_call,
+    with_summary,
+)
+from flow_engine.errors import LookElsewhere
+from flow_engine.events import checkpoint_event, system_event
+from flow_engine.extraction import Extractor
+from flow_engine.jobs import Job, TryJobAgain
+from flow_engine.mining import (
+    Question,
+    Reading,
+    consequences,
+    extraction_request,
+    model_call,
+    question_of,
+    read_answer,
+)
+from flow_engine.mining_state import Conclusion
+from flow_engine.model import Model, ModelFailed
+from flow_engine.observing import Observer
+from flow_engine.ports import ConversationRef
+from flow_engine.runner import ConversationalFlowRunner
+from flow_engine.stepping import Step, Stepper
+from flow_engine.storage import Loaded, Reply, turns_of_contact
+
+_SILENT = Reply(b"")
+
+
+class _NothingToDo(Exception):
+    """Somebody was here before, or the conversation has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """What the background work is wired with. `has_model` is False where none is configured."""
+
+    extractor: Extractor
+    model: Model
+    has_model: bool
+    observer: Observer
+
+
+class BackgroundWork:
+    """Handlers of jobs by their kind. Raises TryJobAgain when a model failed."""
+
+    def __init__(self, stepper: Stepper, helpers: Helpers) -> None:
+        self._stepper = stepper
+        self._helpers = helpers
+
+    async def mine(self, job: Job) -> None:
+        """Read the last user turn of a conversation, if nobody has yet (F37)."""
+        runner = await self._runner(job.conversation)
+        question = None if runner is None or runner.session.closed else question_of(runner)
+        if runner is None or question is None:
+            return
+        reading = await self._read(runner, question)
+        started_at = runner.session.started_at
+
+        async def step(loaded: Loaded) -> Step:
+            return await self._read_step(job.conversation, loaded, question, reading, started_at)
+
+        await self._commit(job.conversation, step)
+        for reason, number in reading.dropped.items():
+            for _ in range(number):
+                self._helpers.observer.count("mined_values_dropped", reason=reason)
+        if reading.failed:
+            raise TryJobAgain("the model gave no usable answer")
+
+    async def _read(self, runner: ConversationalFlowRunner, question: Question) -> Reading:
+        """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
+        found = await asyncio.to_thread(self._helpers.extractor.extract, extraction_request(question))
+        by_rules = Reading({var_id: (value, "rules") for var_id, value in found.items()})
+        if not self._helpers.has_model:
+            return by_rules
+        pieces = runner.platform.pieces(runner.flow, runner.session.latest_contact.channel)
+        call = model_call(question, found, pieces)
+        if call is None:
+            return by_rules
+        try:
+            answer = await self._helpers.model.ask(call)
+        except ModelFailed as failure:
+            self._helpers.observer.count("model_calls_failed", purpose=call.purpose, reason=failure.reason)
+            return replace(by_rules, failed=True)
+        reading = read_answer(question, answer.data, runner)
+        return replace(reading, values={**reading.values, **by_rules.values})
+
+    async def _read_step(
+        self,
+        conversation: ConversationRef,
+        loaded: Loaded,
+        question: Question,
+        reading: Reading,
+        started_at: datetime,
+    ) -> Step:
+        runner = await self._stepper.resume(conversation, loaded)
+        state = loaded.mining
+        if runner.session.started_at != started_at or state.mined_through == question.turn.message_id:
+            raise _NothingToDo
+        effects = consequences(runner, question, reading, runner.now)
+        contact_id = question.turn.contact_id
+        events = [
+            checkpoint_event(runner.flow, runner.session, checkpoint, question.turn, runner.now)
+            for checkpoint in effects.checkpoints
+        ]
+        for task, turns in effects.stalled:
+            self._helpers.observer.count("tasks_stalled")
+            number = f"stalled:{question.turn.message_id}:{len(events)}"
+            events.append(
+                system_event(
+                    runner.flow, runner.session, number, contact_id, runner.now, "task_stalled",
+                    task=task, turns=turns,
+                )
+            )  # fmt: skip
+        for value in effects.entries:
+            self._helpers.observer.count("values_mined", source=reading.values[value][1])
+        return Step(runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events))
+
+    async def conclude(self, job: Job) -> None:
+        """Classify an ended contact, report what was missed, and improve its summary (F30, F39)."""
+        loaded = await self._stepper.memory.load(job.conversation, with_turns=True)
+        if loaded.session is None or not self._helpers.has_model:
+            return
+        runner = await self._stepper.resume(job.conversation, loaded)
+        contact = runner.session.contacts.get(job.subject)
+        if contact is None or job.subject in loaded.mining.conclusions:
+            return
+        turns = turns_of_contact(loaded.turns, job.subject)
+        pieces = runner.platform.pieces(runner.flow, contact.channel)
+        conclusion = Conclusion()
+        try:
+            call = conclusion_call(runner, turns, pieces)
+            if call is not None:
+                conclusion = read_conclusion(runner, (await self._helpers.model.ask(call)).data)
+            question = summary_call(turns, contact, pieces)
+            has_entry = any(c.date == contact.started_at for c in loaded.previous_contacts)
+            summary = (
+                (await self._helpers.model.ask(question)).text if question is not None and has_entry else ""
+            )
+        except ModelFailed as failure:
+            self._helpers.observer.count("model_calls_failed", purpose="conclusion", reason=failure.reason)
+            raise TryJobAgain("the model gave no usable answer") from failure
+
+        async def step(fresh: Loaded) -> Step:
+            return await self._conclude_step(job, fresh, conclusion, summary)
+
+        await self._commit(job.conversation, step)
+
+    async def _conclude_step(self, job: Job, loaded: Loaded, conclusion: Conclusion, summary: str) -> Step:
+        runner = await self._stepper.resume(job.conversation, loaded)
+        contact = runner.session.contacts.get(job.subject)
+        state = loaded.mining
+        if contact is None or job.subject in state.conclusions:
+            raise _NothingToDo
+        told: list[tuple[str, Mapping[str, object]]] = []
+        if conclusion.reason_of_contact is not None:
+            told.append(("reason_of_contact", {"name": conclusion.reason_of_contact, "why": conclusion.why}))
+        if conclusion.result is not None:
+            told.append(("result", {"name": conclusion.result, "why": conclusion.why}))
+        if runner.session.closed:
+            told += [
+                ("checkpoint_missed", {"checkpointId": c.id, "name": c.name})
+                for c in missed_checkpoints(runner, state)
+            ]
+        events = tuple(
+            system_event(
+                runner.flow, runner.session, f"concluded:{job.subject}:{number}", job.subject, runner.now,
+                subtype, **details,
+            )
+            for number, (subtype, details) in enumerate(told)
+        )  # fmt: skip
+        summed_up = with_summary(loaded.previous_contacts, contact, summary)
+        if summed_up is not None:
+            runner.previous_contacts = summed_up
+        concluded = state.model_copy(update={"conclusions": {**state.conclusions, job.subject: conclusion}})
+        return Step(
+            runner, _SILENT, mining=concluded, events=events, rewrite_previous_contacts=summed_up is not None
+        )
+
+    async def expire(self, job: Job) -> None:
+        """Close a conversation whose time is over, unless somebody is talking: then its end closes it."""
+
+        async def step(loaded: Loaded) -> Step:
+            runner = await self._stepper.resume(job.conversation, loaded)
+            if not runner.expired or runner.session.position.phase != "between_contacts":
+                raise _NothingToDo
+            runner.close_expired()
+            return Step(runner, _SILENT)
+
+        await self._commit(job.conversation, step)
+
+    async def _runner(self, conversation: ConversationRef) -> ConversationalFlowRunner | None:
+        loaded = await self._stepper.memory.load(conversation, with_turns=True)
+        return None if loaded.session is None else await self._stepper.resume(conversation, loaded)
+
+    async def _commit(self, conversation: ConversationRef, step: Callable[[Loaded], Awaitable[Step]]) -> None:
+        try:
+            await self._stepper.run(conversation, None, step)
+        except (_NothingToDo, LookElsewhere):
+            return

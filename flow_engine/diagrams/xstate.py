@@ -1,0 +1,121 @@
+"""A version as the configuration of an XState (v5) machine: JSON that `createMachine` takes.
+
+The machine has the states and the events of the engine's own chart (`statechart.py`). Its guards are
+named, with what they ask for, and read by the caller's implementations:
+
+    hasVariables  {required: [variable ids]}    every one of them has a value
+    channelIs     {channels: [channels]}        the contact's channel is one of them
+    and           {guards: [{type, params}]}    every one of them holds
+
+`and` is a name like the others since XState's own `and(...)` is a function, which JSON cannot carry:
+
+    const guards = {
+      hasVariables: ({ context }, { required }) => required.every((id) => context.variables[id] != null),
+      channelIs: ({ context }, { channels }) => channels.includes(context.channel),
+      and: (args, { guards: all }) => all.every(({ type, params }) => guards[type](args, params)),
+    };
+    setup({ guards }).createMachine({ ...machine, context: { variables: {}, channel: "phone" } });
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from flow_engine.diagrams.drawing import Box, Drawing, drawing_of
+from flow_engine.documents import FlowVersion
+from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
+from flow_engine.statechart import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES
+
+JsonObject = dict[str, object]
+
+MOST_REQUIRED = 5_000_000
+"""Characters of variable ids in all guards: a target's guard is repeated on every arrow that leads to it."""
+
+
+def xstate(version: FlowVersion) -> JsonObject:
+    """The machine's configuration, ready to be written as JSON.
+
+    Raises ReloadAndDecide `draft_incomplete` for a draft whose tasks do not hold together, what
+    `drawing_of` raises, and CorrectTheInput `diagram_too_large`.
+    """
+    drawing = drawing_of(version)
+    if drawing.first is None or drawing.gaps:
+        raise ReloadAndDecide(
+            "draft_incomplete",
+            f"this draft is not a machine yet: {'; '.join(drawing.gaps[:20])}",
+            accepted=("mermaid", "svg"),
+        )
+    _check_size(drawing)
+    states: JsonObject = {ACTIVE: _active(drawing, drawing.first)}
+    if drawing.pausing:
+        states[BETWEEN_CONTACTS] = {
+            "id": BETWEEN_CONTACTS,
+            "on": {"contact_resumed": f"{ACTIVE}.back", "conversation_closed": CLOSED},
+        }
+    states[CLOSED] = {"type": "final"}
+    return {"id": _key("version", version.id), "initial": ACTIVE, "states": states}
+
+
+def _check_size(drawing: Drawing) -> None:
+    sizes = {box.number: sum(map(len, box.required)) for box in drawing.boxes}
+    if sum(sizes[arrow.target.number] for arrow in drawing.arrows) > MOST_REQUIRED:
+        message = (
+            "the guards of this version are too large to be repeated on every transition: ask for mermaid"
+        )
+        raise CorrectTheInput("diagram_too_large", message, [Finding("", "diagram_too_large", message)])
+
+
+def _active(drawing: Drawing, first: Box) -> JsonObject:
+    transitions: dict[int, JsonObject] = {box.number: {} for box in drawing.boxes}
+    for arrow in drawing.arrows:
+        transitions[arrow.source.number][_key("enter", arrow.target.task_id)] = _entry(arrow.target)
+    tasks: JsonObject = {
+        _key("task", box.task_id): _task(box, transitions[box.number]) for box in drawing.boxes
+    }
+    back: JsonObject = {"type": "history", "history": "shallow", "target": _key("task", first.task_id)}
+    return {
+        "initial": _key("task", first.task_id),
+        "on": {"conversation_closed": CLOSED},
+        "states": {**tasks, "back": back},
+    }
+
+
+def _task(box: Box, transitions: JsonObject) -> JsonObject:
+    if box.pauses:
+        transitions["contact_ended"] = f"#{BETWEEN_CONTACTS}"
+    state: JsonObject = {
+        "description": box.name,
+        "meta": {"taskId": box.task_id, "type": box.type, "channels": box.channels},
+        "on": transitions,
+    }
+    if box.type is None or not SUB_STATES[box.type]:
+        return state
+    inner: dict[str, JsonObject] = {name: {} for name in SUB_STATES[box.type]}
+    for event, arcs in HUMAN_EVENTS[box.type].items():
+        for source, target in arcs:
+            inner[source][f"human_{event}"] = target
+    return {
+        **state,
+        "initial": SUB_STATES[box.type][0],
+        "states": {name: {"on": events} if events else {} for name, events in inner.items()},
+    }
+
+
+def _entry(target: Box) -> Mapping[str, object]:
+    guards: list[JsonObject] = []
+    if target.required:
+        guards.append({"type": "hasVariables", "params": {"required": list(target.required)}})
+    if target.channels is not None:
+        guards.append({"type": "channelIs", "params": {"channels": list(target.channels)}})
+    transition: JsonObject = {"target": _key("task", target.task_id)}
+    if len(guards) > 1:
+        transition["guard"] = {"type": "and", "params": {"guards": guards}}
+    elif guards:
+        transition["guard"] = guards[0]
+    return transition
+
+
+def _key(kind: str, name: str) -> str:
+    """XState reads `.`, `#` and `*` in keys and targets, and JavaScript reads `__proto__`."""
+    return f"{kind}:{quote(name, safe='').replace('.', '%2E')}"

@@ -1,0 +1,98 @@
+"""The JSON Schema of a flow version, made from the models, for editors and other tools.
+
+It gives a completed document the verdict that the models give it. What refers from one part of a document
+to another (`checks.py`), and the size of the whole, no JSON Schema can tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from flow_engine.documents.model import FlowVersion
+from flow_engine.documents.values import RequiredIf, ShapedBy, When, property_name
+
+SCHEMA_VERSION = "1.0.0"
+SCHEMA_ID = f"urn:flow-engine:schema:flow-version:{SCHEMA_VERSION}"
+
+_REQUIREMENT_MARK = re.compile(r"\s*\([A-Z]\d+(, [A-Z]\d+)*\)")
+
+
+def version_schema() -> dict[str, Any]:
+    """The schema of draft 2020-12. A fresh object at every call."""
+    schema = FlowVersion.model_json_schema(schema_generator=_Generator)
+    return {"$schema": _Generator.schema_dialect, "$id": SCHEMA_ID, **schema, "title": "Flow version"}
+
+
+class _Generator(GenerateJsonSchema):
+    """Adds the rules between properties as `if` and `then`, and leaves out what only Python readers need."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        fields = cast("type[BaseModel]", schema["cls"]).model_fields
+        properties = cast("dict[str, Any]", made.get("properties", {}))
+        for name, field in fields.items():
+            _check_default(properties[property_name(name)], field)
+        rules = [rule for name, field in fields.items() for rule in _rules(name, field, properties)]
+        if rules:
+            made["allOf"] = _joined(rules)
+        if "description" in made:
+            made["description"] = _first_paragraph(made["description"])
+        return made
+
+
+def _check_default(described: dict[str, Any], field: FieldInfo) -> None:
+    """None stands for a missing property in the models; in a document `null` is another value."""
+    may_be_null = any(option.get("type") == "null" for option in described.get("anyOf", ()))
+    if field.default is None and not may_be_null:
+        described.pop("default", None)
+    elif isinstance(field.default, BaseModel):
+        described["default"] = field.default.model_dump(mode="json", by_alias=True)
+
+
+def _rules(name: str, field: FieldInfo, properties: dict[str, Any]) -> list[tuple[When, dict[str, Any]]]:
+    rules: list[tuple[When, dict[str, Any]]] = []
+    key = property_name(name)
+    for mark in field.metadata:
+        if isinstance(mark, RequiredIf):
+            rules.append((mark.when, {"required": [key]}))
+        elif isinstance(mark, ShapedBy):
+            shapes = properties[key].get("anyOf") or [{"$ref": properties[key]["$ref"]}]
+            rules += [
+                (when, {"properties": {key: shape}})
+                for when, shape in zip(mark.conditions, shapes, strict=True)
+            ]
+            properties[key] = {} if mark.always is None else {"type": mark.always}
+    return rules
+
+
+def _joined(rules: list[tuple[When, dict[str, Any]]]) -> list[JsonSchemaValue]:
+    """One `if` for all that follows from the same condition."""
+    joined: dict[tuple[str, tuple[str | bool, ...]], dict[str, Any]] = {}
+    for when, then in rules:
+        merged = joined.setdefault((when.attribute, when.values), {})
+        merged["required"] = [*merged.get("required", ()), *then.get("required", ())]
+        merged["properties"] = {**merged.get("properties", {}), **then.get("properties", {})}
+    return [
+        {"if": _condition(*condition), "then": {name: part for name, part in then.items() if part}}
+        for condition, then in joined.items()
+    ]
+
+
+def _condition(attribute: str, values: tuple[str | bool, ...]) -> Mapping[str, Any]:
+    key = property_name(attribute)
+    is_one_of = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
+    return {"properties": {key: is_one_of}, "required": [key]}
+
+
+def _first_paragraph(docstring: str) -> str:
+    return _REQUIREMENT_MARK.sub("", " ".join(docstring.partition("\n\n")[0].split()))

@@ -1,0 +1,35 @@
+"""What may be wrong with a version although its schema and its references are sound (F9).
+
+Errors refuse a save, warnings are told with it. `codes.py` is the one table of codes, from which
+`docs/lint.md` is written; the rules are by theme in `rules/`, each a pure function.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from flow_engine.documents import FlowVersion, ReviewEnvironment
+from flow_engine.linting.codes import CODES, Code, Severity
+from flow_engine.linting.findings import LintFinding
+from flow_engine.linting.inspection import Inspection
+from flow_engine.linting.rules import RULES
+
+MAX_FINDINGS = 1000
+"""Findings of one version: a hostile document of a megabyte could otherwise cause a hundred thousand."""
+
+
+def lint(version: FlowVersion, environment: ReviewEnvironment) -> list[LintFinding]:
+    """Every finding about a version that `parse_version` accepted. Empty for a draft: it never runs (F8)."""
+    if version.draft:
+        return []
+    inspection = Inspection(version, environment)
+    found = (finding for rule in RULES for finding in rule(inspection))
+    findings = list(islice(found, MAX_FINDINGS))
+    if next(found, None) is not None:
+        findings.append(
+            LintFinding("", "more_findings", f"only the first {MAX_FINDINGS} findings are listed")
+        )
+    return findings
+
+
+__all__ = ["CODES", "MAX_FINDINGS", "Code", "LintFinding", "Severity", "lint"]

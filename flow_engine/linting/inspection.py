@@ -1,0 +1,154 @@
+"""A version with what several rules ask of it, each worked out once and only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from flow_engine.documents import BaseSttConfig, BaseTtsConfig, FlowVersion, ReviewEnvironment, Task, Variable
+from flow_engine.documents.wording import quoted
+from flow_engine.errors import pointer
+from flow_engine.linting.dataflow import Barriers, Exploration, explore_arrivals
+from flow_engine.linting.graph import explore, reversed_edges
+from flow_engine.templates import Template, compile_template
+
+
+def usable_values(variable: Variable) -> list[str | int | float]:
+    """The members of an enum that can be stored: a blank text is no value (F5)."""
+    return [value for value in variable.enum_values if not (isinstance(value, str) and not value.strip())]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTemplate:
+    pointer: str
+    source: str
+    template: Template
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Of a version that passed the checks; what names something unknown all the same is passed over."""
+
+    version: FlowVersion
+    environment: ReviewEnvironment
+
+    @cached_property
+    def tasks(self) -> Mapping[str, Task]:
+        return {task.id: task for task in self.version.tasks}
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The place of each task in the document, by id."""
+        return {task.id: number for number, task in enumerate(self.version.tasks)}
+
+    @cached_property
+    def variables(self) -> Mapping[str, Variable]:
+        return {variable.id: variable for variable in self.version.variables}
+
+    @cached_property
+    def connections(self) -> Mapping[str, tuple[str, ...]]:
+        """The other tasks that each task names, every one once: a task does not follow itself (F12)."""
+        return {
+            task.id: tuple(
+                target
+                for target in dict.fromkeys(task.connected_tasks)
+                if target != task.id and target in self.tasks
+            )
+            for task in self.version.tasks
+        }
+
+    @cached_property
+    def offered_by(self) -> Mapping[str, frozenset[str]]:
+        """The tasks from which each task can be asked for."""
+        return {task_id: frozenset(s) for task_id, s in reversed_edges(self.connections).items()}
+
+    @cached_property
+    def reachable(self) -> frozenset[str]:
+        """Tasks to which a chain of connections leads from the first one, whatever it requires."""
+        return frozenset(explore(self.version.first_task, self.connections)) & self.tasks.keys()
+
+    @cached_property
+    def ends(self) -> frozenset[str]:
+        """Tasks in which a conversation is meant to be over or in a person's hands: those that lead
+        nowhere, those with a human, and those that close a conversation which others leave open."""
+        return frozenset(
+            task.id
+            for task in self.version.tasks
+            if task.type != "AIO" or not self.connections[task.id] or self.closes(task)
+        )
+
+    def closes(self, task: Task) -> bool:
+        """Whether the task ends a conversation that otherwise outlives its contacts: a deliberate end."""
+        return self._keeps_conversations and not task.closure_config.multi_contact
+
+    @cached_property
+    def _keeps_conversations(self) -> bool:
+        return self.version.closure_config.multi_contact and any(
+            task.closure_config.multi_contact for task in self.version.tasks
+        )
+
+    @cached_property
+    def exploration(self) -> Exploration:
+        required = {
+            task.id: [variable for _, variable in self.requirements(task)] for task in self.version.tasks
+        }
+        barriers = Barriers(
+            with_tools={task_id for task_id in self.tasks if self.selects_tools(task_id)},
+            needing_tools={t for t, needed in required.items() if any(v.type == "custom" for v in needed)},
+            impossible={t for t, needed in required.items() if any(map(self.never_stored, needed))},
+        )
+        return explore_arrivals(self.version.first_task, self.connections, barriers)
+
+    def requirements(self, task: Task) -> list[tuple[int, Variable]]:
+        """What must have a value when the task is entered, with the number of the parameter."""
+        return [
+            (index, variable)
+            for index, parameter in enumerate(task.transition_parameters)
+            if parameter.required and (variable := self.variables.get(parameter.variable_id)) is not None
+        ]
+
+    def never_stored(self, variable: Variable) -> bool:
+        return variable.type == "enum" and not usable_values(variable)
+
+    def selects_tools(self, task_id: str) -> bool:
+        return any(selection.selected_tools for selection in self.tasks[task_id].mcp_tool_selection)
+
+    def name(self, task_id: str) -> str:
+        """The task's name as messages write it."""
+        return quoted(self.tasks[task_id].effective_name)
+
+    def connection_pointer(self, source: str, target: str) -> str:
+        position = self.tasks[source].connected_tasks.index(target)
+        return pointer("tasks", self.numbers[source], "connectedTasks", position)
+
+    @cached_property
+    def templates(self) -> tuple[PlacedTemplate, ...]:
+        """Everything that is rendered, with its place: prompts, descriptions, providers, voices."""
+        return tuple(
+            PlacedTemplate(place, source, compile_template(source, lenient=True))
+            for place, source in self._sources()
+        )
+
+    def _sources(self) -> Iterator[tuple[str, str]]:
+        yield "/globalPrompt", self.version.global_prompt
+        for number, task in enumerate(self.version.tasks):
+            yield pointer("tasks", number, "prompt"), task.prompt
+            yield pointer("tasks", number, "description"), task.description
+        for place, config in self._speech():
+            if "{{" in config.provider:  # without a tag these are passed on as they are
+                yield f"{place}/provider", config.provider
+            if isinstance(config, BaseTtsConfig) and "{{" in config.voice:
+                yield f"{place}/voice", config.voice
+
+    def _speech(self) -> Iterator[tuple[str, BaseSttConfig | BaseTtsConfig]]:
+        audio = self.version.media_config.audio
+        for kind, config in (("stt", audio.stt), ("tts", audio.tts)):
+            if config is None:
+                continue
+            place = pointer("mediaConfig", "audio", kind)
+            yield f"{place}/default", config.default
+            yield f"{place}/fallback", config.fallback
+            for number, entry in enumerate(config.language_custom_config or ()):
+                if entry.config is not None:
+                    yield f"{place}/languageCustomConfig/{number}/config", entry.config

@@ -1,0 +1,168 @@
+"""Rules about MCP servers, their tools, and what is given to them.
+
+What types a tool's parameters have is not in the document. What can be told is whether the places that
+call the same tool agree with one another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flow_engine.documents import McpToolParameter, Variable
+from flow_engine.documents.wording import listed, quoted
+from flow_engine.errors import pointer
+from flow_engine.linting.findings import Findings, LintFinding, Rule
+from flow_engine.linting.inspection import Inspection, usable_values
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+_KINDS = {
+    "string": "text",
+    "enum": "text",
+    "date": "text",
+    "number": "a number",
+    "boolean": "true or false",
+    "phone": "an object with the number",
+    "custom": "whatever a tool has stored",
+}
+"""What a variable of each type hands to a tool (F5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    pointer: str
+    task_id: str
+    parameter: McpToolParameter
+    variable: Variable | None
+
+
+def agreement(inspection: Inspection) -> Findings:
+    """The same parameter of the same tool should get the same kind of value everywhere."""
+    by_parameter: dict[tuple[str, str, str], list[_Assignment]] = {}
+    for key, assignment in _assignments(inspection):
+        by_parameter.setdefault(key, []).append(assignment)
+    for (_, tool, name), assignments in by_parameter.items():
+        from_variables = [a for a in assignments if a.variable is not None]
+        if not from_variables:
+            continue
+        what = f"parameter {quoted(name)} of {quoted(tool)}"
+        for assignment in assignments:
+            if assignment.variable is None:
+                yield from _against_fixed(inspection, what, assignment, from_variables)
+            else:
+                yield from _against_variable(inspection, what, assignment, from_variables[0])
+
+
+def _against_variable(inspection: Inspection, what: str, given: _Assignment, first: _Assignment) -> Findings:
+    if given.variable is None or first.variable is None:
+        return
+    kind, wanted = _kind(given.variable), _kind(first.variable)
+    if kind != wanted:
+        yield LintFinding(
+            given.pointer,
+            "parameter_type_mismatch",
+            f"{what} gets {kind} from {quoted(given.variable.name)} ({given.variable.type}), but {wanted} "
+            f"from {quoted(first.variable.name)} ({first.variable.type}) in {inspection.name(first.task_id)}",
+        )
+
+
+def _against_fixed(
+    inspection: Inspection, what: str, given: _Assignment, from_variables: list[_Assignment]
+) -> Findings:
+    value = given.parameter.assignment_value
+    for other in from_variables:
+        variable = other.variable
+        if variable is None:
+            continue
+        elsewhere = f"in {inspection.name(other.task_id)} it comes from {quoted(variable.name)}"
+        if variable.type == "enum" and usable_values(variable):
+            if not any(_same(value, member) for member in usable_values(variable)):
+                yield LintFinding(
+                    given.pointer,
+                    "fixed_value_not_in_enum",
+                    f"{what} is fixed to {quoted(value)}, but {elsewhere}, an enum of "
+                    f"{listed(map(str, usable_values(variable)))}",
+                )
+                return
+        elif not _fits(value, variable):
+            yield LintFinding(
+                given.pointer,
+                "parameter_type_mismatch",
+                f"{what} is fixed to the text {quoted(value)}, but {elsewhere} ({variable.type}), "
+                f"which is {_kind(variable)}",
+            )
+            return
+
+
+def _kind(variable: Variable) -> str:
+    if variable.type == "enum" and variable.enum_values:
+        numbers = [not isinstance(value, str) for value in variable.enum_values]
+        if all(numbers):
+            return "a number"
+    return _KINDS[variable.type]
+
+
+def _fits(value: str, variable: Variable) -> bool:
+    """Fixed values are texts; one that spells a number or a boolean passes for it."""
+    match variable.type:
+        case "number":
+            return _NUMBER.fullmatch(value.strip()) is not None
+        case "boolean":
+            return value.strip().lower() in ("true", "false")
+        case "date":
+            return any(character.isdigit() for character in value)
+        case _:
+            return True
+
+
+def _same(value: str, member: str | int | float) -> bool:
+    if isinstance(member, str):
+        return value == member
+    return _NUMBER.fullmatch(value.strip()) is not None and float(value) == member
+
+
+def _assignments(inspection: Inspection) -> Iterator[tuple[tuple[str, str, str], _Assignment]]:
+    for number, task in enumerate(inspection.version.tasks):
+        for s, selection in enumerate(task.mcp_tool_selection):
+            for t, tool in enumerate(selection.selected_tools):
+                for p, parameter in enumerate(tool.tool_parameters):
+                    if parameter.assignment_strategy == "prompt":
+                        continue
+                    place = pointer("tasks", number, "mcpToolSelection", s, "selectedTools", t)
+                    variable = (
+                        inspection.variables.get(parameter.assignment_value)
+                        if parameter.assignment_strategy == "variable"
+                        else None
+                    )
+                    key = (selection.mcp_server_name, tool.tool_name, parameter.parameter_name)
+                    where = f"{place}/toolParameters/{p}/assignmentValue"
+                    yield key, _Assignment(where, task.id, parameter, variable)
+
+
+def unused_servers_and_tools(inspection: Inspection) -> Findings:
+    selected = {
+        (selection.mcp_server_name, tool.tool_name)
+        for task in inspection.version.tasks
+        for selection in task.mcp_tool_selection
+        for tool in selection.selected_tools
+    }
+    used_servers = {server for server, _ in selected}
+    for number, server in enumerate(inspection.version.mcp_servers):
+        if server.name not in used_servers:
+            yield LintFinding(
+                pointer("mcpServers", number),
+                "unused_mcp_server",
+                f"no task selects a tool of MCP server {quoted(server.name)}",
+            )
+            continue
+        for index, tool in enumerate(server.included_tools):
+            if tool.tool_name is not None and (server.name, tool.tool_name) not in selected:
+                yield LintFinding(
+                    pointer("mcpServers", number, "includedTools", index),
+                    "unused_mcp_tool",
+                    f"no task selects tool {quoted(tool.tool_name)} of MCP server {quoted(server.name)}",
+                )
+
+
+RULES: tuple[Rule, ...] = (agreement, unused_servers_and_tools)

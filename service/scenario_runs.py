@@ -1,0 +1,202 @@
+"""Runs files of scenarios on the embedded memory: where the scenarios' stores are named and opened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import cast
+
+import orjson
+
+from flow_engine.documents import DocumentLimits, parse_json
+from flow_engine.errors import CorrectTheInput, FlowEngineError
+from flow_engine.ports import ConversationRef
+from flow_engine.submissions import Submissions
+from flow_testing.bench import AUTHOR, START, Bench, InstalledFlow, Stores
+from flow_testing.coverage import measure
+from flow_testing.format import Suite, parse_scenarios
+from flow_testing.references import unknown_names
+from flow_testing.report import FileReport, FlowReport, Minimum, RunReport, ScenarioReport
+from flow_testing.running import Played, play_all
+from flow_testing.yaml_text import MAX_BYTES, FileRejected, Mistake
+from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
+from memory.connection import embedded
+from memory.keys import ConversationKeys
+from system_prompts.loader import load_system_prompts
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """`flow` stands in for the files' own. `name_part`: only scenarios with it in their names."""
+
+    flow: Path | None = None
+    name_part: str = ""
+    minimum: Minimum = field(default_factory=Minimum)
+    limits: DocumentLimits = field(default_factory=DocumentLimits)
+
+    def chosen(self, name: str) -> bool:
+        return self.name_part.casefold() in name.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A flow that some file has asked for, and what was played on it."""
+
+    shown: str
+    installed: InstalledFlow
+    played: list[Played] = field(default_factory=list[Played])
+
+
+class _FlowRefused(Exception):
+    """The flow's document cannot be run. `messages` are all reasons."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        super().__init__(*messages)
+        self.messages = tuple(messages)
+
+
+def run_files(
+    files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float] = perf_counter
+) -> RunReport:
+    """Every file is run, whatever is wrong with the others."""
+    return asyncio.run(_run(files, options, stopwatch))
+
+
+async def _run(files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float]) -> RunReport:
+    async with _open_run(options, stopwatch) as run:
+        reports = [await run.file(path) for path in files]
+        return RunReport(tuple(reports), run.flow_reports(), options.minimum)
+
+
+@asynccontextmanager
+async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> AsyncGenerator[_Run]:
+    prompts = load_system_prompts()
+    database, memory = SqliteDatabase(MEMORY), embedded()
+
+    async def forget(conversation: ConversationRef) -> None:
+        await memory.client.delete(*ConversationKeys.of(conversation).state)
+
+    stores = Stores(
+        memory=memory.conversations,
+        forget=forget,
+        definitions=memory.definitions,
+        flows=SqliteFlowStore(database),
+        versions=SqliteVersionStore(database),
+    )
+    await database.open()
+    try:
+        submissions = Submissions(prompts, options.limits, lambda: "version")
+        yield _Run(Bench(stores, prompts), submissions, options, stopwatch)
+    finally:
+        await database.close()
+        await memory.close()
+
+
+class _Run:
+    def __init__(
+        self, bench: Bench, submissions: Submissions, options: RunOptions, stopwatch: Callable[[], float]
+    ) -> None:
+        self._bench = bench
+        self._submissions = submissions
+        self._options = options
+        self._stopwatch = stopwatch
+        self._flows: dict[Path, _Known] = {}
+
+    async def file(self, path: Path) -> FileReport:
+        file, shown = os.fspath(path), ""
+        try:
+            suite = parse_scenarios(_read(path, MAX_BYTES))
+            document = self._document_of(path, suite)
+            shown = _shown(document)
+            known = await self._flow(document, shown, suite)
+            unknown = unknown_names(suite, known.installed.flow)
+            if unknown:
+                raise FileRejected(unknown)
+        except FileRejected as rejected:
+            return FileReport(file, shown, mistakes=rejected.mistakes)
+        except OSError as error:
+            mistake = Mistake(1, "", "unreadable", error.strerror or "the file cannot be read")
+            return FileReport(file, shown, mistakes=(mistake,))
+        played = await play_all(suite, known.installed, self._stopwatch, self._options.chosen)
+        known.played.extend(scenario for _, scenario in played)
+        scenarios = (ScenarioReport.of(suite, number, scenario) for number, scenario in played)
+        return FileReport(file, shown, scenarios=tuple(scenarios))
+
+    def flow_reports(self) -> tuple[FlowReport, ...]:
+        return tuple(
+            FlowReport(
+                known.shown, known.installed.flow.version_id, measure(known.installed.flow, known.played)
+            )
+            for known in self._flows.values()
+            if known.played
+        )
+
+    def _document_of(self, path: Path, suite: Suite) -> Path:
+        if self._options.flow is not None:
+            return self._options.flow.resolve()
+        if suite.file.flow is None:
+            message = "'flow' is missing: the path of a version document, or give --flow"
+            raise FileRejected([Mistake(1, "/flow", "missing", message)])
+        return (path.parent / suite.file.flow).resolve()
+
+    async def _flow(self, document: Path, shown: str, suite: Suite) -> _Known:
+        """Installed once a run, whichever files ask for it."""
+        if document not in self._flows:
+            try:
+                installed = await self._install(document)
+            except _FlowRefused as refused:
+                line = suite.root.line_of(("flow",))
+                raise FileRejected(
+                    [Mistake(line, "/flow", "flow_unusable", f"{shown}{told}") for told in refused.messages]
+                ) from None
+            self._flows[document] = _Known(shown, installed)
+        return self._flows[document]
+
+    async def _install(self, document: Path) -> InstalledFlow:
+        limits = self._options.limits
+        place = ""
+        try:
+            text = _read(document, 2 * limits.max_bytes)  # a sample's wrapping and white space come on top
+            version, flow_id, place = _unwrapped(parse_json(text, limits))
+            submission = self._submissions.check(
+                orjson.dumps(version), flow_id=flow_id, created_by=AUTHOR, now=START
+            )
+            return await self._bench.install(submission, flow_id)
+        except OSError as error:
+            raise _FlowRefused([f": {error.strerror or 'it cannot be read'}"]) from None
+        except CorrectTheInput as refused:
+            told = [f":{place}{f.pointer}: {f.code} {f.message}" for f in refused.findings]
+            raise _FlowRefused(told or [f": {refused.detail}"]) from None
+        except FlowEngineError as refused:
+            raise _FlowRefused([f": {refused.detail}"]) from None
+
+
+def _shown(document: Path) -> str:
+    """The path from here, which is shorter to read."""
+    return os.path.relpath(document)
+
+
+def _read(path: Path, at_most: int) -> bytes:
+    """One byte more than `at_most` at most: whoever parses it refuses what is longer."""
+    with path.open("rb") as file:
+        return file.read(at_most + 1)
+
+
+def _unwrapped(raw: object) -> tuple[object, str, str]:
+    """A version, its flow's id, and where it stands in its file."""
+    outer = _object(raw)
+    # A version is closed and has no property of this name: it cannot be mistaken for the wrapping.
+    wrapped = isinstance(outer.get("version"), dict)
+    version = _object(outer["version"]) if wrapped else outer
+    flow_id = version.get("conversationalFlowId", _object(outer.get("flow")).get("_id"))
+    place = "/version" if wrapped else ""
+    return version if isinstance(raw, dict) else raw, flow_id if isinstance(flow_id, str) else "flow", place
+
+
+def _object(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
