@@ -23,7 +23,7 @@ from flow_engine.replies import (
 )
 from flow_engine.runner import NewContact
 
-LONGEST_WAIT_MS = 30_000
+LONGEST_WAIT_MS = 10_000
 
 _NEW_CONTACT = TypeAdapter(HandleNewContact)
 _CHANGE_TASK = TypeAdapter(ChangeTask)

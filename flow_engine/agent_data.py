@@ -69,6 +69,7 @@ def compose_prompt(runner: ConversationalFlowRunner, memory_format: MemoryFormat
             previous_contacts=runner.previous_contacts,
             tenant=runner.tenant,
             now=runner.now,
+            attempts={} if runner.new_memory else loaded.mining.attempts,
             memory_format=memory_format or runner.platform.memory_format,
         )
     )

@@ -96,7 +96,10 @@ class Dialogue:
             parts=PromptParts(prefix=prompt.prefix, volatile=prompt.volatile),
             memoryFresh=fresh,
         )
-        parts = (reply["revision"], reply["memoryRevision"], reply["prefixHash"], int(fresh), memory_format)
+        parts = (
+            *(reply["revision"], reply["memoryRevision"], loaded.mining_revision),
+            *(reply["prefixHash"], int(fresh), memory_format),
+        )
         tag = '"' + "-".join(str(part) for part in parts) + '"'
         return PromptView(reply, tag)
 

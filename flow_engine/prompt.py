@@ -2,7 +2,8 @@
 
     prefix    system pieces · global prompt · task prompt · reachable tasks · checkpoints · channel ·
               transfer notice · previous contacts
-    volatile  contact data · state of the human part · now · age of the memory · memory
+    volatile  contact data · state of the human part · now · what was asked in vain · age of the memory ·
+              memory
 
 The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
 stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed.
@@ -23,6 +24,8 @@ from flow_engine.rules import channel_available
 from flow_engine.session import Session
 from flow_engine.tables import memory_rows, render_markdown, render_toon, value_text
 from flow_engine.values import JsonValue
+
+ATTEMPTS_SHOWN_FROM = 2
 
 MemoryFormat = Literal["markdown", "toon"]
 Pieces = Mapping[str, str]
@@ -52,6 +55,7 @@ class PromptInput:
     tenant: Mapping[str, object]
     now: datetime
     memory_format: MemoryFormat
+    attempts: Mapping[str, int]
 
 
 def compose(given: PromptInput) -> Prompt:
@@ -124,6 +128,7 @@ def _volatile_sections(given: PromptInput) -> Iterator[str]:
     yield _section(pieces["heading_contact"], _contact_lines(given))
     yield _human_state(given)
     yield _section(pieces["heading_now"], [_now_line(given)])
+    yield _section(pieces["attempts_heading"], _attempt_lines(given))
     yield f"{pieces['heading_memory']}\n{_memory_age(given)}\n\n{_memory_table(given)}"
 
 
@@ -141,6 +146,14 @@ def _human_state(given: PromptInput) -> str:
     status = given.flow.chart.status(given.session.position)
     names = {"ai": "human_supervising", "human": "human_in_control"}
     return "" if status is None else given.pieces[names.get(status, f"human_{status}")]
+
+
+def _attempt_lines(given: PromptInput) -> Iterator[str]:
+    for var_id, count in given.attempts.items():
+        missing = var_id not in given.memory or not given.memory[var_id].has_value
+        if count >= ATTEMPTS_SHOWN_FROM and missing:
+            name = given.flow.variables.name_of(var_id)
+            yield given.pieces["attempt"].format(name=name, n=count)
 
 
 def _now_line(given: PromptInput) -> str:

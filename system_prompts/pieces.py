@@ -46,6 +46,15 @@ _WITHOUT_PLACEHOLDERS = (
     "memory_never",
     "memory_empty",
     "summary_nothing",
+    "mining_instructions",
+    "mining_checkpoints",
+    "speaker_user",
+    "speaker_bot",
+    "speaker_agent",
+    "conclusion_instructions",
+    "conclusion_reasons",
+    "conclusion_results",
+    "attempts_heading",
 )
 
 PIECES: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -70,6 +79,10 @@ PIECES: Mapping[str, frozenset[str]] = MappingProxyType(
         "summary_said": frozenset({"text"}),
         "summary_known": frozenset({"variables"}),
         "summary_end": frozenset({"reason"}),
+        "mining_variable": frozenset({"name", "type", "prompt"}),
+        "mining_now": frozenset({"now"}),
+        "summary_instructions": frozenset({"tasks"}),
+        "attempt": frozenset({"name", "n"}),
     }
 )
 """Piece name → the placeholders that its text holds, all of them and no others."""

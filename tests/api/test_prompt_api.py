@@ -97,7 +97,7 @@ async def test_the_setting_chooses_the_form_where_nothing_is_asked() -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        *("wait_ms=-1", "wait_ms=30001", "wait_ms=1.5", "wait_ms=abc", "wait_ms=", "wait_ms=+5", "wait_ms=٣"),
+        *("wait_ms=-1", "wait_ms=10001", "wait_ms=1.5", "wait_ms=abc", "wait_ms=", "wait_ms=+5", "wait_ms=٣"),
         *("wait_ms=0000000000000000000099999", "wait_ms=" + "9" * 5000, "format=xml", "format="),
     ],
     ids=lambda query: query[:20],
@@ -110,7 +110,7 @@ async def test_a_query_that_cannot_be_taken_is_422(query: str) -> None:
         assert (reply.status_code, reply.json()["code"]) == (422, f"{name}_invalid")  # F31
 
 
-@pytest.mark.parametrize("wait", ["0", "1", "30000", "007"])
+@pytest.mark.parametrize("wait", ["0", "1", "10000", "007"])
 async def test_without_an_extraction_in_flight_nobody_waits(wait: str) -> None:
     async with open_scene(clinic()) as scene:
         await scene.started()
