@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import orjson
@@ -16,7 +17,7 @@ from flow_engine.catalog import FlowCatalog
 from flow_engine.errors import CorrectTheInput
 from flow_engine.kept_replies import IdempotencyRequest, Reply
 from flow_engine.ports import Clock, FlowRecord
-from flow_engine.submissions import Submissions
+from flow_engine.submissions import Submission, Submissions
 from flow_engine.values import utc_text
 
 CHANNELS = ("phone", "whatsapp", "sms", "mail", "chat")
@@ -128,9 +129,7 @@ class DesignerRoutes:
 
     async def save_version(self, call: Call) -> Response:
         flow_id = call.path("flow_id")
-        submission = self._submissions.check(
-            call.body, flow_id=flow_id, created_by=call.principal.name, now=self._clock.now()
-        )
+        submission = await self._checked(call, flow_id)
         saved = VersionSaved(
             versionId=submission.entry.version_id, warnings=findings_reply(submission.warnings)
         )
@@ -146,12 +145,20 @@ class DesignerRoutes:
         )
         return _sent(reply)
 
+    async def _checked(self, call: Call, flow_id: str) -> Submission:
+        """In a thread: a large document takes a second to check, and conversations go on meanwhile."""
+        return await asyncio.to_thread(
+            self._submissions.check,
+            call.body,
+            flow_id=flow_id,
+            created_by=call.principal.name,
+            now=self._clock.now(),
+        )
+
     async def validate_version(self, call: Call) -> Response:
         flow = await self._catalog.get_flow(call.tenant_id, call.path("flow_id"))
         try:
-            submission = self._submissions.check(
-                call.body, flow_id=flow.flow_id, created_by=call.principal.name, now=self._clock.now()
-            )
+            submission = await self._checked(call, flow.flow_id)
         except CorrectTheInput as refused:
             if refused.code != "document_invalid":
                 raise

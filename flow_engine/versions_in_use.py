@@ -60,7 +60,7 @@ class VersionsInUse:
         known = self._startable.get((tenant_id, version_id))
         if known is None:
             known = await self._fetch(tenant_id, version_id)
-            _keep(self._startable, (tenant_id, version_id), known, self._capacity)
+        _keep(self._startable, (tenant_id, version_id), known, self._capacity)
         return known
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
