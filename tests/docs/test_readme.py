@@ -1,56 +1,34 @@
-"""The README's walkthrough, run as it is written against a service started with its own command."""
+"""The pages that a newcomer follows, run as they are written against a service of its own."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.docs.walkthrough import assert_shows, follow
 from tests.service_process import ROOT, running_service
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(sh|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[str]:
-    with running_service(tmp_path) as base:
+    with running_service(tmp_path / "data") as base:
         yield base
 
 
-def test_the_walkthrough_answers_what_the_readme_shows(service: str) -> None:  # F28-F34, F42
-    blocks = BLOCK.findall(README)
-    reply: Any = None
-    ran = compared = 0
-    for kind, text in blocks:
-        if kind == "sh" and text.startswith("curl "):
-            command = text.replace("http://127.0.0.1:8080", service)
-            done = subprocess.run(["bash", "-c", command], capture_output=True, check=True, timeout=30)
-            reply = json.loads(done.stdout)
-            ran += 1
-        elif kind == "json":
-            assert_shows(json.loads(text), reply, "")
-            compared += 1
-    assert ran >= 13
-    assert compared >= 12
+def test_the_walkthrough_answers_what_the_readme_shows(service: str, tmp_path: Path) -> None:  # F28-F34, F42
+    ran, compared = follow(README, service, tmp_path)
+    assert (ran, compared) >= (13, 12)
 
 
-def assert_shows(shown: Any, actual: Any, where: str) -> None:
-    """Everything shown is there; a text may leave out what `…` stands for."""
-    if isinstance(shown, dict):
-        for key, value in shown.items():
-            assert key in actual, f"{where}/{key} is not in the reply: {actual}"
-            assert_shows(value, actual[key], f"{where}/{key}")
-    elif isinstance(shown, str) and "…" in shown:
-        pattern = ".*".join(map(re.escape, shown.split("…")))
-        assert re.fullmatch(pattern, actual, re.DOTALL), f"{where}: {actual!r} does not show {shown!r}"
-    else:
-        assert shown == actual, where
+def test_the_tutorial_goes_as_it_says(service: str, tmp_path: Path) -> None:  # F6, F9, F27
+    ran, compared = follow(TUTORIAL, service, tmp_path)
+    assert (ran, compared) >= (10, 10)
 
 
 def test_the_comparison_notices_a_difference() -> None:
@@ -58,9 +36,16 @@ def test_the_comparison_notices_a_difference() -> None:
         assert_shows({"a": {"b": "x…"}}, {"a": {"b": "yx"}}, "")
 
 
-def test_commands_named_in_the_readme_exist() -> None:
+def test_a_page_that_shows_something_else_is_noticed(service: str, tmp_path: Path) -> None:
+    page = '```sh\ncurl -s http://127.0.0.1:8080/health/live\n```\n```json\n{"status": "no"}\n```\n'
+    with pytest.raises(AssertionError):
+        follow(page, service, tmp_path)
+
+
+def test_commands_and_links_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"make ([a-z]+)", README):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for link in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / link).exists(), link
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), (page.name, link)
