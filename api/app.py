@@ -20,6 +20,7 @@ from api.auth import ANYONE, Authenticator, require
 from api.calls import Call, Endpoint
 from api.designers import DesignerRoutes
 from api.diagrams import DiagramRoutes
+from api.dispatch import Dispatch, DispatchingApi
 from api.helpers import HelperRoutes
 from api.memory_routes import MemoryRoutes
 from api.metrics import Metrics
@@ -83,14 +84,21 @@ def create_app(
     """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document."""
     register_url_convertor("id", _AnyId())
 
-    app = FastAPI(
-        title="Flow Engine", version=version, docs_url="/docs", redoc_url=None, redirect_slashes=False
+    dispatch = Dispatch(_bug)
+    app = DispatchingApi(
+        dispatch,
+        title="Flow Engine",
+        version=version,
+        docs_url="/docs",
+        redoc_url=None,
+        redirect_slashes=False,
     )
     endpoints = routes.endpoints()
     gateway = _Gateway(authenticator, metrics)
     for endpoint in endpoints:
         handle = gateway.guarded(endpoint)
         prefix = prefix_of(endpoint, PREFIX)
+        dispatch.add(endpoint, handle, (prefix, ""))
         # Plain routes: a typed body is parsed by the endpoint itself, in one pass over its bytes.
         app.router.routes.append(Route(prefix + endpoint.path, handle, methods=[endpoint.method]))
         if prefix:  # the bare paths answer too

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from contextlib import AsyncExitStack
+from typing import Any
 
+import structlog
 import typer
 import uvicorn
 import uvloop
 
+from jobs.worker import Worker
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service
+
+log: Any = structlog.get_logger("flow_engine.service")
 
 
 def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
@@ -24,7 +31,11 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
 
 async def _serve(settings: Settings, host: str, port: int) -> None:
     service = build_service(settings, host=host, port=port)
-    async with service.opened():
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(service.opened())
+        if settings.works_in_serve:
+            taking = await stack.enter_async_context(Worker(service.jobs).running())
+            taking.add_done_callback(_report)
         # Fewer and later collections: what lives now stays, and requests make few cycles.
         gc.collect()
         gc.freeze()
@@ -36,7 +47,14 @@ async def _serve(settings: Settings, host: str, port: int) -> None:
             http="httptools",
             lifespan="off",
             access_log=False,
+            proxy_headers=False,  # nothing here depends on who forwarded a request
             log_config=None,
         )
         typer.echo(f"Flow Engine on http://{host}:{port} (API reference: /docs). Ctrl-C stops it.", err=True)
         await uvicorn.Server(config).serve()
+
+
+def _report(taking: asyncio.Task[None]) -> None:
+    """Requests are answered all the same; what they leave to do is kept, for the next start."""
+    if not taking.cancelled():
+        log.critical("background_work_stopped", exc_info=taking.exception())

@@ -194,11 +194,11 @@ class TestChanging:
     @pytest.mark.parametrize(
         ("ids", "status", "code"),
         [
-            ({"contactId": "call-9"}, 404, "contact_unknown"),
+            ({"contactId": "call-9"}, 409, "contact_not_active"),
             ({"conversationId": "conv-9"}, 404, "conversation_unknown"),
         ],
     )
-    async def test_what_is_unknown_is_404(self, ids: JsonObject, status: int, code: str) -> None:
+    async def test_what_is_unknown_is_refused(self, ids: JsonObject, status: int, code: str) -> None:
         async with open_scene(clinic()) as scene:
             await scene.started()
             reply = await scene.change("operator", **ids)
