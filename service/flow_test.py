@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.text import Text
 
-from flow_testing.report import (
-    FAILED,
-    PASSED,
-    Minimum,
-    RunReport,
-    as_json,
-    as_junit,
-    lines,
-    mistake_lines,
-)
 from service.settings import Settings
 
-ALL_PASSED, SOME_FAILED, UNREADABLE = 0, 1, 2
-
-_COLOURS = {PASSED: "green", FAILED: "bold red"}
+UNREADABLE = 2
 
 FILES = Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files of scenarios.")]
 FLOW = Annotated[
@@ -63,38 +48,9 @@ def play(
         limits = Settings().document_limits
     except ValidationError as error:
         names = ", ".join(f"FLOW_ENGINE_{'_'.join(map(str, e['loc'])).upper()}" for e in error.errors())
-        raise _unreadable(f"wrong settings: {names}") from None
-    # Only this command needs stores; loading them would make every other one start slowly.
-    runs = import_module("service.scenario_runs")
-    options = runs.RunOptions(flow, name_part, Minimum(min_tasks, min_transitions), limits)
-    report: RunReport = runs.run_files(files, options)
-    if json:
-        typer.echo(as_json(report))
-    else:
-        _print(lines(report), Console(highlight=False, soft_wrap=True))
-        _print(mistake_lines(report), Console(stderr=True, highlight=False, soft_wrap=True))
-    if junit is not None:
-        try:
-            junit.write_bytes(as_junit(report))
-        except OSError as error:
-            raise _unreadable(f"{junit}: {error.strerror}") from None
-    if not report.scenarios and not report.unreadable:
-        raise _unreadable(f"no scenario has {name_part!r} in its name")
-    raise typer.Exit(_exit_code(report))
-
-
-def _exit_code(report: RunReport) -> int:
-    if report.unreadable:
-        return UNREADABLE
-    return SOME_FAILED if report.failed or report.shortfalls else ALL_PASSED
-
-
-def _print(every: Iterable[str], console: Console) -> None:
-    for line in every:
-        mark, rest = line[: len(line) - len(line.lstrip()) + 1], line.lstrip()[1:]
-        console.print(Text.assemble((mark, _COLOURS.get(mark.strip(), "")), rest))
-
-
-def _unreadable(reason: str) -> typer.Exit:
-    typer.echo(reason, err=True)
-    return typer.Exit(UNREADABLE)
+        typer.echo(f"wrong settings: {names}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    # Only this command needs charts and stores; loading them would make every other one start slowly.
+    scenarios = import_module("service.scenario_output")
+    options = scenarios.options(flow, name_part, min_tasks, min_transitions, limits)
+    raise typer.Exit(scenarios.play_and_tell(files, options, json=json, junit=junit))

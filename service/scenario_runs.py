@@ -19,7 +19,7 @@ from flow_engine.ports import ConversationRef
 from flow_engine.submissions import Submissions
 from flow_testing.bench import AUTHOR, START, Bench, InstalledFlow, Stores
 from flow_testing.coverage import measure
-from flow_testing.format import Suite, parse_scenarios
+from flow_testing.parsing import Suite, parse_scenarios
 from flow_testing.references import unknown_names
 from flow_testing.report import FileReport, FlowReport, Minimum, RunReport, ScenarioReport
 from flow_testing.running import Played, play_all

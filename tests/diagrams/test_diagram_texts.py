@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -53,10 +54,7 @@ def texts(svg: ElementTree.Element) -> str:
     return " ".join(text.text or "" for text in svg.iter(f"{SVG}text"))
 
 
-needs_dot = pytest.mark.skipif(
-    subprocess.run(["sh", "-c", "command -v dot"], capture_output=True, check=False).returncode != 0,
-    reason="Graphviz is not on this machine",
-)
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not on this machine")
 
 
 class TestMermaid:

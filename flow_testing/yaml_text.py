@@ -1,0 +1,224 @@
+"""YAML as files of scenarios use it: text that nobody vouches for, read into JSON values with their lines.
+
+Narrower than YAML, so that a value is what it looks like and a small file stays small:
+
+1. One document, without tags, at most `MAX_BYTES` long and `MAX_DEPTH` levels deep.
+2. An unquoted scalar is null (also `~` or nothing), true, false, or a number as JSON writes it. All
+   else is text: `no`, `12:30`, `2026-03-01`, `007` and `+39 06` keep every character.
+3. Keys are text, and none is given twice. `<<` is a key like any other.
+4. An alias repeats what its anchor holds and weighs as much again; a document weighs its nodes and its
+   characters, at most `MAX_WEIGHT`, so that aliases of aliases end early.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import yaml
+
+from flow_engine.errors import pointer
+from flow_engine.values import JsonValue, ValueRejected, check_json
+
+MAX_BYTES = 512 * 1024
+MAX_DEPTH = 64
+MAX_WEIGHT = 2_000_000
+
+_MAX_NUMBER_CHARS = 400
+_CONSTANTS: Mapping[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is not in every build of PyYAML
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing wrong in a file of scenarios. `line` counts from 1; `pointer` is an RFC 6901 pointer."""
+
+    line: int
+    pointer: str
+    code: str
+    message: str
+
+
+class FileRejected(Exception):
+    """The file cannot be used. `mistakes` are all that were found, by line."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        super().__init__(f"{len(mistakes)} mistake(s)")
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value with the line where it starts; what stands under a key starts with the key."""
+
+    value: JsonValue
+    line: int
+    weight: int = 1
+    children: Mapping[str | int, Node] = field(default_factory=dict[str | int, "Node"])
+
+    def line_of(self, path: Path) -> int:
+        """The line of what `path` leads to, or of the last part of the way that is there."""
+        node = self
+        for part in path:
+            if part not in node.children:
+                break
+            node = node.children[part]
+        return node.line
+
+
+def read_yaml(text: bytes) -> tuple[Node, list[Mistake]]:
+    """The document, and what is wrong inside of it though it could be read on.
+
+    Raises FileRejected when it could not be read to its end.
+    """
+    if len(text) > MAX_BYTES:
+        raise _rejected(1, "too_large", f"the file has {len(text)} bytes, at most {MAX_BYTES} are accepted")
+    try:
+        composer = _Composer(_events(text.decode("utf-8")))
+        return composer.document(), composer.mistakes
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise _rejected(line, "not_utf8", "accepted is text in UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _rejected(1 if mark is None else mark.line + 1, "not_yaml", f"not YAML: {said}") from None
+    except yaml.YAMLError:
+        raise _rejected(1, "not_yaml", "not YAML: a control character stands somewhere in it") from None
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    return cast("Iterator[yaml.Event]", yaml.parse(text, Loader=_LOADER))
+
+
+def _rejected(line: int, code: str, message: str, path: Path = ()) -> FileRejected:
+    return FileRejected([Mistake(line, pointer(*path), code, message)])
+
+
+class _Composer:
+    """Turns the parser's events into nodes. It recurses only as deep as `MAX_DEPTH`."""
+
+    def __init__(self, events: Iterator[yaml.Event]) -> None:
+        self._events = events
+        self._anchors: dict[str, Node] = {}
+        self._weight = 0
+        self.mistakes: list[Mistake] = []
+
+    def document(self) -> Node:
+        event = self._next()
+        while isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent):
+            event = self._next()
+        if isinstance(event, yaml.StreamEndEvent):
+            raise _rejected(1, "empty", "the file is empty; accepted are `flow` and `scenarios`")
+        root = self._node(event, (), 0)
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                raise _rejected(
+                    _line(event), "several_documents", "accepted is one document, without another `---`"
+                )
+        return root
+
+    def _next(self) -> yaml.Event:
+        return next(self._events)
+
+    def _node(self, event: yaml.Event, path: Path, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise _rejected(_line(event), "too_deep", f"accepted are at most {MAX_DEPTH} levels", path)
+        if getattr(event, "tag", None) is not None:
+            raise _rejected(_line(event), "tag", "tags (`!…`) are not accepted; put text in quotes", path)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, path)
+        self._spend(1, event)
+        if isinstance(event, yaml.ScalarEvent):
+            node = self._scalar(event, path)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._sequence(event, path, depth)
+        else:
+            node = self._mapping(event, path, depth)
+        anchor: str | None = getattr(event, "anchor", None)
+        if anchor is not None:
+            self._anchors[anchor] = node
+        return node
+
+    def _alias(self, event: yaml.AliasEvent, path: Path) -> Node:
+        known = self._anchors.get(event.anchor or "")
+        if known is None:
+            raise _rejected(
+                _line(event), "alias_unknown", f"no anchor `&{event.anchor}` is complete before this", path
+            )
+        self._spend(known.weight, event)
+        return replace(known, line=_line(event))
+
+    def _scalar(self, event: yaml.ScalarEvent, path: Path) -> Node:
+        text: str = event.value
+        self._spend(len(text), event)
+        value: JsonValue = text
+        try:
+            if event.implicit[0]:
+                value = _plain(text)
+            check_json(value)
+        except ValueRejected as refused:
+            value = None
+            self.mistakes.append(Mistake(_line(event), pointer(*path), refused.code, refused.message))
+        return Node(value, _line(event), 1 + len(text))
+
+    def _sequence(self, start: yaml.Event, path: Path, depth: int) -> Node:
+        children: dict[str | int, Node] = {}
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            children[len(children)] = self._node(event, (*path, len(children)), depth + 1)
+        return Node([child.value for child in children.values()], _line(start), _weight(children), children)
+
+    def _mapping(self, start: yaml.Event, path: Path, depth: int) -> Node:
+        children: dict[str | int, Node] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            key = self._key(event, path)
+            child = replace(self._node(self._next(), (*path, key), depth + 1), line=_line(event))
+            if key in children:
+                message = f"{key!r} stands in line {children[key].line} already; accepted is once"
+                self.mistakes.append(Mistake(_line(event), pointer(*path, key), "duplicate_key", message))
+            children.setdefault(key, child)
+        value: JsonValue = {str(key): child.value for key, child in children.items()}
+        return Node(value, _line(start), _weight(children), children)
+
+    def _key(self, event: yaml.Event, path: Path) -> str:
+        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
+            raise _rejected(_line(event), "key_not_text", "accepted as a key is text", path)
+        self._spend(1 + len(event.value), event)
+        return event.value
+
+    def _spend(self, weight: int, event: yaml.Event) -> None:
+        self._weight += weight
+        if self._weight > MAX_WEIGHT:
+            raise _rejected(
+                _line(event), "too_large", f"with its aliases repeated, the file is larger than {MAX_WEIGHT}"
+            )
+
+
+def _line(event: yaml.Event) -> int:
+    mark = event.start_mark
+    return 1 if mark is None else mark.line + 1
+
+
+def _weight(children: Mapping[str | int, Node]) -> int:
+    return 1 + sum(child.weight + len(str(key)) for key, child in children.items())
+
+
+def _plain(text: str) -> JsonValue:
+    """What an unquoted scalar stands for (rule 2)."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    spelled = _JSON_NUMBER.fullmatch(text)
+    if spelled is None:
+        return text
+    if len(text) > _MAX_NUMBER_CHARS:
+        raise ValueRejected("number_too_large", f"accepted are numbers of at most {_MAX_NUMBER_CHARS} digits")
+    return float(text) if any(spelled.groups()) else int(text)
