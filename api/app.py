@@ -29,7 +29,9 @@ from api.openapi import openapi_document, plain_path, prefix_of
 from api.operations import OperatorRoutes
 from api.problems import error_response, internal_error, problem_response
 from api.schemas import SchemaRoutes
+from api.tracing import traced
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+from flow_engine.tracing import Tracing, Untraced
 
 PREFIX = "/v1"
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
@@ -80,6 +82,7 @@ def create_app(
     *,
     version: str,
     unlisted: Sequence[Endpoint] = (),
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document."""
     register_url_convertor("id", _AnyId())
@@ -94,7 +97,7 @@ def create_app(
         redirect_slashes=False,
     )
     endpoints = routes.endpoints()
-    gateway = _Gateway(authenticator, metrics)
+    gateway = _Gateway(authenticator, metrics, tracing or Untraced())
     for endpoint in endpoints:
         handle = gateway.guarded(endpoint)
         prefix = prefix_of(endpoint, PREFIX)
@@ -116,9 +119,10 @@ def create_app(
 class _Gateway:
     """What every request passes: key, scope, bounded body, problem documents, metrics and one log line."""
 
-    def __init__(self, authenticator: Authenticator, metrics: Metrics) -> None:
+    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing) -> None:
         self._authenticator = authenticator
         self._metrics = metrics
+        self._tracing = tracing
 
     def guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         route = plain_path(endpoint.path)
@@ -144,7 +148,7 @@ class _Gateway:
             )
             return response
 
-        return handle
+        return traced(handle, route, endpoint.method, self._tracing) if self._tracing.on else handle
 
     async def _admit(self, endpoint: Endpoint, request: Request) -> Call:
         structlog.contextvars.clear_contextvars()
@@ -156,6 +160,7 @@ class _Gateway:
 
     def _note_problem(self, endpoint: Endpoint, error: FlowEngineError) -> None:
         self._metrics.problem(error.code)
+        self._tracing.note({"flow_engine.problem.code": error.code})
         if isinstance(error, CallTheOperator):
             log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
 

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 
 class Metrics:
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
         self._requests = Counter(
             "flow_engine_http_requests_total",
             "HTTP requests by route and status.",

@@ -8,6 +8,6 @@ words of each language in `languages/*.toml`. Precision comes first: what is in 
 """
 
 from extraction.pipeline import extract
-from extraction.request import ExtractionRequest
+from flow_engine.extraction import ExtractionRequest
 
 __all__ = ["ExtractionRequest", "extract"]

@@ -6,20 +6,23 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from extraction.vocabulary import Vocabulary, alternation, anywhere
+from extraction.vocabulary import Vocabulary, alternation, anywhere, few
 
 _Answer = tuple[int, int, bool]
 """Where it starts and ends, and which it is."""
 
 
 def answer(text: str, vocabulary: Vocabulary) -> bool | None:
-    """What was answered; None for neither, for both, and for anything unsure. A correction leaves the last."""
+    """What was answered; None for neither, both or unsure. A correction leaves the last."""
     text = anywhere(vocabulary.answers.neutral).sub(" ", text)
-    if anywhere(vocabulary.answers.unsure).search(text):
+    tables = vocabulary.answers
+    telling = anywhere((*tables.unsure, *tables.firm_yes, *tables.firm_no))  # the longest phrase decides
+    unsure = anywhere(tables.unsure)
+    if any(unsure.fullmatch(found.group()) for found in telling.finditer(text)):
         return None
-    given = list(_answers(text, vocabulary))
+    given = few(_answers(text, vocabulary))
     for place in range(len(given) - 1, 0, -1):
-        # The word of correction may belong to the second answer ("anzi no"); "no" alone corrects nothing here.
+        # The word of correction may belong to the second answer ("anzi no"); a bare "no" corrects nothing.
         if anywhere(vocabulary.turns.corrections).search(text, given[place - 1][1], given[place][1]):
             given = given[place:]
             break
@@ -33,7 +36,11 @@ def _said(vocabulary: Vocabulary) -> re.Pattern[str]:
     tables = vocabulary.answers
     begins = rf"(?:^|(?<=[,.;!?])|(?<=[,.;!?] )|{alternation(vocabulary.turns.corrections)}[ ,.]{{1,2}})"
     leads = rf"(?:{alternation(tables.leading)}[ ,]{{1,2}}){{0,3}}"
-    bare = rf"{alternation(tables.bare_yes)}(?=$| ?[,.!]| {alternation(tables.yes)})" if tables.bare_yes else r"(?!)"
+    bare = (
+        rf"{alternation(tables.bare_yes)}(?=$| ?[,.!]| {alternation(tables.yes)})"
+        if tables.bare_yes
+        else r"(?!)"
+    )
     return re.compile(
         rf"(?P<firm_no>{alternation(tables.firm_no)})|(?P<firm_yes>{alternation(tables.firm_yes)})"
         rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>{alternation(tables.yes)}|{bare}))"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from extraction.vocabulary import Vocabulary, alternation
+from extraction.vocabulary import Vocabulary, alternation, anywhere, few
 
 Part = Literal["morning", "afternoon", "evening", "night"]
 
@@ -41,10 +41,10 @@ class TimeMention:
 def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:
     """A bare number is no time: a lead ("at"), minutes, a part of the day or a colon makes it one."""
     tables = vocabulary.times
-    for found in re.finditer(alternation(tables.named), text):
+    for found in few(anywhere(tuple(tables.named)).finditer(text)):
         named = re.sub(r"[ ,]+", " ", found.group())
         yield TimeMention(found.start(), found.end(), tables.named[named], open_half=False)
-    for found in _time(vocabulary).finditer(text):
+    for found in few(_time(vocabulary).finditer(text)):
         said = found["hour"]
         hour = int(said) if said.isdigit() else 1
         signs = ("lead", "before", "colon", "after", "sharp", "part")

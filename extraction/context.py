@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from extraction.request import Mention
+from extraction.mentions import Mention
 from extraction.vocabulary import Vocabulary, alternation, anywhere, right_before
 
 _REACH = 40
@@ -32,12 +32,29 @@ def _lead(text: str, start: int) -> str:
 
 @cache
 def _correction(vocabulary: Vocabulary) -> re.Pattern[str]:
-    return re.compile(alternation((*vocabulary.turns.corrections, *vocabulary.turns.plain_no)))
+    turns = vocabulary.turns
+    taken_back = alternation((*turns.corrections, *turns.plain_no))
+    return re.compile(rf"{alternation(turns.conditionals)}|(?P<taken_back>{taken_back})")
 
 
 def follows_correction(text: str, start: int, end: int, vocabulary: Vocabulary) -> bool:
-    """Whether something is taken back between the two places."""
-    return _correction(vocabulary).search(text, start, end) is not None
+    """Whether something is taken back between the two places; "if not, …" is another wish, no correction."""
+    return any(found["taken_back"] for found in _correction(vocabulary).finditer(text, start, end))
+
+
+@cache
+def _ranges(vocabulary: Vocabulary) -> re.Pattern[str]:
+    """From a range's first word to its last: what stands right behind belongs to it. `#` is the first end."""
+    both = (
+        r"[ ,]{1,2}(?:[\wº.,]+ ){1,4}".join(alternation([part.strip()]) for part in phrase.split("#"))
+        for phrase in vocabulary.dates.ranges
+    )
+    return re.compile("|".join(both))
+
+
+def in_range(text: str, start: int, vocabulary: Vocabulary) -> bool:
+    """Whether it is one end of a range: "from the 3rd to the 5th", "between 50 and 60"."""
+    return any(found.start() <= start <= found.end() + 1 for found in _ranges(vocabulary).finditer(text))
 
 
 def last_meant(mentions: Sequence[Mention], text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
@@ -70,9 +87,11 @@ def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int
     return begin, after.start() if after else len(text)
 
 
-def declined(text: str, start: int, end: int, vocabulary: Vocabulary) -> bool:
-    """ "not Monday", "Monday I can't": named, but not as the answer."""
-    if right_before(vocabulary.turns.negations).search(text[max(0, start - _REACH) : start]):
+def declined(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
+    """ "not Monday", "Monday I can't": named, but not as the answer. A day is declined by being busy, too."""
+    turns = vocabulary.turns
+    if right_before(turns.negations).search(text[max(0, mention.start - _REACH) : mention.start]):
         return True
-    begin, finish = clause(text, start, end, vocabulary)
-    return anywhere(vocabulary.turns.refusals).search(text, begin, finish) is not None
+    begin, end = clause(text, mention.start, mention.end, vocabulary)
+    refused = (*turns.refusals, *turns.busy) if mention.kind == "date" else turns.refusals
+    return anywhere(refused).search(text, begin, end) is not None

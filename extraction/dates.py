@@ -19,9 +19,9 @@ from functools import cache
 
 from extraction.calendar_words import read_day
 from extraction.clock import TimeMention, part_of_day, times
-from extraction.context import follows_correction
-from extraction.request import Mention
-from extraction.vocabulary import Vocabulary, alternation
+from extraction.context import follows_correction, in_range
+from extraction.mentions import Mention
+from extraction.vocabulary import Vocabulary, alternation, few
 
 _REACH = 40
 _WORD = re.compile(r"[\wº']+")
@@ -43,8 +43,9 @@ class Today:
 class _Day:
     start: int
     end: int
-    day: date
-    back: date
+    day: date | None
+    """As a variable of what is to come reads it, and `back` as one of the past does; None: no such day."""
+    back: date | None
     vague: bool = False
     clock: time | None = None
     """Only of moments counted from now: "in two hours"."""
@@ -53,31 +54,51 @@ class _Day:
 def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
     found = [day for day in _days(text, vocabulary, today) if not _not_meant(text, day, vocabulary)]
     clocks = sorted(times(text, vocabulary), key=lambda clock: clock.start)
-    clocks = [clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)]
+    clocks = [
+        clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)
+    ]
     return [_with_time(day, place, found, clocks, text, vocabulary) for place, day in enumerate(found)]
 
 
 def _with_time(
-    day: _Day, place: int, days: Sequence[_Day], clocks: Sequence[TimeMention], text: str, vocabulary: Vocabulary
+    day: _Day,
+    place: int,
+    days: Sequence[_Day],
+    clocks: Sequence[TimeMention],
+    text: str,
+    vocabulary: Vocabulary,
 ) -> Mention:
     clock = next((clock for clock in clocks if _linked(day, clock, text, vocabulary)), None)
     start, end, minutes = day.start, day.end, None
     if clock is not None:
         start, end = min(start, clock.start), max(end, clock.end)
         corrected = _corrected(clock, days[place + 1 :], clocks, text, vocabulary)
-        around = text[max(0, start - 4) : end + _REACH] if corrected is clock else text[corrected.start : corrected.end + _REACH]
+        around = (
+            text[max(0, start - 4) : end + _REACH]
+            if corrected is clock
+            else text[corrected.start : corrected.end + _REACH]
+        )
         part = part_of_day(re.split(r"[.;?!]", around)[0], vocabulary)
         end = max(end, corrected.end)
         minutes = corrected.of_day(part)
 
-    def written(which: date) -> str:
+    def written(which: date | None) -> str | None:
+        if which is None:
+            return None
         if day.clock is not None:
             return datetime.combine(which, day.clock).isoformat(timespec="minutes")
         if minutes is None:
             return which.isoformat()
         return datetime.combine(which, time(minutes // 60, minutes % 60)).isoformat(timespec="minutes")
 
-    return Mention("date", start, end, written(day.day), looking_back=written(day.back), vague=day.vague and clock is None)
+    return Mention(
+        "date",
+        start,
+        end,
+        written(day.day),
+        looking_back=written(day.back),
+        vague=day.vague and clock is None,
+    )
 
 
 def _linked(day: _Day, clock: TimeMention, text: str, vocabulary: Vocabulary) -> bool:
@@ -93,21 +114,27 @@ def _links(vocabulary: Vocabulary) -> frozenset[str]:
 
 
 def _corrected(
-    clock: TimeMention, later: Sequence[_Day], clocks: Sequence[TimeMention], text: str, vocabulary: Vocabulary
+    clock: TimeMention,
+    later: Sequence[_Day],
+    clocks: Sequence[TimeMention],
+    text: str,
+    vocabulary: Vocabulary,
 ) -> TimeMention:
     """The time that replaces `clock` ("at 10, no, at 11"), unless a day was named after it."""
     until = later[0].start if later else len(text)
     for other in clocks:
-        if clock.end <= other.start and other.end <= until and follows_correction(text, clock.end, other.start, vocabulary):
+        if (
+            clock.end <= other.start
+            and other.end <= until
+            and follows_correction(text, clock.end, other.start, vocabulary)
+        ):
             clock = other
     return clock
 
 
 def _not_meant(text: str, day: _Day, vocabulary: Vocabulary) -> bool:
     lead = text[max(0, day.start - _REACH) : day.start]
-    if _before_not_meant(vocabulary).search(lead):
-        return True
-    return any(found.start() <= day.start <= found.end() + 1 for found in _ranges(vocabulary).finditer(text))
+    return _before_not_meant(vocabulary).search(lead) is not None or in_range(text, day.start, vocabulary)
 
 
 @cache
@@ -115,32 +142,33 @@ def _before_not_meant(vocabulary: Vocabulary) -> re.Pattern[str]:
     return re.compile(alternation(vocabulary.dates.not_meant) + r"['’]? ?$")
 
 
-@cache
-def _ranges(vocabulary: Vocabulary) -> re.Pattern[str]:
-    """From the range's first word to its last: the day behind it belongs to the range. `#` is the first day."""
-    both = (
-        r"(?:[ ,]{1,2}(?:\w+º? ){1,4})".join(alternation([part.strip()]) for part in phrase.split("#"))
-        for phrase in vocabulary.dates.ranges
-    )
-    return re.compile("|".join(both))
-
-
 def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
     """Every day that is named, in order; a weekday and the day of the month beside it are one."""
-    named = [day for found in _day(vocabulary).finditer(text) if (day := _read(found, vocabulary, today))]
+    found_days = few(_day(vocabulary).finditer(text))
+    named = [day for found in found_days if (day := _read(found, vocabulary, today))]
     days: list[_Day] = []
-    for found in _weekday(vocabulary).finditer(text):
-        beside = next((day for day in named if _beside(vocabulary).fullmatch(text, found.end(), day.start)), None)
+    for found in few(_weekday(vocabulary).finditer(text)):
+        beside = next((day for day in named if _is_beside(text, found, day, vocabulary)), None)
         if beside is None:
             days.extend(_read_weekday(found, vocabulary, today))
             continue
         named.remove(beside)
         wanted = _index(found["weekday"], vocabulary.dates.weekdays)
-        agreeing = [day for day in (beside.day, beside.back) if day.weekday() == wanted]
-        if agreeing:
-            days.append(replace(beside, start=found.start(), day=agreeing[0], back=agreeing[-1], vague=False))
-    free = [day for day in named if not any(day.start < other.end and other.start < day.end for other in days)]
+        ahead, back = (day if day and day.weekday() == wanted else None for day in (beside.day, beside.back))
+        if ahead or back:
+            start, end = min(found.start(), beside.start), max(found.end(), beside.end)
+            days.append(replace(beside, start=start, end=end, day=ahead, back=back, vague=False))
+    free = [
+        day for day in named if not any(day.start < other.end and other.start < day.end for other in days)
+    ]
     return sorted((*days, *free), key=lambda day: day.start)
+
+
+def _is_beside(text: str, weekday: re.Match[str], day: _Day, vocabulary: Vocabulary) -> bool:
+    """ "Monday the 9th of March" or "the 9th of March, Monday"."""
+    if day.start >= weekday.end():
+        return _beside(vocabulary).fullmatch(text, weekday.end(), day.start) is not None
+    return day.end <= weekday.start() and text[day.end : weekday.start()] in (", ", " ")
 
 
 def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
@@ -148,7 +176,7 @@ def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | 
     if found["relative"]:
         day = _plus(today.day, vocabulary.dates.days[_spaced(found["relative"])])
         return _Day(start, end, day, day, vague=day == today.day)  # "today" is in every other complaint
-    if found["ahead_n"] or found["ago_n"]:
+    if found["ahead_n"] or found["from_now_n"] or found["ago_n"]:
         return _counted(found, vocabulary, today)
     if found["bare"]:
         ahead, back = (_on(int(found["bare"]), today.day, step) for step in (1, -1))
@@ -162,7 +190,8 @@ def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | 
 def _counted(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
     """So many units from now or ago; minutes and hours are moments, the others days."""
     back = found["ago_n"] is not None
-    said, unit = (found["ago_n"], found["ago_unit"]) if back else (found["ahead_n"], found["ahead_unit"])
+    which = "ago" if back else "ahead" if found["ahead_n"] else "from_now"
+    said, unit = found[f"{which}_n"], found[f"{which}_unit"]
     count = int(said) if said.isdigit() else 1
     seconds = {"minute": 60, "hour": 3600}.get(vocabulary.dates.units[unit])
     if seconds is None:
@@ -178,7 +207,12 @@ def _counted(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day
 
 def _named(found: re.Match[str], vocabulary: Vocabulary, today: Today, back: bool) -> date | None:
     """A day that was named by its month, in words or figures."""
-    phrase = found["iso"] or found["short"]
+    phrase = found["short"]
+    if found["iso"]:
+        try:
+            return date.fromisoformat(found["iso"])
+        except ValueError:
+            return None
     if found["numeric"]:
         first, second, year = re.split(r"[/.-]", found["numeric"])
         phrase = f"{first}/{second}/{_year(year, today.day, back)}"
@@ -204,9 +238,9 @@ def _read_weekday(found: re.Match[str], vocabulary: Vocabulary, today: Today) ->
     wanted = _index(found["weekday"], vocabulary.dates.weekdays)
     if found["number"]:
         days = [_on(int(found["number"]), today.day, step) for step in (1, -1)]
-        agreeing = [day for day in days if day and day.weekday() == wanted]
-        if agreeing:
-            yield _Day(start, end, agreeing[0], agreeing[-1])
+        ahead, back = (day if day and day.weekday() == wanted else None for day in days)
+        if ahead or back:
+            yield _Day(start, end, ahead, back)
         return
     ahead = _plus(today.day, (wanted - today.day.weekday() - 1) % 7 + 1)
     back = _plus(today.day, -((today.day.weekday() - wanted - 1) % 7 + 1))
@@ -253,7 +287,9 @@ def _day(vocabulary: Vocabulary) -> re.Pattern[str]:
     tables = vocabulary.dates
     months = alternation(name for names in tables.months for name in names)
     units = alternation(tables.units)
-    one = alternation((*vocabulary.words.one, *vocabulary.words.articles, *(("a", "an") if vocabulary.code == "en" else ())))
+    one = alternation(
+        (*vocabulary.words.one, *vocabulary.words.articles, *(("a", "an") if vocabulary.code == "en" else ()))
+    )
     count = rf"[0-9]{{1,4}}|{one}"
     year = r"(?:19|20) ?[0-9]{2}(?![0-9])"
     in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
@@ -265,11 +301,14 @@ def _day(vocabulary: Vocabulary) -> re.Pattern[str]:
         rf"|(?<![\w/.-])(?P<numeric>[0-9]{{1,2}}([/.-])[0-9]{{1,2}}\3(?:[0-9]{{4}}|[0-9]{{2}}))(?![\w/-])"
         rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
         rf"|{number}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
-        rf"(?:{in_year}(?P<year>{year})|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.]))?"
-        rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?(?![\wº:/]|[.,][0-9]| [0-9]{{3}})"
+        rf"(?:{in_year}(?P<year>{year})"
+        rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.]))?"
+        rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?"
+        rf"(?![\wº:/]|[.,][0-9]| [0-9]{{3}})"
         rf"(?:{in_year}(?P<year_behind>{year}))?"
         rf"|(?P<relative>{alternation(tables.days)})"
         rf"|{alternation(tables.ahead_lead)} (?P<ahead_n>{count}) (?P<ahead_unit>{units})"
+        rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units}) {alternation(tables.ahead_tail)}"
         rf"|{_ago(vocabulary, count, units)}"
         rf"|{alternation(tables.day_lead)} (?P<bare>[0-9]{{1,2}}){mark}{tail}"
     )
@@ -292,7 +331,8 @@ def _weekday(vocabulary: Vocabulary) -> re.Pattern[str]:
     tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
     return re.compile(
         rf"(?:(?P<next>{ahead}) |(?P<last>{back}) )?(?P<weekday>{names})"
-        rf"(?: (?P<week_after>{alternation(tables.week_after)})| (?P<next_behind>{ahead})| (?P<last_behind>{back})"
+        rf"(?: (?P<week_after>{alternation(tables.week_after)})"
+        rf"| (?P<next_behind>{ahead})| (?P<last_behind>{back})"
         rf"|,? (?:{lead} )?(?P<number>[0-9]{{1,2}})º?{tail})?"
     )
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from extraction.vocabulary import Vocabulary
 from extraction.normalising import normalise
+from extraction.vocabulary import Vocabulary, few
 
 _ENDINGS = {"it": "aeiou", "es": "aeo", "en": ""}
 _DIVISIBLE = 5
@@ -24,9 +24,13 @@ class MemberMention:
     """A letter or two ("M", "B"): counts only as the answer to the variable's own question."""
 
 
-def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabulary) -> Sequence[MemberMention]:
+def members(
+    text: str, values: Sequence[str | int | float], vocabulary: Vocabulary
+) -> Sequence[MemberMention]:
     """In the order of the text; of two that overlap the longer, and neither when they are equally long."""
-    found = [mention for value in values if isinstance(value, str) for mention in _named(text, value, vocabulary)]
+    found = [
+        mention for value in values if isinstance(value, str) for mention in _named(text, value, vocabulary)
+    ]
     longest = [
         mention
         for mention in found
@@ -44,7 +48,7 @@ def _named(text: str, member: str, vocabulary: Vocabulary) -> Iterator[MemberMen
     pattern = _pattern(member, vocabulary)
     if pattern is None:
         return
-    for found in pattern.finditer(text):
+    for found in few(pattern.finditer(text)):
         yield MemberMention(found.start(), found.end(), member, brief=len(member.strip()) <= 2)
 
 

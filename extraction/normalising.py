@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from typing import Protocol, cast
 
 import text_to_num
 
@@ -23,11 +24,24 @@ MAX_CHARS = 2000
 
 _TOKEN = re.compile(r"[^\W\d_]+|[0-9]+|\s+|.", re.DOTALL)
 _ORDINAL = re.compile(r"([0-9])\s?(?:[ºª°]|(?:st|nd|rd|th)(?!\w))")
-_QUOTES = str.maketrans({"’": "'", "‘": "'", "`": "'", "´": "'", "–": "-", "—": "-", "…": ".", "¿": " ", "¡": " "})
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # halves of characters, which no UTF-8 carries
+_QUOTES = str.maketrans(
+    {"’": "'", "‘": "'", "`": "'", "´": "'", "–": "-", "—": "-", "…": ".", "¿": " ", "¡": " "}
+)
 _SPACES = re.compile(r"\s+")
 _DOTS = re.compile(r"\.(?:\s?\.)+")
 _REACH = 24
 """How far before an ordinal a month is looked for: the longest name and "the" fit."""
+
+
+class _Found(Protocol):
+    """What text_to_num finds: tokens `start` to `end` (exclusive), their value and its digits."""
+
+    start: int
+    end: int
+    text: str
+    value: float
+    is_ordinal: bool
 
 
 class _Token:
@@ -62,7 +76,8 @@ class _Patterns:
 
 def normalise(text: str, vocabulary: Vocabulary) -> str:
     patterns = _patterns(vocabulary)
-    text = _ORDINAL.sub(r"\1º", text[:MAX_CHARS].translate(_QUOTES).lower())
+    text = _NO_TEXT.sub(" ", text[:MAX_CHARS].translate(_QUOTES).lower())
+    text = _ORDINAL.sub(r"\1º", text)
     text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
     text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
     text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
@@ -81,7 +96,9 @@ def _patterns(vocabulary: Vocabulary) -> _Patterns:
         not_numbers=re.compile(alternation(words.not_numbers)),
         before_ordinal=re.compile(rf"(?:{months}(?: the)?{the}) $"),
         after_ordinal=re.compile(rf" (?:{alternation(dates.of)} )?{months}"),
-        zero=re.compile(rf"{zero}(?=[ ,]{{1,2}}(?:[0-9]|{zero}|{twice}|{thrice}))|(?<=[0-9] ){zero}(?!['’ ]clock)"),
+        zero=re.compile(
+            rf"{zero}(?=[ ,]{{1,2}}(?:[0-9]|{zero}|{twice}|{thrice}))|(?<=[0-9] ){zero}(?!['’ ]clock)"
+        ),
         repeated=re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])"),
         plus=re.compile(rf"{alternation(words.plus)} (?=[0-9])"),
     )
@@ -105,10 +122,13 @@ def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:
     ]
     parts = _TOKEN.findall(text)
     starts = list(accumulate(map(len, parts), initial=0))
-    for number in reversed(text_to_num.find_numbers(tokens, vocabulary.code, threshold=0)):
+    found = cast(list[_Found], text_to_num.find_numbers(tokens, vocabulary.code, threshold=0))
+    for number in reversed(found):
         start, end = starts[number.start], starts[number.end]
         if not number.is_ordinal:
             text = text[:start] + number.text + text[end:]
-        elif patterns.before_ordinal.search(text[max(0, start - _REACH) : start]) or patterns.after_ordinal.match(text, end):
+        elif patterns.before_ordinal.search(
+            text[max(0, start - _REACH) : start]
+        ) or patterns.after_ordinal.match(text, end):
             text = f"{text[:start]}{int(number.value)}º{text[end:]}"
     return text

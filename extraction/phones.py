@@ -9,8 +9,8 @@ from functools import cache
 import phonenumbers
 
 from extraction.context import follows_correction, reference_before
-from extraction.request import Mention
-from extraction.vocabulary import Vocabulary, alternation
+from extraction.mentions import Mention
+from extraction.vocabulary import Vocabulary, alternation, few
 
 _FEWEST, _MOST = 6, 15  # digits: short codes are no one's number, and E.164 ends at fifteen
 _DATE = re.compile(r"[0-9]{1,2}([/.-])[0-9]{1,2}\1(?:[0-9]{4}|[0-9]{2})|[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -22,7 +22,7 @@ _NOT_DIGIT = re.compile(r"[^0-9]")
 def phones(text: str, vocabulary: Vocabulary, region: str) -> Iterator[Mention]:
     """A number whose tail is taken back ("… 456, I mean 457") is left out: which digits stay is a guess."""
     run = _run(vocabulary)
-    runs = list(run.finditer(text))
+    runs = few(run.finditer(text))
     for place, found in enumerate(runs):
         number = _valid(found.group(), region) or _valid(_LEADING.sub("", found.group()), region)
         if number is None or reference_before(text, found.start(), vocabulary):

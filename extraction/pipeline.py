@@ -14,15 +14,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from itertools import pairwise
 
 from extraction.answers import answer
 from extraction.context import alternatives, clause, declined, last_meant
 from extraction.dates import Today, dates
-from extraction.members import MemberMention, members
-from extraction.normalising import normalise
 from extraction.figures import free_of, numbers
+from extraction.members import MemberMention, members
+from extraction.mentions import Mention
+from extraction.normalising import normalise
 from extraction.phones import phones
 from extraction.questions import (
     Profile,
@@ -35,8 +35,8 @@ from extraction.questions import (
     shares,
     topics_of,
 )
-from extraction.request import ExtractionRequest, Mention
 from extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, right_before, vocabulary
+from flow_engine.extraction import ExtractionRequest
 from flow_engine.values import JsonValue, ValueRejected, VariableType, canonical
 
 _REACH = 40
@@ -99,7 +99,9 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     return _canonical(raw, request, region)
 
 
-def _canonical(raw: Mapping[str, JsonValue], request: ExtractionRequest, region: str) -> Mapping[str, JsonValue]:
+def _canonical(
+    raw: Mapping[str, JsonValue], request: ExtractionRequest, region: str
+) -> Mapping[str, JsonValue]:
     values: dict[str, JsonValue] = {}
     for spec in request.variables:
         if spec.id not in raw:
@@ -134,25 +136,29 @@ def _phones(turn: _Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
 def _dates(turn: _Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     profiles = turn.of_type("date")
     meant = [mention for mention in found if not _declined(turn, mention)]
-    fitting = {each: [m for m in map(partial(_day_for, each), meant) if _fits(turn, each, m)] for each in profiles}
+    read = {each: _read_by(each, meant) for each in profiles}
     asked = [each for each in profiles if turn.is_asked(each)]
-    takers = asked or [each for each in profiles if any(_could_take(turn, each, mention) for mention in meant)]
-    return _one_value(takers[0], fitting[takers[0]], turn) if len(takers) == 1 else {}
+    takers = asked or [each for each in profiles if any(_on_its_side(turn, each, m) for m in read[each])]
+    if len(takers) != 1:
+        return {}
+    taker = takers[0]
+    return _one_value(taker, [mention for mention in read[taker] if _fits(turn, taker, mention)], turn)
 
 
-def _could_take(turn: _Turn, profile: Profile, mention: Mention) -> bool:
-    """Whether the day is on the variable's side of today, in the variable's own reading of it."""
-    day = _day_of(_day_for(profile, mention))
+def _read_by(profile: Profile, mentions: Sequence[Mention]) -> Sequence[Mention]:
+    """The days as a variable of the past, or of what is to come, reads them."""
+    if _is_past(profile):
+        mentions = [replace(mention, value=mention.looking_back) for mention in mentions]
+    return [mention for mention in mentions if mention.value is not None]
+
+
+def _on_its_side(turn: _Turn, profile: Profile, mention: Mention) -> bool:
+    day = _day_of(mention)
     return day <= turn.today if _is_past(profile) else day >= turn.today
 
 
 def _day_of(mention: Mention) -> date:
     return date.fromisoformat(str(mention.value)[:10])
-
-
-def _day_for(profile: Profile, mention: Mention) -> Mention:
-    """The mention as a variable of the past, or of what is to come, reads it."""
-    return replace(mention, value=mention.looking_back) if _is_past(profile) else mention
 
 
 def _is_past(profile: Profile) -> bool:
@@ -162,12 +168,12 @@ def _is_past(profile: Profile) -> bool:
 def _fits(turn: _Turn, profile: Profile, mention: Mention) -> bool:
     """A day that was not asked for must be on the variable's side of today, and what is said about the past
     or a birth must speak of it."""
-    day, past = _day_of(mention), _is_past(profile)
-    if (past and day > turn.today) or (turn.topics & {"birth"}) - profile.topics:
+    past, on_its_side = _is_past(profile), _on_its_side(turn, profile, mention)
+    if (past and not on_its_side) or (turn.topics & {"birth"}) - profile.topics:
         return False
     if turn.is_asked(profile):
         return not (mention.vague and "birth" in profile.topics)
-    if mention.vague or (day < turn.today and not past) or _answers_another(turn, profile, [mention]):
+    if mention.vague or not on_its_side or _answers_another(turn, profile, [mention]):
         return False
     if past and not turn.topics & profile.topics & {"past", "birth"}:
         return False
@@ -178,7 +184,9 @@ def _fits(turn: _Turn, profile: Profile, mention: Mention) -> bool:
 
 def _wished(turn: _Turn, profile: Profile) -> bool:
     """Unasked, a day to come is the user's choice when he asks for something or speaks of the variable."""
-    return anywhere(turn.tables.turns.wishes).search(turn.text) is not None or shares(_WORD.findall(turn.text), profile)
+    return anywhere(turn.tables.turns.wishes).search(turn.text) is not None or shares(
+        _WORD.findall(turn.text), profile
+    )
 
 
 def _answers_another(turn: _Turn, profile: Profile, mentions: Sequence[Mention]) -> bool:
@@ -199,7 +207,9 @@ def _numbers(turn: _Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
         least = 1 if turn.is_asked(each) else 2
         fitting = last_meant([mention for rank, mention in ranked if rank >= least], turn.text, turn.tables)
         best = max((rank for rank, mention in ranked if mention in fitting), default=0)
-        values |= _one_value(each, [mention for rank, mention in ranked if rank == best and mention in fitting], turn)
+        values |= _one_value(
+            each, [mention for rank, mention in ranked if rank == best and mention in fitting], turn
+        )
     return values if len(values) < 2 else _told_apart(values, turn)
 
 
@@ -272,12 +282,19 @@ def _named_on_purpose(turn: _Turn, profile: Profile, mention: MemberMention, ask
         return False
     if shares((*behind, *_words_ahead(turn, mention)), profile):
         return True
-    said_of_another = behind and is_content(behind[0]) and (turn.tables.code == "en" or _indefinite(turn, mention))
+    said_of_another = (
+        behind and is_content(behind[0]) and (turn.tables.code == "en" or _indefinite(turn, mention))
+    )
     return turn.is_open and not said_of_another
 
 
 def _indefinite(turn: _Turn, mention: MemberMention) -> bool:
-    return right_before(turn.tables.words.articles).search(turn.text[max(0, mention.start - _REACH) : mention.start]) is not None
+    return (
+        right_before(turn.tables.words.articles).search(
+            turn.text[max(0, mention.start - _REACH) : mention.start]
+        )
+        is not None
+    )
 
 
 def _booleans(turn: _Turn) -> Mapping[str, JsonValue]:
@@ -293,7 +310,7 @@ def _booleans(turn: _Turn) -> Mapping[str, JsonValue]:
 
 
 def _declined(turn: _Turn, mention: Mention) -> bool:
-    return declined(turn.text, mention.start, mention.end, turn.tables)
+    return declined(turn.text, mention, turn.tables)
 
 
 def _names_two(mentions: Sequence[Mention], turn: _Turn) -> bool:

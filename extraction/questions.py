@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold, vocabulary as tables_of
+from extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold
+from extraction.vocabulary import vocabulary as tables_of
 from flow_engine.values import VariableSpec, VariableType
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -50,7 +51,6 @@ class Profile:
 class Question:
     """A bot turn that asks nothing in particular has no `stems`."""
 
-    text: str
     stems: frozenset[str]
     topics: frozenset[str]
     asks: frozenset[VariableType]
@@ -73,13 +73,14 @@ def profile(spec: VariableSpec) -> Profile:
         positive, false_part = positive[: cut.start()], positive[cut.end() :]
     members = " ".join(str(value) for value in spec.enum_values)
     words = stems(positive) | stems(fold(members))
+    topics = topics_of(f"{name} . {positive}")
     return Profile(
         spec,
         name=stems(name),
         prompt=words,
         excluded=stems(negative) - words,
         when_false=stems(false_part) - words,
-        topics=topics_of(f"{name} . {positive}"),
+        topics=topics | {"earlier"} if topics & {"past", "birth"} else topics,
     )
 
 
@@ -95,13 +96,13 @@ def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
     asks: set[VariableType] = set()
     if anywhere(turns.asks_date).search(text):
         asks.add("date")
-    if anywhere(turns.asks_phone).search(text):
+    found = stems(text)
+    # "Your number?" asks for a phone; "your number of …" for what it is the number of.
+    if anywhere(turns.asks_phone).search(text) or (not found and anywhere(turns.number_words).search(text)):
         asks.add("phone")
     if anywhere(turns.asks_number).search(text):
         asks.add("number")
-    found = stems(text)
     return Question(
-        text,
         found,
         topics_of(text),
         frozenset(asks),
@@ -160,12 +161,20 @@ def _plainly(profile: Profile, asked: Question, best: int) -> bool:
 
 
 def stems(text: str) -> frozenset[str]:
-    """Of folded text: each word without its ending, at most five letters, without the words of every question."""
-    return frozenset(_stem(word) for word in _WORD.findall(text) if word not in _stop_words() and len(word) > 1)
+    """Of folded text: its content words without their endings, at most five letters of each."""
+    return frozenset(
+        _stem(word) for word in _WORD.findall(text) if word not in _stop_words() and len(word) > 1
+    )
 
 
 def _stem(word: str) -> str:
-    cut = word[:-2] if word.endswith("es") and len(word) > 4 else word[:-1] if word.endswith("s") and len(word) > 3 else word
+    cut = (
+        word[:-2]
+        if word.endswith("es") and len(word) > 4
+        else word[:-1]
+        if word.endswith("s") and len(word) > 3
+        else word
+    )
     shorter = cut.rstrip("aeiou")
     return (shorter if len(shorter) >= 3 else cut)[:5]
 

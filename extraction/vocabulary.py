@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from itertools import islice
+from typing import Literal, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -39,6 +40,7 @@ class Words:
     zero: Phrases
     plus: Phrases
     minus: Phrases
+    thousand: Phrases
     half_more: Phrases
     between_digits: Phrases
     stop: Phrases
@@ -68,11 +70,14 @@ class Turns:
     alternatives: Phrases
     negations: Phrases
     refusals: Phrases
+    busy: Phrases
+    conditionals: Phrases
     contrasts: Phrases
     openers: Phrases
     wishes: Phrases
     bounds: Phrases
     asks_date: Phrases
+    number_words: Phrases
     asks_phone: Phrases
     asks_number: Phrases
 
@@ -141,6 +146,9 @@ class Vocabulary:
     times: Times
 
 
+_T = TypeVar("_T")
+_MOST = 40
+"""Mentions of one type in a turn: more are a list that was read out, and whatever reads them is quadratic."""
 _READER = TypeAdapter(Vocabulary)
 _NO_ACCENT = re.compile(r"[^\x00-\x7f]\w*|\w+")
 
@@ -148,7 +156,7 @@ _NO_ACCENT = re.compile(r"[^\x00-\x7f]\w*|\w+")
 @cache
 def vocabulary(code: str) -> Vocabulary:
     """The tables of one of `LANGUAGES`."""
-    table = tomllib.loads(files(__package__).joinpath("languages", f"{code}.toml").read_text("utf-8"))
+    table = tomllib.loads(files("extraction").joinpath("languages", f"{code}.toml").read_text("utf-8"))
     kept = frozenset(table["words"]["kept_accents"])
     return _READER.validate_python(_folded_table(table, kept))
 
@@ -170,6 +178,12 @@ def alternation(phrases: Iterable[str]) -> str:
     """A pattern of whole words, the longest first, for use inside a larger one. Never empty."""
     ordered = sorted(set(phrases), key=lambda phrase: (-len(phrase), phrase))
     return "(?:" + "|".join(map(_phrase, ordered)) + ")" if ordered else r"(?!)"
+
+
+def few(found: Iterable[_T]) -> Sequence[_T]:
+    """All, or none when there are too many to be an answer: what is weighed stays bounded."""
+    first = list(islice(found, _MOST + 1))
+    return first if len(first) <= _MOST else []
 
 
 @cache
@@ -197,16 +211,14 @@ def _phrase(phrase: str) -> str:
 
 
 def _folded_table(part: object, kept: frozenset[str]) -> object:
+    """Codes (a region, a date order) stay, as does what a word is respelled to: it is read, not matched."""
     if isinstance(part, str):
-        return part if part in ("DMY", "MDY") or len(part) == 2 and part.isupper() else fold(part, kept)
+        return part if part.isupper() else fold(part, kept)
     if isinstance(part, dict):
-        table: dict[str, object] = part
-        # What is said in place of a word is not matched but read as a number, so its accents stay.
         return {
             fold(key, kept): value if key == "respelled" else _folded_table(value, kept)
-            for key, value in table.items()
+            for key, value in cast(dict[str, object], part).items()
         }
     if isinstance(part, list):
-        items: list[object] = part
-        return [_folded_table(item, kept) for item in items]
+        return [_folded_table(item, kept) for item in cast(list[object], part)]
     return part

@@ -24,6 +24,7 @@ from flow_engine.events import checkpoint_event, system_event
 from flow_engine.extraction import Extractor
 from flow_engine.jobs import Job, TryJobAgain
 from flow_engine.mining import (
+    Consequences,
     Question,
     Reading,
     consequences,
@@ -72,16 +73,30 @@ class BackgroundWork:
             return
         reading = await self._read(runner, question)
         started_at = runner.session.started_at
+        effects: list[Consequences] = []
 
         async def step(loaded: Loaded) -> Step:
-            return await self._read_step(job.conversation, loaded, question, reading, started_at)
+            taken, consequence = await self._read_step(
+                job.conversation, loaded, question, reading, started_at
+            )
+            effects[:] = [consequence]
+            return taken
 
-        await self._commit(job.conversation, step)
-        for reason, number in reading.dropped.items():
-            for _ in range(number):
-                self._helpers.observer.count("mined_values_dropped", reason=reason)
+        if await self._commit(job.conversation, step):
+            self._count(reading, effects[0])
         if reading.failed:
             raise TryJobAgain("the model gave no usable answer")
+
+    def _count(self, reading: Reading, effects: Consequences) -> None:
+        count = self._helpers.observer.count
+        for reason, number in reading.dropped.items():
+            count("mined_values_dropped", number, reason=reason)
+        for var_id in effects.entries:
+            count("values_mined", source=reading.values[var_id][1])
+        for _ in effects.checkpoints:
+            count("checkpoints_reached")
+        for _ in effects.stalled:
+            count("tasks_stalled")
 
     async def _read(self, runner: ConversationalFlowRunner, question: Question) -> Reading:
         """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
@@ -108,7 +123,7 @@ class BackgroundWork:
         question: Question,
         reading: Reading,
         started_at: datetime,
-    ) -> Step:
+    ) -> tuple[Step, Consequences]:
         runner = await self._stepper.resume(conversation, loaded)
         state = loaded.mining
         if runner.session.started_at != started_at or state.mined_through == question.turn.message_id:
@@ -120,7 +135,6 @@ class BackgroundWork:
             for checkpoint in effects.checkpoints
         ]
         for task, turns in effects.stalled:
-            self._helpers.observer.count("tasks_stalled")
             number = f"stalled:{question.turn.message_id}:{len(events)}"
             events.append(
                 system_event(
@@ -128,9 +142,8 @@ class BackgroundWork:
                     task=task, turns=turns,
                 )
             )  # fmt: skip
-        for value in effects.entries:
-            self._helpers.observer.count("values_mined", source=reading.values[value][1])
-        return Step(runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events))
+        taken = Step(runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events))
+        return taken, effects
 
     async def conclude(self, job: Job) -> None:
         """Classify an ended contact, report what was missed, and improve its summary (F30, F39)."""
@@ -209,8 +222,10 @@ class BackgroundWork:
         loaded = await self._stepper.memory.load(conversation, with_turns=True)
         return None if loaded.session is None else await self._stepper.resume(conversation, loaded)
 
-    async def _commit(self, conversation: ConversationRef, step: Callable[[Loaded], Awaitable[Step]]) -> None:
+    async def _commit(self, conversation: ConversationRef, step: Callable[[Loaded], Awaitable[Step]]) -> bool:
+        """False when there was nothing to do any more."""
         try:
             await self._stepper.run(conversation, None, step)
         except (_NothingToDo, LookElsewhere):
-            return
+            return False
+        return True

@@ -13,7 +13,8 @@ from flow_engine.documents import (
     parse_version,
 )
 from flow_engine.errors import ReloadAndDecide
-from flow_engine.statechart import Chart, TaskType
+from flow_engine.statechart import Chart
+from flow_engine.states import TaskType
 from flow_engine.values import VariableIndex, VariableSpec
 
 DAY_S = 24 * 60 * 60

@@ -10,7 +10,7 @@ from typing import Literal
 import orjson
 
 from flow_engine.agent_data import compose_prompt
-from flow_engine.events import Source, message_event
+from flow_engine.events import Sender, Source, dialogue_event
 from flow_engine.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.mining import region_of, tuning_of
 from flow_engine.ports import ConversationRef, DialogueTurn, is_user_turn
@@ -68,13 +68,15 @@ class Dialogue:
                 runner.set_language(said.language)
             turn = _turn(runner, said)
             mined = is_user_turn(turn) and tuning_of(runner).enabled
+            sender = Sender(said.src, said.src_id, said.src_name)
+            event = dialogue_event(runner.flow, runner.session, turn, sender)
             return Step(
                 runner,
                 _utterance_reply(runner, said, duplicate=False),
                 turn=turn,
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, said, duplicate=True),
-                events=(_utterance_event(runner, said),),
+                events=() if event is None else (event,),
             )
 
         return await self._stepper.run(conversation, keyed, step)
@@ -85,6 +87,7 @@ class Dialogue:
         """The prompt as it is now: one read, nothing written unless a routing ran out of time."""
         loaded, runner, fresh = await self._fresh(conversation, wait_s)
         runner.require_open()
+        self._stepper.observer.count("prompts", memory="fresh" if fresh else "stale")
         if runner.changed:  # whoever is faster commits the same timeout
             await self._stepper.memory.commit(conversation, to_changes(Step(runner, Reply(b"")), None))
         prompt = compose_prompt(runner, memory_format)
@@ -162,21 +165,6 @@ def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
         contact_id=said.contact_id,
         task_name=runner.task.name,
         language=runner.session.language,
-    )
-
-
-def _utterance_event(runner: ConversationalFlowRunner, said: Utterance) -> bytes:
-    return message_event(
-        runner.flow,
-        runner.session,
-        event_id=f"{runner.session.conversation_id}:message:{said.message_id}",
-        contact_id=said.contact_id,
-        ts=said.ts,
-        body=said.body,
-        type=said.type,
-        src=said.src,
-        src_id=said.src_id,
-        src_name=said.src_name,
     )
 
 

@@ -13,6 +13,7 @@ from flow_engine.values import JsonValue, VariableSpec
 @dataclass(frozen=True, slots=True)
 class ExtractionRequest:
     """`utterance` is the only source; `previous_bot_turn` tells what was asked, and is never one.
+    Raises ValueError for a `said_at` without a zone.
 
     Relative dates count from `said_at` (aware), times without a zone are in `timezone`. `language` is a
     BCP 47 tag. `variables` are those that may be filled.
@@ -24,6 +25,10 @@ class ExtractionRequest:
     said_at: datetime
     timezone: tzinfo
     variables: Sequence[VariableSpec]
+
+    def __post_init__(self) -> None:
+        if self.said_at.utcoffset() is None:
+            raise ValueError("said_at needs a time zone: relative dates count from that moment")
 
 
 class Extractor(Protocol):

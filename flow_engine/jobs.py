@@ -15,13 +15,14 @@ from urllib.parse import quote, unquote
 
 from flow_engine.ports import ConversationRef
 
-JobKind = Literal["relay", "mine", "conclude", "expire"]
+JobKind = Literal["relay", "deliver", "mine", "conclude", "expire"]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`relay` sends the outbox on, `mine` reads the last user turn, `conclude` an ended contact
-    (`subject` is its id), `expire` ends a conversation whose time limit has passed."""
+    """`relay` sends the outbox on, `deliver` what of it waits for the webhook, `mine` reads the last user
+    turn, `conclude` an ended contact (`subject` is its id), `expire` ends a conversation whose time limit
+    has passed."""
 
     kind: JobKind
     conversation: ConversationRef
@@ -68,9 +69,17 @@ class DeadLetter:
 
 
 class JobSchedule(Protocol):
-    """Jobs by the time they are due. A claim that is not finished within its lease is due again."""
+    """Jobs by the time they are due. A claim that is not finished within its lease is due again.
+
+    A job is in one pair of hands at a time: one that is scheduled anew while it is held is due again when
+    it is given back. A claim whose token is not the latest changes nothing.
+    """
 
     async def claim(self, now: datetime, *, at_most: int, lease_s: float) -> Sequence[Claim]: ...
+
+    async def renew(self, claim: Claim, now: datetime, *, lease_s: float) -> bool:
+        """Hold it for longer; False when it was taken over since, and its holder is to let go of it."""
+        ...
 
     async def finish(self, claim: Claim) -> None:
         """Forget the job, unless it was scheduled anew since it was claimed."""

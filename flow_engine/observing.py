@@ -1,4 +1,4 @@
-"""The port by which background work is counted; names and labels are listed where they are exported."""
+"""The port by which the engine's work is counted; names and labels are listed where they are exported."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class Observer(Protocol):
-    def count(self, what: str, **labels: str) -> None: ...
+    def count(self, what: str, amount: int = 1, /, **labels: str) -> None: ...
 
 
 class Unobserved:
     """Implements `Observer` where nobody counts."""
 
-    def count(self, what: str, **labels: str) -> None:
+    def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
         return

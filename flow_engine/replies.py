@@ -7,7 +7,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from flow_engine.statechart import Phase
+from flow_engine.states import Phase
 
 JsonObject = Mapping[str, object]
 

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pydantic.alias_generators import to_camel
+
 from flow_engine import commands, events
 from flow_engine.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.documents import ClosureConfig
+from flow_engine.end_reasons import ended_by
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
 from flow_engine.jobs import DueJob, Job, JobKind
 from flow_engine.memory import MemoryEntry, PreviousContact, merge
@@ -21,7 +24,8 @@ from flow_engine.ports import ConversationRef
 from flow_engine.rendering import render_task, scope_of
 from flow_engine.rules import Gate, Refusal, explain
 from flow_engine.session import Channel, Contact, ContactStatus, Session, TaskEntry
-from flow_engine.statechart import ACTIVE, HUMAN_EVENTS, Position, PositionUnknown
+from flow_engine.statechart import Position, PositionUnknown
+from flow_engine.states import ACTIVE, HUMAN_EVENTS
 from flow_engine.storage import Loaded, NewMemory
 from flow_engine.templates import TemplateScope
 
@@ -118,6 +122,7 @@ class ConversationalFlowRunner:
         runner.memory, runner.tenant, runner.previous_contacts = variables, contact.tenant, ()
         runner._replace_contact(contact)
         runner._enter(flow.document.first_task)
+        runner._start_routing()
         limit = runner.closure.conversation_time_limit
         if runner.multi_contact and limit is not None:
             runner.jobs.append(runner.due("expire", after_s=min(limit, LONGEST_S)))
@@ -222,6 +227,7 @@ class ConversationalFlowRunner:
         self._update(configuration=after.configuration, history=after.history)
         self._enter(target.id)
         self._note("task_changed", **{"from": left.name, "to": target.name})
+        self._start_routing()
         return True
 
     def resume_contact(self, contact: NewContact) -> None:
@@ -245,7 +251,8 @@ class ConversationalFlowRunner:
         if summary is not None:
             self.remember(contact, summary)
         self.jobs.append(self.due("conclude", subject=contact_id))
-        self._note("contact_ended", contact_id, reason=reason, status=self.session.position.phase)
+        by, status = ended_by(reason), self.session.position.phase
+        self._note("contact_ended", contact_id, by=by, reason=reason, status=status)
         if closes:
             self._note("conversation_closed", contact_id)
 
@@ -362,7 +369,6 @@ class ConversationalFlowRunner:
             contacts={**self.session.contacts, contact_id: passed},
         )
         self._render(task_id)
-        self._start_routing()
 
     def _render(self, task_id: str) -> None:
         """Render every template of the task, with the task's own facts in scope."""
@@ -378,8 +384,8 @@ class ConversationalFlowRunner:
         deadline = self.now + timedelta(seconds=min(timeout, LONGEST_S))
         entry = self.session.task.model_copy(update={"routing_deadline": deadline, "human_reason": None})
         self._update(task=entry)
-        tags: dict[str, object] = dict(self.task.transfer_tags)
-        self._note("routing_requested", None, timeout=timeout, **tags)
+        asked = {to_camel(kind): values for kind, values in self.task.transfer_tags}
+        self._note("routing_requested", None, timeout=timeout, **asked)
 
     def template_scope(self) -> TemplateScope:
         return scope_of(self.flow, self.session, self.memory, self.tenant)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import quote
 
 from statemachine import StateChart, registry
@@ -23,31 +23,7 @@ from statemachine.io import create_machine_class_from_definition  # pyright: ign
 from statemachine.orderedset import OrderedSet
 from statemachine.utils import qualname  # pyright: ignore[reportUnknownVariableType]
 
-TaskType = Literal["AIO", "AIS", "HUM"]
-
-Phase = Literal["active", "between_contacts", "closed"]
-ACTIVE: Phase = "active"
-BETWEEN_CONTACTS: Phase = "between_contacts"
-CLOSED: Phase = "closed"
-
-HUMAN_EVENTS: Mapping[TaskType, Mapping[str, tuple[tuple[str, str], ...]]] = {
-    # event → (from, to) inside the task; the first sub-state named is where the task is entered
-    "AIO": {},
-    "HUM": {
-        "connected": (("routing", "connected"),),
-        "completed": (("connected", "completed"),),
-        "failed": (("routing", "failed"), ("connected", "failed")),
-    },
-    "AIS": {
-        "taken_over": (("ai", "human"),),
-        "released": (("human", "ai"),),
-    },
-}
-SUB_STATES: Mapping[TaskType, tuple[str, ...]] = {
-    "AIO": (),
-    "HUM": ("routing", "connected", "completed", "failed"),
-    "AIS": ("ai", "human"),
-}
+from flow_engine.states import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES, Phase, TaskType
 
 
 class TaskNode(Protocol):

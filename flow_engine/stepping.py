@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from flow_engine.counting import count_moves
 from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
 from flow_engine.jobs import DueJob
 from flow_engine.memory import MemoryEntry
 from flow_engine.mining_state import MiningState
+from flow_engine.observing import Observer, Unobserved
 from flow_engine.platform import Platform
 from flow_engine.ports import (
     Clock,
@@ -60,6 +62,7 @@ class Collaborators:
     outbound: OutboundCaller
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     debounce_s: float = 0.3
+    observer: Observer = field(default_factory=Unobserved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Stepper:
         self.versions = collaborators.versions
         self.platform = collaborators.platform
         self.clock = collaborators.clock
+        self.observer = collaborators.observer
 
     async def resume(self, conversation: ConversationRef, loaded: Loaded) -> ConversationalFlowRunner:
         """Raises LookElsewhere `conversation_unknown` when nothing is stored."""
@@ -115,19 +119,21 @@ class Stepper:
         for _ in range(ATTEMPTS):
             loaded = await self.memory.load(conversation, keyed=keyed, with_turns=with_turns)
             if keyed is not None and loaded.replay is not None:
-                return _replayed(keyed, loaded.replay)
+                return self._replayed(keyed, loaded.replay)
             taken = await step(loaded)
             match await self.memory.commit(conversation, to_changes(taken, keyed)):
                 case Committed() as done:
                     if not done.definition_present:
                         await self._put_definition_back(conversation, taken.runner)
+                    self._count(taken)
                     return Answer(done.status, done.body)
                 case Replayed() as earlier if keyed is not None:
-                    return _replayed(keyed, earlier.reply)
+                    return self._replayed(keyed, earlier.reply)
                 case SeenBefore() if taken.on_seen is not None:
                     return Answer(taken.on_seen.status, taken.on_seen.body(loaded.memory_revision))
                 case _:
-                    continue
+                    self.observer.count("commits_lost")
+        self.observer.count("revision_conflicts")
         runner = await self.resume(conversation, loaded)
         raise ReloadAndDecide(
             "revision_conflict",
@@ -136,6 +142,22 @@ class Stepper:
             accepted=("the same request again",),
         )
 
+    def _count(self, done: Step) -> None:
+        count_moves(done.runner, self.observer)
+        if done.set_tools:
+            self.observer.count("memory_writes", len(done.set_tools), source="tools")
+        if done.set_mined:
+            self.observer.count("memory_writes", len(done.set_mined), source="mining")
+
+    def _replayed(self, keyed: KeyedRequest, reply: KeptReply) -> Answer:
+        if reply.fingerprint != keyed.fingerprint:
+            raise CorrectTheInput(
+                "idempotency_key_reused",
+                "this Idempotency-Key was used for another request: choose a new one",
+            )
+        self.observer.count("replays")
+        return Answer(reply.status, reply.body, replayed=True)
+
     async def _put_definition_back(
         self, conversation: ConversationRef, runner: ConversationalFlowRunner
     ) -> None:
@@ -143,14 +165,6 @@ class Stepper:
             conversation.tenant_id, runner.flow.version_id, runner.flow.content_hash
         )
         await self.versions.keep_definition(conversation.tenant_id, version)
-
-
-def _replayed(keyed: KeyedRequest, reply: KeptReply) -> Answer:
-    if reply.fingerprint != keyed.fingerprint:
-        raise CorrectTheInput(
-            "idempotency_key_reused", "this Idempotency-Key was used for another request: choose a new one"
-        )
-    return Answer(reply.status, reply.body, replayed=True)
 
 
 def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:

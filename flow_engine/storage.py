@@ -91,6 +91,7 @@ class Changes:
     `on_seen`, a reply without tail, is what the request's key has got.
     `mining` is taken only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is
     replaced instead of added to. `added_variables` are put into both hashes where they are not yet (F17).
+    `trace` is the `traceparent` that the work on `jobs` continues.
     """
 
     expected_revision: int
@@ -112,6 +113,7 @@ class Changes:
     on_seen: Reply | None = None
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()
+    trace: str | None = None
     keyed: KeyedRequest | None = None
 
 

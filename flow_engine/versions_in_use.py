@@ -46,6 +46,11 @@ class VersionsInUse:
         self._compiled: OrderedDict[CompiledKey, VersionInUse] = OrderedDict()
         self._startable: OrderedDict[tuple[str, str], StartableVersion] = OrderedDict()
 
+    @property
+    def kept(self) -> int:
+        """How many compiled versions are in memory now."""
+        return len(self._compiled)
+
     async def to_start(
         self,
         tenant_id: str,

@@ -14,7 +14,7 @@ from flow_engine.errors import CorrectTheInput, FlowEngineError, ReloadAndDecide
 from flow_engine.prompt import tenant_zone
 from flow_engine.rules import ReachableTask, reachable_tasks
 from flow_engine.runner import ConversationalFlowRunner
-from flow_engine.statechart import ACTIVE
+from flow_engine.states import ACTIVE
 from flow_engine.values import JsonValue, ValueRejected, canonical, listed
 from flow_testing.format import ExpectBody, Names
 

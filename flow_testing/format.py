@@ -23,7 +23,7 @@ from flow_engine.compiled import LONGEST_S
 from flow_engine.events import Source
 from flow_engine.rules import RefusalCode
 from flow_engine.session import Channel
-from flow_engine.statechart import Phase, TaskType
+from flow_engine.states import Phase, TaskType
 
 Verdict = Literal[True, False, "fails"]
 HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]

@@ -128,10 +128,14 @@ end
 for key = 1, 8 do
   redis.call('EXPIRE', KEYS[key], lifetime)
 end
+local trace = take()          -- "" when nothing is traced
 for _ = 1, take_number() do
   local due, job = take(), take()
   if KEYS[11] then
     redis.call('ZADD', KEYS[11], due, job)
+  end
+  if trace ~= '' then
+    redis.call('HSET', KEYS[1], 'trace:' .. string.match(job, '^%a+'), trace)
   end
 end
 local definition_present = 1

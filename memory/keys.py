@@ -43,6 +43,10 @@ class ConversationKeys:
         return f"{self.tag}::reply::{_encode(idempotency_key)}"
 
 
+def outbox_key(conversation: ConversationRef) -> str:
+    return ConversationKeys.of(conversation).state[-1]
+
+
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
     return f"{{{_encode(tenant_id)}:definition:{content_hash}}}"
@@ -50,6 +54,20 @@ def definition_key(tenant_id: str, content_hash: str) -> str:
 
 JOBS_KEY = "{flow-engine}:jobs"
 """Sorted set: a job's name by the time it is due, in milliseconds since 1970."""
+
+JOB_LEASES_KEY = "{flow-engine}:jobs::leases"
+"""Hash: a job's name → who holds it, see claim_jobs.lua. Keeps the attempts of one to be tried again."""
+
+DEAD_LETTERS_KEY = "{flow-engine}:jobs::dead"
+"""Sorted set: the ids of buried jobs by the time they were buried, in milliseconds since 1970."""
+
+DEAD_LETTER_TEXTS_KEY = "{flow-engine}:jobs::dead::letters"
+"""Hash: the id of a buried job → JSON object."""
+
+
+def model_calls_key(minute: int) -> str:
+    """String: how many model calls a minute since 1970 has seen, over all processes."""
+    return f"{{flow-engine}}:model-calls:{minute}"
 
 
 def due_score(due_at: datetime) -> int:

@@ -7,14 +7,12 @@ commit; `commit` compares the revision and writes everything, or nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha1
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import orjson
-from redis.exceptions import NoScriptError
 
 from flow_engine.errors import CallTheOperator
+from flow_engine.jobs import Job
 from flow_engine.memory import (
     MemoryEntry,
     decode_entry,
@@ -38,6 +36,7 @@ from flow_engine.storage import (
 from memory.codec import decode_reply, decode_turn, encode_reply_head, encode_turn
 from memory.instants import decode_instant, encode_instant
 from memory.keys import JOBS_KEY, ConversationKeys, definition_key, due_score
+from memory.script import Script, ScriptRunner
 from memory.translate import store_errors_translated
 
 REPLY_LIFETIME_S = 24 * 60 * 60
@@ -47,35 +46,14 @@ _NO_REPLY_KEY = "-"
 _Value = TypeVar("_Value")
 
 
-class RedisCommands(Protocol):
-    """The part of a redis-py asyncio client, standalone or cluster, that the scripts need."""
+class RedisCommands(ScriptRunner, Protocol):
+    """The part of a redis-py asyncio client, standalone or cluster, that the stores need."""
 
-    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any: ...
-    async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any: ...
     async def get(self, name: str) -> Any: ...
     async def set(self, name: str, value: bytes, *, ex: int) -> Any: ...
     async def expire(self, name: str, time: int) -> Any: ...
     async def zadd(self, name: str, mapping: Mapping[str, float]) -> Any: ...
-
-
-class _Script:
-    """Sent by its hash; sent whole when the server does not know it, as after a restart."""
-
-    def __init__(self, name: str, sha: str, source: str) -> None:
-        self.name = name
-        self._sha = sha
-        self._source = source
-
-    @classmethod
-    def read(cls, name: str) -> _Script:
-        source = (Path(__file__).parent / f"{name}.lua").read_text(encoding="utf-8")
-        return cls(name, sha1(source.encode(), usedforsecurity=False).hexdigest(), source)
-
-    async def run(self, redis: RedisCommands, keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
-        try:
-            return await redis.evalsha(self._sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return await redis.eval(self._source, len(keys), *keys, *args)
+    async def hget(self, name: str, key: str) -> Any: ...
 
 
 class MemoryManager:
@@ -88,8 +66,8 @@ class MemoryManager:
     def __init__(self, redis: RedisCommands, *, single_node: bool = True) -> None:
         self._redis = redis
         self._single_node = single_node
-        self._load = _Script.read("load")
-        self._commit = _Script.read("commit")
+        self._load = Script.read("load")
+        self._commit = Script.read("commit")
 
     async def load(
         self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
@@ -131,9 +109,9 @@ class MemoryManager:
         if self._single_node:
             script_keys = (*script_keys, definition, JOBS_KEY)
         with store_errors_translated():
-            if not self._single_node and changes.jobs:
+            if not self._single_node:
                 # Before the commit: a job without its cause finds nothing to do, a cause without job is lost.
-                await self._redis.zadd(JOBS_KEY, {d.job.name: due_score(d.due_at) for d in changes.jobs})
+                await self._write_down(changes)
             verdict, *rest = await self._commit.run(self._redis, script_keys, tuple(_arguments(changes)))
             match verdict:
                 case b"lost":
@@ -146,8 +124,20 @@ class MemoryManager:
                     present = bool(rest[1])
                     if not self._single_node:
                         present = bool(await self._redis.expire(definition, 2 * changes.lifetime_s))
+                        await self._write_down(changes)  # a worker may have looked before there was a cause
         reply = changes.reply
         return Committed(reply.body(int(rest[0])), reply.status, present)
+
+    async def trace_of(self, job: Job) -> str | None:
+        """The `traceparent` of the request that scheduled a job last; None when nothing was traced then."""
+        snapshot = ConversationKeys.of(job.conversation).state[0]
+        with store_errors_translated():
+            trace = await self._redis.hget(snapshot, f"trace:{job.kind}")
+        return None if trace is None else trace.decode()
+
+    async def _write_down(self, changes: Changes) -> None:
+        if changes.jobs:
+            await self._redis.zadd(JOBS_KEY, {d.job.name: due_score(d.due_at) for d in changes.jobs})
 
 
 class RedisDefinitions:
@@ -197,6 +187,7 @@ def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
     yield from _memory_arguments(changes)
     yield len(changes.events)
     yield from changes.events
+    yield changes.trace or ""
     yield len(changes.jobs)
     for due in changes.jobs:
         yield due_score(due.due_at)

@@ -15,12 +15,14 @@ from flow_engine.errors import FlowEngineError
 from service.flow_diagram import diagram
 from service.flow_test import play
 from service.flow_validate import validate
+from service.jobs_commands import jobs
 from service.settings import SECRET, Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 flow = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, test.")
 app.add_typer(flow, name="flow")
+app.add_typer(jobs, name="jobs")
 flow.command("validate")(validate)
 flow.command("diagram")(diagram)
 flow.command("test")(play)
@@ -37,6 +39,21 @@ def serve(host: HOST = "127.0.0.1", port: PORT = 8080) -> None:
     serving = import_module("service.serving")
     try:
         serving.serve_until_stopped(settings, host, port)
+    except FlowEngineError as error:
+        raise _refused(error.detail) from None
+
+
+@app.command()
+def worker(
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here, on loopback.")
+    ] = None,
+) -> None:
+    """Do the background work of all `serve` processes on the same Redis, until SIGINT or SIGTERM."""
+    settings = _settings()
+    working = import_module("service.working")
+    try:
+        working.work_until_stopped(settings, metrics_port)
     except FlowEngineError as error:
         raise _refused(error.detail) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flow_engine.documents import DocumentLimits
@@ -48,12 +48,54 @@ class Settings(BaseSettings):
         default="",
         description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach",
     )
+    llm_model: str | None = Field(
+        default=None,
+        description="Language model, provider:model; after commas those to fall back on; unset: none",
+    )
+    llm_timeout_s: float = Field(default=10.0, gt=0, le=600, description="Seconds one model call may take")
+    llm_at_once: int = Field(default=16, ge=1, description="Model calls at once, a process")
+    llm_calls_per_minute: int = Field(
+        default=600, ge=1, description="Model calls a minute, over all processes on one Redis"
+    )
     max_document_bytes: int = Field(default=1_000_000, ge=1_000, description="Largest flow version in bytes")
     max_document_depth: int = Field(default=100, ge=10, description="Deepest nesting of a flow version")
     max_tasks: int = Field(default=300, ge=1, description="Most tasks of a flow version")
+    rules_extraction: bool = Field(
+        default=True,
+        description="Read phones, dates, numbers, yes and no, and choices by rules, before a model",
+    )
+    worker_in_serve: bool | None = Field(
+        default=None,
+        description="Whether `serve` does the background work too; unset: only without FLOW_ENGINE_REDIS_URL",
+    )
+    jobs_engine: Literal["streaq", "builtin"] | None = Field(
+        default=None,
+        description="What `worker` runs jobs with; unset: streaq, on a cluster builtin",
+    )
+    jobs_at_once: int = Field(default=16, ge=1, le=1_000, description="Background jobs at once, a process")
+    job_lease_s: float = Field(
+        default=15.0, ge=0.3, le=600, description="Seconds after which a killed worker's job is taken over"
+    )
+    job_timeout_s: float = Field(default=60.0, gt=0, description="Seconds one attempt at a job may take")
+    job_attempts: int = Field(default=10, ge=1, description="Attempts at a job before it is given up")
+    events_kept: int = Field(
+        default=100_000,
+        ge=1_000,
+        description="About how many events the reporting stream keeps, read or not",
+    )
+    webhook_url: str | None = Field(
+        default=None, description="Where every event is POSTed to, if the outbound policy allows it"
+    )
+    webhook_secret: SecretStr | None = Field(
+        default=None, min_length=16, description="What events for the webhook are signed with"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged"
     )
+
+    @property
+    def works_in_serve(self) -> bool:
+        return self.redis_url is None if self.worker_in_serve is None else self.worker_in_serve
 
     @property
     def document_limits(self) -> DocumentLimits:
@@ -64,5 +106,5 @@ class Settings(BaseSettings):
         )
 
 
-SECRET = frozenset(("redis_url", "mongo_url"))
+SECRET = frozenset(("redis_url", "mongo_url", "webhook_url"))
 """Settings that may carry a password: shown without it."""

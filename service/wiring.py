@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from ipaddress import ip_address
+from typing import Protocol
 
 from fastapi import FastAPI
 
@@ -30,6 +31,7 @@ from flow_engine.conversations import Conversations
 from flow_engine.dialogue import Dialogue
 from flow_engine.errors import CallTheOperator
 from flow_engine.migrations import Migrations
+from flow_engine.model import Model, NoModel
 from flow_engine.platform import Platform
 from flow_engine.ports import Clock, FlowStore, OutboundCaller, VersionStore
 from flow_engine.rewriting import UnconfiguredRewriter
@@ -39,10 +41,19 @@ from flow_engine.versions_in_use import VersionsInUse
 from flow_engine.without_model import RuleSummariser
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
+from jobs.running import JobRunner
+from llm.factory import build_model
+from llm.rewriter import ModelRewriter
+from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
+from memory.schedule import RedisJobSchedule
 from outbound.client import GuardedClient
 from outbound.policy import AllowList
+from reporting.webhook import HttpCaller
+from service.background import job_handlers, tuning_of
 from service.graphviz import Graphviz
+from service.observing import PrometheusObserver
+from service.reporting import reporting_handlers
 from service.samples import install_samples
 from service.settings import Settings
 from system_prompts.catalogue import load_catalogue
@@ -67,10 +78,12 @@ class FlowDatabase:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The application, and what has to be open while it serves."""
+    """The application and its background work, and what has to be open while either goes on."""
 
     app: FastAPI
     opened: Callable[[], AbstractAsyncContextManager[None]]
+    jobs: JobRunner
+    metrics: Metrics
 
 
 def new_id() -> str:
@@ -115,34 +128,43 @@ def open_memory(settings: Settings) -> RedisMemory:
     return connect(settings.redis_url, cluster=settings.redis_cluster)
 
 
+class Outbound(OutboundCaller, HttpCaller, Protocol):
+    """The way out, with and without headers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a service meets of the world: its time, its way out, and its two stores, not yet opened.
+    """What a service meets of the world: its time, its way out, its model and its two stores, not yet opened.
 
     A test sets the time and scripts the answers of the world by giving its own.
     """
 
     clock: Clock
-    outbound: OutboundCaller
+    outbound: Outbound
     memory: RedisMemory
     database: FlowDatabase
+    model: Model = field(default_factory=NoModel)
 
 
 def build_service(settings: Settings, *, host: str, port: int) -> Service:
     """Raises CallTheOperator when the service must not start with these settings."""
     authenticator = authenticator_for(settings, host)
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
-    surroundings = Surroundings(SystemClock(), outbound, open_memory(settings), open_flow_database(settings))
+    clock, memory = SystemClock(), open_memory(settings)
+    budget = RedisCallBudget(memory.client, settings.llm_calls_per_minute)
+    model = build_model(settings, clock, budget=budget)
+    surroundings = Surroundings(clock, outbound, memory, open_flow_database(settings), model)
     service = assemble(settings, surroundings, authenticator, base_url=f"http://{host}:{port}")
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(outbound.aclose)
+            stack.push_async_callback(model.aclose)
             await stack.enter_async_context(service.opened())
             yield
 
-    return Service(service.app, opened)
+    return replace(service, opened=opened)
 
 
 def assemble(
@@ -153,6 +175,8 @@ def assemble(
     prompts = load_system_prompts()
     catalog = FlowCatalog(flows=database.flows, versions=database.versions, clock=clock, new_id=new_id)
     submissions = Submissions(prompts, settings.document_limits, new_id)
+    model = surroundings.model
+    rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     public_url = (settings.public_url or base_url).rstrip("/")
     collaborators = Collaborators(
         memory=memory.conversations,
@@ -165,6 +189,17 @@ def assemble(
     stepper = Stepper(collaborators)
     conversations, dialogue = Conversations(stepper, collaborators), Dialogue(stepper, collaborators)
     metrics = Metrics()
+    observer = PrometheusObserver(metrics.registry)
+    jobs = JobRunner(
+        RedisJobSchedule(memory.client),
+        {
+            **job_handlers(settings, stepper, model, observer),
+            **reporting_handlers(settings, memory, surroundings.outbound, clock, observer),
+        },
+        clock,
+        observer,
+        tuning_of(settings),
+    )
     probes = {"memory": memory.ready, "flows": database.connection.ready}
     routes = Routes(
         agents=AgentRoutes(conversations, dialogue),
@@ -172,7 +207,7 @@ def assemble(
         designers=DesignerRoutes(catalog, submissions, clock),
         migrations=MigrationRoutes(Migrations(stepper, memory.index)),
         diagrams=DiagramRoutes(catalog, Graphviz()),
-        helpers=HelperRoutes(load_catalogue(), prompts, UnconfiguredRewriter()),
+        helpers=HelperRoutes(load_catalogue(), prompts, rewriter),
         schemas=SchemaRoutes(),
         operators=OperatorRoutes(probes, metrics),
     )
@@ -192,4 +227,4 @@ def assemble(
                 await install_samples(database.flows, database.versions, submissions, clock)
             yield
 
-    return Service(app, opened)
+    return Service(app, opened, jobs, metrics)

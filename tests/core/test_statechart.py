@@ -18,7 +18,8 @@ from statemachine import StateChart, registry
 from flow_engine.compiled import CompiledFlow, compile_flow
 from flow_engine.memory import MemoryEntry
 from flow_engine.rules import Gate, explain
-from flow_engine.statechart import Chart, Position, PositionUnknown, TaskType
+from flow_engine.statechart import Chart, Position, PositionUnknown
+from flow_engine.states import TaskType
 from tests.documents.samples import aio_task, hum_task, minimal_version
 
 NOW = datetime(2026, 1, 15, tzinfo=UTC)

@@ -1,0 +1,50 @@
+"""The HTTP client for model servers: no proxies of the environment, no redirects, bounded answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
+
+CONNECT_WITHIN_S: Final = 5.0
+MOST_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+"""Of one response on the wire: a backstop under the limit on the answer's text, which it never reaches."""
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, request: httpx2.Request) -> None:
+        self._stream = stream
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for chunk in self._stream:
+            read += len(chunk)
+            if read > MOST_RESPONSE_BYTES:
+                raise httpx2.ReadError(f"more than {MOST_RESPONSE_BYTES} bytes", request=self._request)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class BoundedTransport(httpx2.AsyncHTTPTransport):
+    """Breaks a response off that is longer than any model's answer."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _Bounded(response.stream, request)
+        return response
+
+
+def model_http_client(timeout_s: float) -> httpx2.AsyncClient:
+    """`timeout_s` is for each wait of a request; the whole of it is bounded by the caller."""
+    limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
+    return httpx2.AsyncClient(
+        transport=BoundedTransport(trust_env=False, limits=limits),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_WITHIN_S, timeout_s)),
+    )

@@ -1,0 +1,51 @@
+"""Background work wired together: what runs which kind of job, with what (F37, F38, F41)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import extraction
+from flow_engine.background import BackgroundWork, Helpers
+from flow_engine.extraction import ExtractionRequest, Extractor, ExtractsNothing
+from flow_engine.jobs import JobHandler, JobKind
+from flow_engine.model import Model, NoModel
+from flow_engine.observing import Observer
+from flow_engine.stepping import Stepper
+from flow_engine.values import JsonValue
+from jobs.running import Tuning
+from service.settings import Settings
+
+
+class RuleExtractor:
+    """Implements `Extractor` by the rules of the package `extraction`."""
+
+    def extract(self, request: ExtractionRequest) -> Mapping[str, JsonValue]:
+        return extraction.extract(
+            extraction.ExtractionRequest(
+                utterance=request.utterance,
+                previous_bot_turn=request.previous_bot_turn,
+                language=request.language,
+                said_at=request.said_at,
+                timezone=request.timezone,
+                variables=request.variables,
+            )
+        )
+
+
+def job_handlers(
+    settings: Settings, stepper: Stepper, model: Model, observer: Observer
+) -> Mapping[JobKind, JobHandler]:
+    extractor: Extractor = RuleExtractor() if settings.rules_extraction else ExtractsNothing()
+    work = BackgroundWork(
+        stepper, Helpers(extractor, model, has_model=not isinstance(model, NoModel), observer=observer)
+    )
+    return {"mine": work.mine, "conclude": work.conclude, "expire": work.expire}
+
+
+def tuning_of(settings: Settings) -> Tuning:
+    return Tuning(
+        lease_s=settings.job_lease_s,
+        timeout_s=settings.job_timeout_s,
+        attempts=settings.job_attempts,
+        concurrency=settings.jobs_at_once,
+    )

@@ -1,0 +1,47 @@
+"""How much is found, and how much of it is right, on the tables of the benchmark."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.extraction import PRECISION, RECALL, TABLES, cases, main, measure
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "hold-out"])
+def test_the_tables_of_utterances_meet_both_goals(name: str) -> None:  # F38
+    score = measure(list(cases(TABLES[name]))).score()
+    assert score.precision >= PRECISION
+    assert score.recall >= RECALL
+
+
+def test_utterances_that_no_rule_was_written_for_are_read_nearly_as_well() -> None:  # F38
+    score = measure(list(cases(TABLES["hold-out"]))).score()
+    assert score.precision >= 0.94
+    assert score.recall >= 0.85
+
+
+@pytest.mark.parametrize(("name", "least", "negatives"), [("cases", 150, 50), ("hold-out", 60, 20)])
+def test_a_table_is_large_and_has_enough_utterances_without_a_value(
+    name: str, least: int, negatives: int
+) -> None:  # F38
+    table = list(cases(TABLES[name]))
+    assert len(table) >= least
+    assert sum(not case.expected for case in table) >= negatives
+    assert {case.request.language[:2] for case in table} == {"it", "en", "es"}
+
+
+def test_no_utterance_stands_in_two_tables() -> None:  # F38
+    said: list[tuple[str | None, str]] = []
+    for path in TABLES.values():
+        said += {(case.request.previous_bot_turn, case.request.utterance) for case in cases(path)}
+    assert len(said) == len(set(said))
+
+
+def test_the_report_has_every_table_and_never_the_failures_of_the_hold_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # F38
+    assert main(["--failures"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"{name}: " in printed for name in TABLES)
+    hold_out = printed.split("hold-out: ")[1]
+    assert "expected" not in hold_out
