@@ -15,7 +15,7 @@ from benchmarks.results import Figure
 from flow_engine.compiled import CompiledFlow, compile_flow
 from flow_engine.documents import DocumentLimits, parse_version
 from flow_engine.submissions import Submissions
-from flow_engine.templates import TemplateScope
+from flow_engine.templates import TemplateScope, compile_template
 from system_prompts.loader import load_system_prompts
 
 COMPILE_MS = 50.0
@@ -111,7 +111,7 @@ def _render_us(flow: CompiledFlow, rounds: int, repeat: int = 500) -> float:
         flow={"id": "flow-1"},
         task={"id": documents.task_id(0)},
     )
-    template = flow.tasks[documents.task_id(0)].prompt
+    template = compile_template(flow.tasks[documents.task_id(0)].document.prompt)
 
     def render() -> None:
         for _ in range(repeat):

@@ -114,10 +114,16 @@ def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
 
 
 def score(profile: Profile, asked: Question) -> int:
-    """How many of the question's words are the variable's; 0 when it asks for what the variable is not."""
-    if asked.stems & profile.excluded or conflict(asked.topics, profile):
+    """How many of the question's words are the variable's; 0 when it asks for what the variable is not.
+
+    "Which day for the visit?" does ask for a day that is "not that of earlier visits": words that are
+    excluded count one by one against the others, and the type that is asked for decides between equals.
+    """
+    own = _NAME_WEIGHT * len(asked.stems & profile.name) + len(asked.stems & (profile.prompt - profile.name))
+    against = len(asked.stems & profile.excluded)
+    if against > own or (against == own > 0 and profile.spec.type not in asked.asks):
         return 0
-    return _NAME_WEIGHT * len(asked.stems & profile.name) + len(asked.stems & (profile.prompt - profile.name))
+    return 0 if conflict(asked.topics, profile) else own
 
 
 _DECIDING: dict[VariableType, frozenset[str]] = {
