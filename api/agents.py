@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from api.bodies import ChangeTask, HandleEndContact, HandleHumanTask, HandleNewContact, HandleUtterance
 from api.calls import Call, Endpoint, Parameter, answer_response, json_response
+from flow_engine.contacts import NewContact
 from flow_engine.conversations import Conversations, VersionChoice
 from flow_engine.dialogue import Dialogue, Utterance
 from flow_engine.prompt import MemoryFormat
@@ -21,7 +22,6 @@ from flow_engine.replies import (
     TaskRefused,
     UtteranceReply,
 )
-from flow_engine.runner import NewContact
 
 LONGEST_WAIT_MS = 10_000
 

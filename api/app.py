@@ -148,7 +148,9 @@ class _Gateway:
             )
             return response
 
-        return traced(handle, route, endpoint.method, self._tracing) if self._tracing.on else handle
+        if not self._tracing.on or endpoint.audience == "operators":  # probes and scrapes are no traces
+            return handle
+        return traced(handle, route, endpoint.method, self._tracing)
 
     async def _admit(self, endpoint: Endpoint, request: Request) -> Call:
         structlog.contextvars.clear_contextvars()

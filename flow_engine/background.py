@@ -126,7 +126,10 @@ class BackgroundWork:
     ) -> tuple[Step, Consequences]:
         runner = await self._stepper.resume(conversation, loaded)
         state = loaded.mining
-        if runner.session.started_at != started_at or state.mined_through == question.turn.message_id:
+        turn_id = question.turn.message_id
+        # Somebody has read since, and there is a later turn: this reading may be older than what is known.
+        overtaken = state.mined_through != question.read_through and loaded.last_user_turn != turn_id
+        if runner.session.started_at != started_at or state.mined_through == turn_id or overtaken:
             raise _NothingToDo
         effects = consequences(runner, question, reading, runner.now)
         contact_id = question.turn.contact_id

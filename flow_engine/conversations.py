@@ -8,10 +8,11 @@ import orjson
 
 from flow_engine import commands
 from flow_engine.agent_data import get_agent_data, get_refusal
+from flow_engine.contacts import NewContact
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.ports import ConversationRef, OutboundFailed, OutboundRefused, SummaryRequest
 from flow_engine.replies import ContactEndReply
-from flow_engine.runner import ConversationalFlowRunner, NewContact
+from flow_engine.runner import ConversationalFlowRunner
 from flow_engine.session import Contact
 from flow_engine.stepping import Answer, Collaborators, Step, Stepper
 from flow_engine.storage import KeyedRequest, Loaded, Reply, turns_of_contact

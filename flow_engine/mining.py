@@ -66,9 +66,10 @@ def _own_fields(helper: AiHelper) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Everything that one reading of the last user turn is about."""
+    """Everything that one reading of the last user turn is about. `read_through`: the turn read before it."""
 
     turn: DialogueTurn
+    read_through: str | None
     previous_bot_turn: str | None
     turns: Sequence[DialogueTurn]
     variables: Sequence[VariableSpec]
@@ -88,6 +89,7 @@ def question_of(runner: ConversationalFlowRunner) -> Question | None:
     asked = next((t.body for t in reversed(before) if t.src != "user" and t.type == "message"), None)
     return Question(
         turn=turn,
+        read_through=loaded.mining.mined_through,
         previous_bot_turn=asked,
         turns=[t for t in (*before, turn) if t.type == "message"][-tuning.turns :],
         variables=open_for_mining(runner.flow.variables, loaded.tools),

@@ -7,40 +7,29 @@ changes meanwhile: a step that loses its commit is simply done again on fresh st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pydantic.alias_generators import to_camel
 
 from flow_engine import commands, events
 from flow_engine.compiled import LONGEST_S, CompiledFlow, TaskPlan
+from flow_engine.contacts import NewContact, check_channel
 from flow_engine.documents import ClosureConfig
 from flow_engine.end_reasons import ended_by
-from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
 from flow_engine.jobs import DueJob, Job, JobKind
 from flow_engine.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.platform import Platform
 from flow_engine.ports import ConversationRef
 from flow_engine.rendering import render_task, scope_of
 from flow_engine.rules import Gate, Refusal, explain
-from flow_engine.session import Channel, Contact, ContactStatus, Session, TaskEntry
+from flow_engine.session import Contact, ContactStatus, Session, TaskEntry
 from flow_engine.statechart import Position, PositionUnknown
 from flow_engine.states import ACTIVE, HUMAN_EVENTS
 from flow_engine.storage import Loaded, NewMemory
 from flow_engine.templates import TemplateScope
 
 CONTACTS_KEPT = 200  # ended contacts remembered, so that one cannot come back to life
-
-
-@dataclass(frozen=True, slots=True)
-class NewContact:
-    """A contact as its agent announces it. `language` None: the version's default."""
-
-    contact_id: str
-    channel: Channel
-    tenant: Mapping[str, object]
-    data: Mapping[str, object]
-    language: str | None
 
 
 class ConversationalFlowRunner:
@@ -403,13 +392,4 @@ class ConversationalFlowRunner:
             events.system_event(
                 self.flow, self.session, len(self.outbox), about, self.now, subtype, **details
             )
-        )
-
-
-def check_channel(flow: CompiledFlow, channel: str) -> None:
-    accepted = flow.document.channels
-    if channel not in accepted:
-        message = f"version {flow.version_id!r} is not for {channel!r}; it is for: {', '.join(accepted)}"
-        raise CorrectTheInput(
-            "channel_not_supported", message, [Finding("/channel", "channel_not_supported", message)]
         )

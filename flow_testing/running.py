@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import orjson
 
+from flow_engine.contacts import NewContact
 from flow_engine.conversations import VersionChoice
 from flow_engine.dialogue import Utterance
 from flow_engine.errors import FlowEngineError
 from flow_engine.memory import Description, MemoryWrite
-from flow_engine.runner import NewContact
 from flow_engine.stepping import Answer
 from flow_engine.values import JsonValue
 from flow_testing.bench import InstalledFlow, Stage

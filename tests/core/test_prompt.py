@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 import system_prompts
 from flow_engine.agent_data import compose_prompt
 from flow_engine.compiled import compile_flow
+from flow_engine.contacts import NewContact
 from flow_engine.memory import MemoryEntry, PreviousContact
 from flow_engine.platform import Platform
 from flow_engine.ports import ConversationRef
 from flow_engine.prompt import Prompt, tenant_zone
-from flow_engine.runner import ConversationalFlowRunner, NewContact
+from flow_engine.runner import ConversationalFlowRunner
 from flow_engine.session import Channel
 from flow_engine.storage import Loaded
 from system_prompts.loader import FileSystemPrompts, load_system_prompts
