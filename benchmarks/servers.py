@@ -21,6 +21,7 @@ HOST = "127.0.0.1"
 STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 5.0
 _ROOT = Path(__file__).resolve().parents[1]
+_FLOW_ENGINE = (sys.executable, "-m", "service.cli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +62,33 @@ async def service_process(
     """The service with a flow store of its own, against the Redis (or a proxy of it) on `redis_port`."""
     with TemporaryDirectory(prefix="flow-bench-service-") as folder:
         port = free_port()
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLOW_ENGINE_")}
-        environment = {
-            **inherited,
-            "FLOW_ENGINE_DATA_DIR": folder,
-            "FLOW_ENGINE_REDIS_URL": f"redis://{HOST}:{redis_port}/0",
-            "FLOW_ENGINE_REDIS_UNSAFE": str(unsafe).lower(),
-            "FLOW_ENGINE_SAMPLES": "false",
-            "FLOW_ENGINE_LOG_LEVEL": log_level,
-        }
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port)]
+        command = [*_FLOW_ENGINE, "serve", "--port", str(port)]
+        environment = _environment(folder, redis_port, unsafe, log_level)
         async with _running(command, port, core, environment, Path(folder) / "service.log") as server:
             yield server
+
+
+@asynccontextmanager
+async def worker_process(redis_port: int, *, core: int, log_level: str) -> AsyncGenerator[Server]:
+    """A worker on any Redis; `port` is that of its metrics. Versions come from Redis, not from its store."""
+    with TemporaryDirectory(prefix="flow-bench-worker-") as folder:
+        port = free_port()
+        command = [*_FLOW_ENGINE, "worker", "--metrics-port", str(port)]
+        environment = _environment(folder, redis_port, True, log_level)
+        async with _running(command, port, core, environment, Path(folder) / "worker.log") as server:
+            yield server
+
+
+def _environment(folder: str, redis_port: int, unsafe: bool, log_level: str) -> Mapping[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLOW_ENGINE_")}
+    return {
+        **inherited,
+        "FLOW_ENGINE_DATA_DIR": folder,
+        "FLOW_ENGINE_REDIS_URL": f"redis://{HOST}:{redis_port}/0",
+        "FLOW_ENGINE_REDIS_UNSAFE": str(unsafe).lower(),
+        "FLOW_ENGINE_SAMPLES": "false",
+        "FLOW_ENGINE_LOG_LEVEL": log_level,
+    }
 
 
 @asynccontextmanager

@@ -203,14 +203,37 @@ def _numbers(turn: _Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     if _names_two(found, turn):
         return values
     for each in profiles:
-        ranked = [(_rank(turn, each, mention), mention) for mention in found if not _declined(turn, mention)]
-        least = 1 if turn.is_asked(each) else 2
+        meant = [mention for mention in found if not _declined(turn, mention)]
+        ranked = [(_rank(turn, each, m), m) for m in meant if not _rather_anothers(turn, each, m)]
+        least = _least(turn, each)
         fitting = last_meant([mention for rank, mention in ranked if rank >= least], turn.text, turn.tables)
         best = max((rank for rank, mention in ranked if mention in fitting), default=0)
         values |= _one_value(
             each, [mention for rank, mention in ranked if rank == best and mention in fitting], turn
         )
     return values if len(values) < 2 else _told_apart(values, turn)
+
+
+def _least(turn: _Turn, profile: Profile) -> int:
+    """The rank from which on a variable takes a number."""
+    return 1 if turn.is_asked(profile) else 2
+
+
+def _rather_anothers(turn: _Turn, profile: Profile, mention: Mention) -> bool:
+    """ "The 500 gram bags": a number that is a member of an enum belongs to the enum or to the variable that
+    counts, whichever has more of the words behind it, then to the one that was asked for, else to neither."""
+    rivals = "enum" if profile.spec.type == "number" else "number"
+    return any(
+        _rank(turn, each, mention) >= _least(turn, each)
+        and _nearness(turn, each, mention) >= _nearness(turn, profile, mention)
+        for each in turn.of_type(rivals)
+        if rivals == "number" or mention.value in each.spec.enum_values
+    )
+
+
+def _nearness(turn: _Turn, profile: Profile, mention: Mention) -> tuple[int, bool]:
+    words = _words_behind(turn, mention)
+    return sum(shares([word], profile) for word in words), turn.is_asked(profile)
 
 
 def _told_apart(values: Mapping[str, JsonValue], turn: _Turn) -> Mapping[str, JsonValue]:
@@ -268,7 +291,13 @@ def _members_for(turn: _Turn, profile: Profile, found: Sequence[Mention]) -> Seq
         if _named_on_purpose(turn, profile, mention, asked)
     ]
     numeric = {value for value in values if not isinstance(value, str)}
-    counted = [m for m in found if m.value in numeric and _rank(turn, profile, m) >= (1 if asked else 2)]
+    counted = [
+        m
+        for m in found
+        if m.value in numeric
+        and _rank(turn, profile, m) >= _least(turn, profile)
+        and not _rather_anothers(turn, profile, m)
+    ]
     mentions = sorted((*named, *counted), key=lambda mention: mention.start)
     return [] if _names_two(mentions, turn) else [m for m in mentions if not _declined(turn, m)]
 

@@ -15,6 +15,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -62,21 +63,24 @@ class StreaqWorker:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[asyncio.Task[None]]:
         """As the built-in worker's. Tasks that wait in the stream stay there, for other workers."""
+        self._due.wanted = True
         working = asyncio.create_task(self._work())
         try:
             yield working
         finally:
+            self._due.wanted = False
             working.cancel()
             await self._due.let_go()
             await asyncio.wait({working})
 
     async def _work(self) -> None:
-        while True:
+        while self._due.wanted:
             try:
                 async with anyio.create_task_group() as group:
                     queue = self._queue()
                     await group.start(queue.run_async)
                     await self._dispatch(queue)
+                    group.cancel_scope.cancel()
             except* (RedisError, OSError) as away:
                 log.warning("job_queue_away", reason=type(away.exceptions[0]).__name__)
             await self._pause(1.0)
@@ -89,7 +93,7 @@ class StreaqWorker:
             concurrency=self._tuning.concurrency,
             prefetch=1,
             idle_timeout=self._tuning.lease_s / 3,
-            serializer=json.dumps,
+            serializer=partial(json.dumps, default=str),  # results are errors too, and nobody reads them
             deserializer=json.loads,
         )
         queue.task(name="job", silent=True, ttl=0, max_tries=DELIVERIES)(self._run)
@@ -101,7 +105,7 @@ class StreaqWorker:
         await asyncio.wait({running})
 
     async def _dispatch(self, queue: Queue[None]) -> None:
-        while True:
+        while self._due.wanted:
             room = self._tuning.concurrency - await self._waiting(queue)
             claims = await self._due.claim(room) if room > 0 else ()
             tasks = [
@@ -111,7 +115,9 @@ class StreaqWorker:
                 task.id = f"{claim.job.name}:{claim.token}"
             if tasks:
                 await queue.enqueue_many(tasks)
-            await self._pause(self._due.pause_s)
+            # More is due, or the stream is full: jobs take milliseconds, so there is room again soon.
+            busy = len(claims) >= room
+            await self._pause(self._tuning.poll_s / 10 if busy else self._due.pause_s)
 
     async def _waiting(self, queue: Queue[None]) -> int:
         """Tasks in the stream that no worker has taken; a task that is done is deleted from it."""

@@ -17,12 +17,17 @@ log: Any = structlog.get_logger("flow_engine.jobs")
 
 
 class DueJobs:
-    """Claims, and the jobs in this worker's hands. `pause_s` is how long to wait before the next look."""
+    """Claims, and the jobs in this worker's hands. `pause_s` is how long to wait before the next look.
+
+    `wanted` becomes False when the worker stops. Cancelling its task is not enough: Python's `wait_for`
+    swallows a cancellation that comes when what it waits for has just ended.
+    """
 
     def __init__(self, runner: JobRunner, pause: Callable[[float], Awaitable[None]]) -> None:
         self._runner = runner
         self._pause = pause
         self.pause_s = runner.tuning.poll_s
+        self.wanted = True
         self.held: set[asyncio.Task[None]] = set()
 
     async def claim(self, at_most: int) -> Sequence[Claim]:
@@ -46,6 +51,10 @@ class DueJobs:
         self.held.add(task)
         task.add_done_callback(self.held.discard)
         return task
+
+    async def one_ends(self) -> None:
+        ended, _ = await asyncio.wait(self.held, return_when=asyncio.FIRST_COMPLETED)
+        self.held -= ended  # their callbacks have not run yet, and would not before the next wait
 
     async def let_go(self) -> None:
         """Wait for what is in hand, but not for ever: the rest is given back."""
@@ -75,19 +84,21 @@ class Worker:
 
         On leaving, no job is taken any more, and those in hand are waited for.
         """
+        self._due.wanted = True
         taking = asyncio.create_task(self._take())
         try:
             yield taking
         finally:
+            self._due.wanted = False
             taking.cancel()
             await asyncio.wait({taking})
             await self._due.let_go()
 
     async def _take(self) -> None:
-        while True:
+        while self._due.wanted:
             free = self._at_once - len(self._due.held)
             if free == 0:
-                await asyncio.wait(self._due.held, return_when=asyncio.FIRST_COMPLETED)
+                await self._due.one_ends()
                 continue
             claims = await self._due.claim(free)
             for claim in claims:

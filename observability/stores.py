@@ -33,6 +33,11 @@ class StoreErrors:
             self._observer.count("store_errors", store=self._store)
 
 
+def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tracing) -> ConversationMemory:
+    observed = ObservedMemory(memory, observer)
+    return TracedMemory(observed, tracing) if tracing.on else observed
+
+
 class ObservedMemory:
     """Implements `ConversationMemory`: counts its errors."""
 

@@ -7,13 +7,20 @@ import sys
 
 import orjson
 import structlog
+from structlog.typing import EventDict
+
+from flow_engine.tracing import Tracing
 
 
-def configure_logging(level: str) -> None:
-    """Messages are static texts; everything that varies is a field, and no field holds personal data."""
+def configure_logging(level: str, tracing: Tracing | None = None) -> None:
+    """Messages are static texts; everything that varies is a field, and no field holds personal data.
+
+    With traces on, a line that is logged within a span carries its `trace_id` and `span_id`.
+    """
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            *((_SpanIds(tracing),) if tracing is not None and tracing.on else ()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             # Frames without their locals: those hold what callers sent.
@@ -26,3 +33,15 @@ def configure_logging(level: str) -> None:
         logger_factory=structlog.BytesLoggerFactory(sys.stdout.buffer),
         cache_logger_on_first_use=True,
     )
+
+
+class _SpanIds:
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def __call__(self, logger: object, method: str, event: EventDict) -> EventDict:
+        """A `traceparent` is version-trace-span-flags, all in hexadecimal."""
+        traceparent = self._tracing.traceparent()
+        if traceparent is not None:
+            _, event["trace_id"], event["span_id"], _ = traceparent.split("-")
+        return event

@@ -1,23 +1,34 @@
-"""What the engine counts, as Prometheus metrics. Labels are kinds and reasons, never ids."""
+"""What the engine and its background work count, as Prometheus metrics (F36).
+
+Labels are kinds, codes, channels and purposes: few, and never ids, names of tasks or texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "contacts_started": ("Contacts started.", ("channel",)),
-    "contacts_ended": ("Contacts ended or superseded.", ("channel", "how")),
-    "task_changes": ("Changes of task asked for, by the refusal's code or `accepted`.", ("outcome",)),
-    "prompts": ("Prompts given, by whether the last user turn had been read.", ("memory",)),
-    "checkpoints_reached": ("Checkpoints reached.", ()),
+    "task_changes": ("Changes of task asked for: accepted, or the code of the refusal.", ("outcome",)),
+    "contacts_started": ("Contacts started, by channel.", ("channel",)),
+    "contacts_ended": ("Contacts over, by channel: ended, or superseded by another.", ("channel", "how")),
+    "memory_writes": ("Values written to the memory, by who wrote them.", ("source",)),
+    "prompts": ("Prompts read, with a memory that had read every user turn (fresh) or not.", ("memory",)),
+    "commits_lost": ("Commits that another writer was faster than; each was tried again.", ()),
+    "revision_conflicts": ("Requests given up after too many lost commits.", ()),
+    "replays": ("Requests answered with the reply that their Idempotency-Key has got before.", ()),
+    "store_errors": ("Calls that a store did not answer.", ("store",)),
     "jobs_done": ("Background jobs done.", ("kind",)),
     "jobs_failed": ("Attempts at background jobs that failed.", ("kind",)),
     "jobs_buried": ("Background jobs given up.", ("kind",)),
     "jobs_unhandled": ("Background jobs put off because this process has no handler for them.", ("kind",)),
     "values_mined": ("Values read from dialogues, by who found them.", ("source",)),
     "mined_values_dropped": ("Values of models' answers that were refused.", ("reason",)),
+    "checkpoints_reached": ("Checkpoints that dialogues have reached.", ()),
+    "model_calls": ("Attempts at model calls: ok, cancelled, or why they failed.", ("purpose", "outcome")),
+    "model_tokens": ("Tokens of model calls, in and out.", ("purpose", "direction")),
     "model_calls_failed": ("Model calls of background work without a usable answer.", ("purpose", "reason")),
     "events_published": ("Events appended to the reporting stream.", ()),
     "webhook_events": ("Attempts to send an event to the webhook, by what became of them.", ("outcome",)),
@@ -25,16 +36,85 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Every name that is counted: its meaning and its labels."""
 
+_LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 30, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Jobs that are due and not taken, the age of the oldest of them in seconds, and jobs given up."""
+
+    waiting: int
+    oldest_s: float
+    dead_letters: int
+
 
 class PrometheusObserver:
-    """Implements `Observer`. A name or a label that COUNTED does not list is a bug: KeyError, ValueError."""
+    """Implements `Observer`. A name or a label that COUNTED does not list is a bug: KeyError, ValueError.
+
+    Counters without labels are there from the start, so that their first increase is seen as one.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self._counters = {
             name: Counter(f"flow_engine_{name}_total", meaning, labels, registry=registry)
             for name, (meaning, labels) in COUNTED.items()
         }
+        self._known: dict[
+            tuple[object, ...], Counter
+        ] = {}  # finding them by label takes longer than counting
+        self._model_seconds = Histogram(
+            "flow_engine_model_call_seconds",
+            "Time of one attempt at a model call, in seconds.",
+            ("purpose",),
+            registry=registry,
+            buckets=_MODEL_BUCKETS,
+        )
+        self._lag = Histogram(
+            "flow_engine_event_loop_lag_seconds",
+            "How much later than asked for this process gets to do what is due, in seconds.",
+            registry=registry,
+            buckets=_LAG_BUCKETS,
+        )
+        self._compiled = Gauge(
+            "flow_engine_compiled_versions", "Compiled versions in this process's cache.", registry=registry
+        )
+        self._waiting = Gauge(
+            "flow_engine_jobs_waiting", "Background jobs that are due and not taken yet.", registry=registry
+        )
+        self._oldest = Gauge(
+            "flow_engine_jobs_oldest_seconds",
+            "For how long the oldest of the waiting jobs has been due, in seconds.",
+            registry=registry,
+        )
+        self._dead = Gauge(
+            "flow_engine_dead_letters", "Background jobs that were given up and are kept.", registry=registry
+        )
 
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
-        counter = self._counters[what]
-        (counter.labels(**labels) if labels else counter).inc(amount)
+        key = (what, *labels.items())
+        counter = self._known.get(key)
+        if counter is None:
+            family = self._counters[what]
+            counter = self._known[key] = family.labels(**labels) if labels else family
+        counter.inc(amount)
+
+    def model_call_took(self, seconds: float, *, purpose: str) -> None:
+        self._model_seconds.labels(purpose).observe(seconds)
+
+    def event_loop_lagged(self, seconds: float) -> None:
+        self._lag.observe(seconds)
+
+    def compiled_versions_are(self, number: Callable[[], int]) -> None:
+        """Asked at every scrape."""
+        self._compiled.set_function(number)
+
+    def backlog_is(self, backlog: Backlog) -> None:
+        self._waiting.set(backlog.waiting)
+        self._oldest.set(backlog.oldest_s)
+        self._dead.set(backlog.dead_letters)
+
+
+def own_observer() -> PrometheusObserver:
+    return PrometheusObserver(CollectorRegistry())

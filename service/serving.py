@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -12,7 +13,9 @@ import typer
 import uvicorn
 import uvloop
 
+from flow_engine.tracing import Tracing
 from jobs.worker import Worker
+from observability.loading import tracing_to
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service
@@ -22,15 +25,19 @@ log: Any = structlog.get_logger("flow_engine.service")
 
 def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
-    configure_logging(settings.log_level)
-    try:
-        uvloop.run(_serve(settings, host, port))
-    except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
-        return
+    # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
+    # before jobs are given back and traces sent.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+        try:
+            uvloop.run(_serve(settings, host, port, tracing))
+        except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
+            return
 
 
-async def _serve(settings: Settings, host: str, port: int) -> None:
-    service = build_service(settings, host=host, port=port)
+async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> None:
+    service = build_service(settings, host=host, port=port, tracing=tracing)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.opened())
         if settings.works_in_serve:

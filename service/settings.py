@@ -89,6 +89,16 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(
         default=None, min_length=16, description="What events for the webhook are signed with"
     )
+    traces: Literal["otlp", "console"] | None = Field(
+        default=None,
+        description="OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, or to standard error; unset: none",
+    )
+    worker_metrics_host: str = Field(
+        default="127.0.0.1", description="Address on which `worker` serves its metrics"
+    )
+    worker_metrics_port: int | None = Field(
+        default=None, ge=1, le=65_535, description="Port of the metrics of `worker`; unset: not served"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged"
     )

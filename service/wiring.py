@@ -37,25 +37,31 @@ from flow_engine.ports import Clock, FlowStore, OutboundCaller, VersionStore
 from flow_engine.rewriting import UnconfiguredRewriter
 from flow_engine.stepping import Collaborators, Stepper
 from flow_engine.submissions import Submissions
+from flow_engine.tracing import Tracing, Untraced
 from flow_engine.versions_in_use import VersionsInUse
 from flow_engine.without_model import RuleSummariser
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from jobs.running import JobRunner
+from llm.audit import LoggedCalls
 from llm.factory import build_model
 from llm.rewriter import ModelRewriter
+from memory.backlog import RedisBacklog
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
 from memory.schedule import RedisJobSchedule
+from observability.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
 from outbound.client import GuardedClient
 from outbound.policy import AllowList
 from reporting.webhook import HttpCaller
 from service.background import job_handlers, tuning_of
 from service.graphviz import Graphviz
-from service.observing import PrometheusObserver
+from service.model_calls import ObservedCalls
+from service.observing import PrometheusObserver, own_observer
 from service.reporting import reporting_handlers
 from service.samples import install_samples
 from service.settings import Settings
+from service.watching import Watch
 from system_prompts.catalogue import load_catalogue
 from system_prompts.loader import load_system_prompts
 
@@ -144,16 +150,23 @@ class Surroundings:
     memory: RedisMemory
     database: FlowDatabase
     model: Model = field(default_factory=NoModel)
+    observer: PrometheusObserver = field(default_factory=own_observer)
+    tracing: Tracing = field(default_factory=Untraced)
 
 
-def build_service(settings: Settings, *, host: str, port: int) -> Service:
+def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing | None = None) -> Service:
     """Raises CallTheOperator when the service must not start with these settings."""
+    observer, tracing = own_observer(), tracing or Untraced()
     authenticator = authenticator_for(settings, host)
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
     clock, memory = SystemClock(), open_memory(settings)
     budget = RedisCallBudget(memory.client, settings.llm_calls_per_minute)
-    model = build_model(settings, clock, budget=budget)
-    surroundings = Surroundings(clock, outbound, memory, open_flow_database(settings), model)
+    calls = ObservedCalls(LoggedCalls(), observer, tracing)
+    model = build_model(settings, clock, budget=budget, log=calls)
+    surroundings = Surroundings(
+        clock, outbound, memory, open_flow_database(settings), model, observer, tracing
+    )
+    watch = Watch(observer, RedisBacklog(memory.client), clock)
     service = assemble(settings, surroundings, authenticator, base_url=f"http://{host}:{port}")
 
     @asynccontextmanager
@@ -162,6 +175,7 @@ def build_service(settings: Settings, *, host: str, port: int) -> Service:
             stack.push_async_callback(outbound.aclose)
             stack.push_async_callback(model.aclose)
             await stack.enter_async_context(service.opened())
+            await stack.enter_async_context(watch.running())
             yield
 
     return replace(service, opened=opened)
@@ -173,23 +187,31 @@ def assemble(
     """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so."""
     memory, database, clock = surroundings.memory, surroundings.database, surroundings.clock
     prompts = load_system_prompts()
-    catalog = FlowCatalog(flows=database.flows, versions=database.versions, clock=clock, new_id=new_id)
+    observer, tracing = surroundings.observer, surroundings.tracing
+    catalog = FlowCatalog(
+        flows=ObservedFlowStore(database.flows, observer),
+        versions=ObservedVersionStore(database.versions, observer),
+        clock=clock,
+        new_id=new_id,
+    )
     submissions = Submissions(prompts, settings.document_limits, new_id)
     model = surroundings.model
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     public_url = (settings.public_url or base_url).rstrip("/")
+    versions = VersionsInUse(catalog, memory.definitions)
+    observer.compiled_versions_are(lambda: versions.kept)
     collaborators = Collaborators(
-        memory=memory.conversations,
-        versions=VersionsInUse(catalog, memory.definitions),
+        memory=observed_memory(memory.conversations, observer, tracing),
+        versions=versions,
         platform=Platform(prompts, public_url, settings.memory_format),
         clock=clock,
         summariser=RuleSummariser(prompts),
         outbound=surroundings.outbound,
+        observer=observer,
     )
     stepper = Stepper(collaborators)
     conversations, dialogue = Conversations(stepper, collaborators), Dialogue(stepper, collaborators)
-    metrics = Metrics()
-    observer = PrometheusObserver(metrics.registry)
+    metrics = Metrics(observer.registry)
     jobs = JobRunner(
         RedisJobSchedule(memory.client),
         {
@@ -199,6 +221,8 @@ def assemble(
         clock,
         observer,
         tuning_of(settings),
+        tracing=tracing,
+        cause=memory.conversations.trace_of,
     )
     probes = {"memory": memory.ready, "flows": database.connection.ready}
     routes = Routes(
@@ -213,7 +237,9 @@ def assemble(
     )
     release = version("flow-engine")
     mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
-    app = create_app(routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),))
+    app = create_app(
+        routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
+    )
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:

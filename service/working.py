@@ -10,9 +10,11 @@ import uvloop
 from prometheus_client import start_http_server
 
 from flow_engine.errors import CallTheOperator
+from flow_engine.tracing import Tracing
 from jobs.running import JobRunner
 from jobs.streaq_worker import StreaqWorker
 from jobs.worker import Worker
+from observability.loading import tracing_to
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service
@@ -22,8 +24,9 @@ HERE = "127.0.0.1"
 
 def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
-    configure_logging(settings.log_level)
-    uvloop.run(_work(settings, metrics_port))
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+        uvloop.run(_work(settings, metrics_port, tracing))
 
 
 def worker_for(settings: Settings, runner: JobRunner) -> Worker | StreaqWorker:
@@ -40,15 +43,16 @@ def worker_for(settings: Settings, runner: JobRunner) -> Worker | StreaqWorker:
     return StreaqWorker(runner, settings.redis_url)
 
 
-async def _work(settings: Settings, metrics_port: int | None) -> None:
-    service = build_service(settings, host=HERE, port=8080)
+async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) -> None:
+    service = build_service(settings, host=HERE, port=8080, tracing=tracing)
     worker = worker_for(settings, service.jobs)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with service.opened(), worker.running() as working:
-        if metrics_port is not None:
-            start_http_server(metrics_port, HERE, service.metrics.registry)
+        port = metrics_port or settings.worker_metrics_port
+        if port is not None:
+            start_http_server(port, settings.worker_metrics_host, service.metrics.registry)
         typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)

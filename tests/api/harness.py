@@ -131,15 +131,17 @@ async def open_scene(
     authenticator: Authenticator | None = None,
     answers: Mapping[str, Sequence[Answer]] | None = None,
     server: FakeServer | None = None,
+    memory: RedisMemory | None = None,
     flows: FlowDatabase | None = None,
     clock: SettableClock | None = None,
     **settings: Any,
 ) -> AsyncIterator[Scene]:
-    """A service with `documents` published. Give two scenes one `server` to let them share a Redis."""
+    """A service with `documents` published. Give two scenes one `server` to let them share a Redis, or
+    `memory` to be on a real one."""
     surroundings = Surroundings(
         clock=clock or SettableClock(),
         outbound=ScriptedOutbound(answers or {}),
-        memory=embedded(server),
+        memory=memory or embedded(server),
         database=flows or sqlite_in_memory(),
     )
     given = Settings(**{"samples": False, **settings})

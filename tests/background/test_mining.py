@@ -214,6 +214,23 @@ class TestOnceAndAgain:
             await working_on(scene, says({"var_string": "ECG"})).mine(MINE)
             assert (await scene.prompt())["memoryFresh"] is True
 
+    async def test_a_reading_that_a_later_one_overtook_changes_nothing(self) -> None:  # F18, F41
+        async with talking() as scene:
+            await scene.say("m1", "An ECG")
+            work = working_on(scene, says({"var_string": "ECG"}))
+            original = work._read  # its worker is slow, and another one has taken the job over
+
+            async def slow(*args: Any) -> Any:
+                reading = await original(*args)
+                await scene.say("m2", "No, an MRI")
+                await working_on(scene, says({"var_string": "MRI"})).mine(MINE)
+                return reading
+
+            work._read = slow  # type: ignore[method-assign]
+            await work.mine(MINE)
+            assert (await dump(scene))["var_string"]["value"] == "MRI"
+            assert (await scene.prompt())["memoryFresh"] is True
+
     async def test_a_burst_of_turns_makes_one_job(self) -> None:  # F37
         async with talking() as scene:
             for number in range(5):

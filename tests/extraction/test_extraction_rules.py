@@ -149,6 +149,22 @@ class TestAssignment:
         bot = "Which bag size?"
         assert found("five hundred", bag, bot=bot, language="en-US") == {"bag": 500}
 
+    @pytest.mark.parametrize(
+        ("asked", "said", "expected"),
+        [
+            ("Which bag size would you like?", "The 500 gram bags.", {"bag": 500}),
+            ("How many bags would you like?", "Two 500 gram bags.", {"bag": 500, "many": 2}),
+            (None, "I'd like two 500 gram bags.", {"bag": 500}),
+            ("How many bags would you like?", "Three bags.", {"many": 3}),
+        ],
+    )
+    def test_a_member_is_not_counted_as_a_quantity_too(
+        self, asked: str | None, said: str, expected: dict[str, int]
+    ) -> None:  # F38
+        bag = VariableSpec("bag", "bagGrams", "enum", "The bag size in grams.", (250, 500))
+        many = VariableSpec("many", "quantity", "number", "How many bags the customer wants.")
+        assert found(said, bag, many, bot=asked, language="en-US") == expected
+
 
 class TestRequests:
     @pytest.mark.parametrize("utterance", ["", "   ", "…", "\ud800", "?" * 5000])

@@ -128,7 +128,7 @@ class TestSendingOn:
         server: RedisServer = start_redis()
         memory, conversation = connect(server.url), fresh_ref()
         await write_down(memory.client, conversation, some_events(3))
-        await memory.client.config_set("maxmemory", "1mb")
+        await memory.client.config_set("maxmemory", "100kb")
         on = events_on(memory.client, webhook=True)
         with pytest.raises(RetryLater):
             await relaying(on, []).relay(Job("relay", conversation))
@@ -195,7 +195,10 @@ class Turns:
 
     async def wait(self, name: str) -> None:
         self._waiting[name] = asyncio.get_running_loop().create_future()
-        await self._waiting[name]
+        try:
+            await self._waiting[name]
+        finally:
+            self._waiting.pop(name, None)
 
     def let(self, name: str) -> None:
         self._waiting.pop(name).set_result(None)
