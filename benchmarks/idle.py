@@ -14,19 +14,24 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import orjson
+from redis.asyncio import Redis
 
 from benchmarks.client import Caller, Request, build_request
 from benchmarks.processes import Cores, cpu_seconds, resident_mb
 from benchmarks.results import MeasurementFailed
 from benchmarks.scenarios import CONTACT, Target, publish
 from benchmarks.servers import Server, redis_server, service_process, worker_process
+from memory.keys import JOBS_KEY, due_score
 
 TASKS = 12
 STARTING_CONNECTIONS = 16
 STARTED_WITHIN_S = 60.0
-SETTLE_S = 3.0
+SETTLED_WITHIN_S = 60.0
+DEBOUNCED_S = 1.0
+"""After this, whatever was said last is due to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Size:
     idle: int = 10_000
     active: int = 200
     every_s: float = 10.0
-    measured_s: float = 15.0
+    measured_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class Usage:
 class Measured:
     started: int
     start_s: float
+    settle_s: float
     empty: Usage
     idle: Usage
     active: Usage
@@ -59,7 +65,7 @@ class Measured:
 
 
 async def measure(size: Size, cores: Cores) -> Measured:
-    async with _installation(cores) as (processes, service):
+    async with _installation(cores) as (processes, service, redis):
         async with _calling(service.port) as caller:
             target = await publish(caller, service.port, TASKS)
         empty = await _usage(processes, min(5.0, size.measured_s))
@@ -67,15 +73,15 @@ async def measure(size: Size, cores: Cores) -> Measured:
         names = [f"idle-{number:05}" for number in range(size.idle + size.active)]
         await _start(target, names)
         start_s = time.perf_counter() - began
-        await asyncio.sleep(SETTLE_S)  # what their starting left to do, such as events to be sent on
+        settle_s = await _settled(redis)
         idle = await _usage(processes, size.measured_s)
         talking = asyncio.create_task(_talk(target, names[-size.active :], size))
         await asyncio.sleep(size.every_s / 2)
         active = await _usage(processes, size.measured_s)
         turns = await talking
-        await asyncio.sleep(SETTLE_S)
+        await _settled(redis)
         unread = await _unread(target, names[-size.active :])
-    return Measured(len(names), start_s, empty, idle, active, turns, unread)
+    return Measured(len(names), start_s, settle_s, empty, idle, active, turns, unread)
 
 
 @asynccontextmanager
@@ -90,14 +96,26 @@ async def _calling(port: int) -> AsyncGenerator[Caller]:
 
 
 @asynccontextmanager
-async def _installation(cores: Cores) -> AsyncGenerator[tuple[Mapping[str, int], Server]]:
-    """Process ids by name, and the service."""
+async def _installation(cores: Cores) -> AsyncGenerator[tuple[Mapping[str, int], Server, Server]]:
+    """Process ids by name, the service and Redis."""
     async with (
         redis_server(core=cores.rest, aof=True) as redis,
         service_process(redis.port, core=cores.service, unsafe=True, log_level="warning") as service,
         worker_process(redis.port, core=cores.service, log_level="warning") as worker,
     ):
-        yield {"serve": service.pid, "worker": worker.pid, "redis": redis.pid}, service
+        yield {"serve": service.pid, "worker": worker.pid, "redis": redis.pid}, service, redis
+
+
+async def _settled(redis: Server) -> float:
+    """Wait until no job is due, such as the events that starting wrote down. Returns the seconds it took."""
+    began = time.perf_counter()
+    async with Redis(port=redis.port) as client:
+        await asyncio.sleep(DEBOUNCED_S)
+        while await client.zcount(JOBS_KEY, "-inf", due_score(datetime.now(UTC))):
+            if time.perf_counter() - began > SETTLED_WITHIN_S:
+                raise MeasurementFailed(f"there were still jobs to do after {SETTLED_WITHIN_S} s")
+            await asyncio.sleep(0.2)
+    return time.perf_counter() - began
 
 
 async def _usage(processes: Mapping[str, int], seconds: float) -> Usage:
@@ -157,7 +175,8 @@ async def _unread(target: Target, names: Sequence[str]) -> int:
 
 def report(measured: Measured, size: Size) -> str:
     lines = [
-        f"{measured.started:,} conversations started in {measured.start_s:.1f} s",
+        f"{measured.started:,} conversations started in {measured.start_s:.1f} s,"
+        f" what they left to do was done {measured.settle_s:.1f} s later",
         f"{'':34}{'serve':>16}{'worker':>16}{'redis':>16}",
     ]
     for title, usage in (
@@ -172,10 +191,11 @@ def report(measured: Measured, size: Size) -> str:
 
 
 def main() -> None:
+    usual = Size()
     parser = argparse.ArgumentParser(description="What the background work costs while little happens.")
-    parser.add_argument("--idle", type=int, default=Size.idle, help="conversations that nobody talks with")
-    parser.add_argument("--active", type=int, default=Size.active, help="conversations that are talked with")
-    parser.add_argument("--seconds", type=float, default=Size.measured_s, help="of each measurement")
+    parser.add_argument("--idle", type=int, default=usual.idle, help="conversations that nobody talks with")
+    parser.add_argument("--active", type=int, default=usual.active, help="conversations that are talked with")
+    parser.add_argument("--seconds", type=float, default=usual.measured_s, help="of each measurement")
     given = parser.parse_args()
     size = Size(idle=given.idle, active=given.active, measured_s=given.seconds)
     cores = Cores.choose()
