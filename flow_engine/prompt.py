@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from flow_engine.compiled import CompiledFlow, TaskPlan
 from flow_engine.memory import MemoryEntry, PreviousContact
-from flow_engine.rules import channel_available
+from flow_engine.rules import channel_available, missing_variables
 from flow_engine.session import Session
 from flow_engine.tables import memory_rows, render_markdown, render_toon, value_text
 from flow_engine.values import JsonValue
@@ -154,6 +154,10 @@ def _attempt_lines(given: PromptInput) -> Iterator[str]:
         if count >= ATTEMPTS_SHOWN_FROM and missing:
             name = given.flow.variables.name_of(var_id)
             yield given.pieces["attempt"].format(name=name, n=count)
+    for task_id in given.session.task.descriptions:
+        refused = given.session.refused.get(task_id, 0)
+        if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(given.flow.tasks[task_id], given.memory):
+            yield given.pieces["attempt_task"].format(name=given.flow.tasks[task_id].name, n=refused)
 
 
 def _now_line(given: PromptInput) -> str:

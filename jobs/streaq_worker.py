@@ -20,16 +20,20 @@ from typing import Any
 
 import anyio
 import structlog
+from anyio.abc import TaskStatus
+from anyio.streams.memory import MemoryObjectReceiveStream
 from coredis.exceptions import RedisError
 from coredis.response.types import StreamPending
 from streaq import Worker as Queue
 from streaq.constants import REDIS_GROUP
+from streaq.types import StreamMessage
 
 from flow_engine.jobs import Claim, Job
 from jobs.running import JobRunner
 from jobs.worker import DueJobs
 
 QUEUE_NAME = "flow-engine"
+DEAD_AFTER_MS = 3_600_000
 PRIORITY = "normal"
 DELIVERIES = 2
 """Of one task. A job that kills whoever runs it comes back through the schedule then, which counts."""
@@ -38,10 +42,21 @@ log: Any = structlog.get_logger("flow_engine.jobs")
 
 
 class _Queue(Queue[None]):
-    """Leaves the process's signals to whoever runs it."""
+    """Leaves the process's signals to whoever runs it, and closes what it has opened."""
 
     async def signal_handler(self, scope: anyio.CancelScope) -> None:
         await anyio.sleep_forever()
+
+    async def run_consumers(
+        self,
+        receive: MemoryObjectReceiveStream[StreamMessage],
+        renew_scope: anyio.CancelScope,
+        produce_scope: anyio.CancelScope,
+        *,
+        task_status: TaskStatus[anyio.CapacityLimiter] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        with receive:
+            await super().run_consumers(receive, renew_scope, produce_scope, task_status=task_status)
 
 
 class StreaqWorker:
@@ -79,6 +94,7 @@ class StreaqWorker:
                 async with anyio.create_task_group() as group:
                     queue = self._queue()
                     await group.start(queue.run_async)
+                    await _forget_dead_readers(queue)
                     await self._dispatch(queue)
                     group.cancel_scope.cancel()
             except* (RedisError, OSError) as away:
@@ -126,3 +142,12 @@ class StreaqWorker:
             length, taken = pipe.xlen(stream), pipe.xpending(stream, REDIS_GROUP)
         pending = await taken
         return await length - (pending.pending if isinstance(pending, StreamPending) else 0)
+
+
+async def _forget_dead_readers(queue: Queue[None]) -> None:
+    """Each start of a worker is a new reader of the stream, and streaq keeps their names for ever."""
+    stream = queue.stream_key + PRIORITY
+    for reader in await queue.redis.xinfo_consumers(stream, REDIS_GROUP):
+        name, pending, idle_ms = reader["name"], reader["pending"], reader["idle"]
+        if name is not None and not pending and int(idle_ms or 0) > DEAD_AFTER_MS:
+            await queue.redis.xgroup_delconsumer(stream, REDIS_GROUP, str(name))

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import orjson
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from flow_engine.errors import FlowEngineError
 from flow_engine.jobs import DeadLetter
@@ -33,9 +33,11 @@ def dead(
         for letter in letters:
             typer.echo(orjson.dumps(_fields(letter)))
         return
-    table = Table("Id", "Kind", "Tenant", "Conversation", "Subject", "Attempts", "Buried at", "Reason")
+    table = Table(Column("Id", no_wrap=True), "Kind", "Tenant", "Conversation", "Attempts", "Reason")
     for letter in letters:
-        table.add_row(*map(str, _fields(letter).values()))
+        whose = letter.job.conversation
+        told = (letter.job.kind, whose.tenant_id, whose.conversation_id, letter.attempts, letter.reason)
+        table.add_row(letter.id, *map(str, told))
     Console(soft_wrap=False).print(table)
 
 

@@ -83,6 +83,7 @@ PIECES: Mapping[str, frozenset[str]] = MappingProxyType(
         "mining_now": frozenset({"now"}),
         "summary_instructions": frozenset({"tasks"}),
         "attempt": frozenset({"name", "n"}),
+        "attempt_task": frozenset({"name", "n"}),
     }
 )
 """Piece name → the placeholders that its text holds, all of them and no others."""

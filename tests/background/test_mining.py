@@ -320,6 +320,14 @@ class TestWatching:
             name = (await dump(scene))["var_string"]["name"]
             assert f"- {name}: 3 times" in (await scene.prompt())["parts"]["volatile"]
 
+    async def test_a_task_that_was_refused_again_and_again_is_shown_until_it_can_be_entered(self) -> None:
+        async with talking() as scene:
+            for _ in range(2):
+                await scene.change("visit")
+            assert '- task "Visita Perché": refused 2 times' in (await scene.prompt())["parts"]["volatile"]
+            await scene.written(entry("var_string", "ECG"), entry("var_boolean", True))
+            assert "refused 2 times" not in (await scene.prompt())["prompt"]
+
     async def test_a_task_that_could_be_entered_for_long_is_reported_once(self) -> None:
         async with talking() as scene:
             await scene.written(entry("var_string", "ECG"), entry("var_boolean", True))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fakeredis import FakeServer
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.jobs import Claim, Job, JobHandler, JobKind, TryJobAgain
+from flow_engine.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
 from flow_engine.ports import ConversationRef
 from jobs.running import UNHANDLED_AGAIN_AFTER, JobRunner, Tuning
 from jobs.worker import Worker
@@ -367,7 +367,7 @@ class TestAScheduleThatIsAway:
 
         await bench.put(job())
         runner = bench.runner({"mine": mine})
-        runner.schedule = Flaky(bench.schedule, away)
+        runner.schedule = cast("JobSchedule", Flaky(bench.schedule, away))
         bench.time.until = T0 + timedelta(seconds=60)
         async with Worker(runner, pause=bench.time.pause).running() as taking:
             await eventually(lambda: bench.time.at >= bench.time.until)
