@@ -134,7 +134,9 @@ class BackgroundWork:
         effects = consequences(runner, question, reading, runner.now)
         contact_id = question.turn.contact_id
         events = [
-            checkpoint_event(runner.flow, runner.session, checkpoint, question.turn, runner.now)
+            checkpoint_event(
+                runner.flow, runner.session, checkpoint, effects.state.checkpoints[checkpoint.id], contact_id
+            )
             for checkpoint in effects.checkpoints
         ]
         for task, turns in effects.stalled:

@@ -37,6 +37,7 @@ import orjson
 
 from flow_engine.compiled import CompiledFlow
 from flow_engine.documents import Checkpoint
+from flow_engine.mining_state import ReachedCheckpoint
 from flow_engine.ports import DialogueTurn
 from flow_engine.session import Session
 from flow_engine.values import utc_text
@@ -159,11 +160,11 @@ def _event_id(session: Session, name: str) -> str:
 
 
 def checkpoint_event(
-    flow: CompiledFlow, session: Session, checkpoint: Checkpoint, turn: DialogueTurn, ts: datetime
+    flow: CompiledFlow, session: Session, checkpoint: Checkpoint, reached: ReachedCheckpoint, contact_id: str
 ) -> bytes:
     """A checkpoint in its own shape; `serviceId` is the campaign, caller data come from the contact."""
-    data = session.contacts[turn.contact_id].data
-    name = f"checkpoint:{_quoted(checkpoint.id)}:{_quoted(turn.message_id)}"
+    data = session.contacts[contact_id].data
+    name = f"checkpoint:{_quoted(checkpoint.id)}:{_quoted(reached.message_id)}"
     return orjson.dumps(
         {
             "eventId": _event_id(session, name),
@@ -177,9 +178,10 @@ def checkpoint_event(
                 "name": checkpoint.name,
                 "required": checkpoint.required,
                 "conversationId": session.conversation_id,
-                "contactId": turn.contact_id,
+                "contactId": contact_id,
                 "taskName": flow.tasks[session.task.task_id].name,
-                "ts": utc_text(ts),
+                "reason": reached.reason,
+                "ts": utc_text(reached.at),
             },
         }
     )
