@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,6 +23,7 @@ from memory.schedule import RedisJobSchedule
 from service.cli import app
 from tests.redis_fixture import RedisServer
 
+ROOT = Path(__file__).parents[2]
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -88,7 +93,7 @@ def test_what_to_replay_has_to_be_said(args: tuple[str, ...]) -> None:
     assert run("jobs", *args).exit_code == 2
 
 
-@pytest.mark.parametrize("args", [("worker",), ("jobs", "dead"), ("jobs", "replay", "--all")])
+@pytest.mark.parametrize("args", [("jobs", "dead"), ("jobs", "replay", "--all")])
 def test_without_a_redis_there_is_nothing_to_work_on(
     args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,10 +103,27 @@ def test_without_a_redis_there_is_nothing_to_work_on(
     assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr
 
 
-def test_streaq_is_refused_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", "redis://127.0.0.1:1")
-    monkeypatch.setenv("FLOW_ENGINE_REDIS_CLUSTER", "true")
-    monkeypatch.setenv("FLOW_ENGINE_JOBS_ENGINE", "streaq")
-    refused = run("worker")
-    assert refused.exit_code == 2
-    assert "FLOW_ENGINE_JOBS_ENGINE=builtin" in refused.stderr
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({}, "set FLOW_ENGINE_REDIS_URL"),
+        (
+            {"REDIS_URL": "redis://127.0.0.1:1", "REDIS_CLUSTER": "true", "JOBS_ENGINE": "streaq"},
+            "set FLOW_ENGINE_JOBS_ENGINE=builtin",
+        ),
+    ],
+)
+def test_a_worker_that_could_not_work_does_not_start(settings: Mapping[str, str], advice: str) -> None:
+    """In a process of its own: starting sets up the logging of the whole process."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    refused = subprocess.run(
+        (sys.executable, "-m", "service.cli", "worker"),
+        cwd=ROOT,
+        env=environment | {f"FLOW_ENGINE_{name}": value for name, value in settings.items()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert advice in refused.stderr
