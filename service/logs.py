@@ -12,6 +12,19 @@ from structlog.typing import EventDict
 from flow_engine.tracing import Tracing
 
 
+class StandardOutput:
+    """Writes to what standard output is at the moment: it may be another one than at the start."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def msg(self, line: bytes) -> None:
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+
+    debug = info = warning = error = critical = exception = log = msg
+
+
 def configure_logging(level: str, tracing: Tracing | None = None) -> None:
     """Messages are static texts; everything that varies is a field, and no field holds personal data.
 
@@ -30,7 +43,7 @@ def configure_logging(level: str, tracing: Tracing | None = None) -> None:
             structlog.processors.JSONRenderer(serializer=orjson.dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.BytesLoggerFactory(sys.stdout.buffer),
+        logger_factory=StandardOutput,
         cache_logger_on_first_use=True,
     )
 
