@@ -97,11 +97,15 @@ async def test_it_leaves_nothing_behind_but_its_stream(bench: Bench) -> None:
     async def mine(_: Job) -> None:
         return
 
+    async def only_the_stream_is_left() -> bool:
+        keys = {key.decode() for key in await bench.memory.client.keys("*")}
+        return {key for key in keys if ":health:" not in key} == {"streaq:flow-engine:queues:normal"}
+
     async with bench.worker(mine).running():
         await bench.put("c1", "c2")
         await until(bench.empty)
-    left = {key.decode() for key in await bench.memory.client.keys("*")}
-    assert {key for key in left if ":health:" not in key} == {"streaq:flow-engine:queues:normal"}
+        await until(only_the_stream_is_left)  # streaq tidies up after the job has been given back
+    assert await only_the_stream_is_left()
     assert await bench.memory.client.xlen("streaq:flow-engine:queues:normal") == 0
 
 
