@@ -1,0 +1,179 @@
+"""What happens in a call, free of any wire: events of the line and of the model.
+
+Audio travels as it came, base64 of whole samples in bytes, because nobody in between listens to it: a
+bridge that decodes every frame spends its time on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Audio: TypeAlias = bytes
+"""Base64, as both wires carry it."""
+
+# The line ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStarted:
+    """The first event of a call. `parameters` are what the TwiML or the SIP headers gave along."""
+
+    stream_id: str
+    call_sid: str | None
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CallerAudio:
+    payload: Audio
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReturned:
+    """Everything sent before the mark has been played, or thrown away by a `clear`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigitPressed:
+    digit: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStopped:
+    """The caller has hung up, or the line has moved the call elsewhere."""
+
+
+LineEvent: TypeAlias = StreamStarted | CallerAudio | MarkReturned | DigitPressed | StreamStopped
+
+# The model -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfirmed:
+    """What the model's side says it uses now; a format is None where it does not say."""
+
+    input_format: str | None
+    output_format: str | None
+    voice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller began to speak; `item_id` is the item that the speech will become."""
+
+    item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAdded:
+    """An item of the conversation, in its place; tells the order of turns before their text is known."""
+
+    item_id: str
+    role: Literal["user", "assistant", "system"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallerSaid:
+    """The transcript of one turn of the caller; empty where nothing could be understood."""
+
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSaid:
+    """The whole text of one spoken item, also of what the caller may not have heard."""
+
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnded:
+    """`reason` says why a response is not completed, in the model's words."""
+
+    response_id: str
+    status: Literal["completed", "cancelled", "failed", "incomplete"]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAudio:
+    response_id: str
+    item_id: str
+    content_index: int
+    payload: Audio
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAudioEnded:
+    """No more audio of the item comes."""
+
+    response_id: str
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAsked:
+    """A completed call of a tool; `arguments` is the JSON text as the model wrote it."""
+
+    response_id: str
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlaying:
+    """Where the model's side plays the audio itself (SIP): whether it is playing now."""
+
+    playing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelError:
+    """An error event. `event_id` is that of the command that was wrong, where the model says so."""
+
+    code: str
+    message: str
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A frame that is none of the wire's; `what` names it without its content."""
+
+    what: str
+
+
+ModelEvent: TypeAlias = (
+    SessionConfirmed
+    | SpeechStarted
+    | SpeechStopped
+    | ItemAdded
+    | CallerSaid
+    | AgentSaid
+    | ResponseStarted
+    | ResponseEnded
+    | AgentAudio
+    | AgentAudioEnded
+    | ToolAsked
+    | RemotePlaying
+    | ModelError
+    | Unreadable
+)
