@@ -114,14 +114,16 @@ class ModelLink(Protocol):
 
     def configure(self, settings: SessionSettings) -> None: ...
 
-    def add_text(self, role: Literal["user", "system"], text: str) -> None: ...
+    def add_text(self, role: Literal["user", "system"], text: str) -> str:
+        """The id of the new item: an `ItemAdded` with it says that the model has it."""
+        ...
 
     def add_history(self, turns: Sequence[Turn]) -> None:
         """What was said before this connection, oldest first."""
         ...
 
-    def answer_tool(self, call_id: str, output: str) -> None:
-        """`output` is JSON text."""
+    def answer_tool(self, call_id: str, output: str) -> str:
+        """`output` is JSON text. Returns the id of the new item, as `add_text` does."""
         ...
 
     def respond(self, instructions: str | None = None) -> None: ...
