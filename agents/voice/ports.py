@@ -25,6 +25,7 @@ EndReason = Literal[
     "model_lost",
     "line_lost",
     "shut_down",
+    "refused",
     "failed",
 ]
 

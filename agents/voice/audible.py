@@ -1,0 +1,97 @@
+"""What the caller hears and has heard: the line's play-out and the transcript that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from agents.voice.audio import duration_ms
+from agents.voice.events import AgentAudio
+from agents.voice.playback import Interruption, Playback
+from agents.voice.ports import AudioFormat, Line, Turn
+from agents.voice.transcript import Transcript
+
+MOST_WAITING_MS = 180_000.0
+
+
+class Audible:
+    """One call's. `now` arguments are seconds of one monotonic clock.
+
+    `line_plays` is false where the model's side plays and stops the audio itself (SIP): then it only says
+    whether it is playing.
+    """
+
+    def __init__(self, line: Line, wall: Callable[[], datetime], *, line_plays: bool) -> None:
+        self.line_plays = line_plays
+        self.remote_playing = False
+        self.transcript = Transcript(wall)
+        self._line = line
+        self._playback = Playback()
+        self._sounded: set[str] = set()
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything that was sent has been heard or thrown away."""
+        return self._playback.is_drained and not self.remote_playing
+
+    def play(self, audio: AgentAudio, audio_format: AudioFormat, now: float) -> bool:
+        """Returns False when so much is waiting on the line that no more should be sent."""
+        now_ms = now * 1000
+        self._line.play(audio.payload)
+        self._sounded.add(audio.item_id)
+        audio_ms = duration_ms(audio.payload, audio_format)
+        mark = self._playback.add(audio.item_id, audio.content_index, audio_ms, now_ms)
+        if mark is None:
+            return True
+        self._line.mark(mark)
+        return self._playback.waiting_ms(now_ms) <= MOST_WAITING_MS
+
+    def item_ended(self, item_id: str) -> None:
+        self._send(self._playback.item_ended(item_id))
+
+    def mark_rest(self) -> None:
+        """See that the end of what was sent is noticed."""
+        self._send(self._playback.mark_rest())
+
+    def mark_returned(self, name: str, now: float) -> bool:
+        return self._playback.mark_returned(name, now * 1000)
+
+    def interrupt(self, now: float) -> Interruption:
+        """Silence the line now; the transcript keeps what was heard."""
+        interruption = self._playback.interrupt(now * 1000)
+        if interruption.had_audio or self.remote_playing:
+            self._line.clear()
+        if interruption.audible is not None:
+            self.transcript.cut(interruption.audible, now)
+        for item_id in interruption.unheard:
+            self.transcript.drop(item_id)
+        return interruption
+
+    def note_heard(self, now: float, *, speaking: bool) -> list[str]:
+        """Mark in the transcript what has been heard. Returns items that never will be: nobody is `speaking`
+        any more, and there was no audio of them."""
+        never: list[str] = []
+        for item_id in self.transcript.unheard():
+            if item_id in self._sounded:
+                if self._playback.is_heard(item_id, now * 1000):
+                    self.transcript.heard(item_id, now)
+            elif not speaking and self.line_plays:
+                self.transcript.drop(item_id)
+                never.append(item_id)
+            elif not speaking and not self.remote_playing:
+                self.transcript.heard(item_id, now)
+        return never
+
+    def rest(self, now: float) -> list[Turn]:
+        """The turns that were still waited for, when the call is over."""
+        self.note_heard(now, speaking=False)
+        interruption = self._playback.interrupt(now * 1000)
+        if interruption.audible is not None:
+            self.transcript.cut(interruption.audible, now)
+        for item_id in self.transcript.unheard():
+            self.transcript.drop(item_id)
+        return self.transcript.rest()
+
+    def _send(self, mark: str | None) -> None:
+        if mark is not None:
+            self._line.mark(mark)

@@ -1,0 +1,207 @@
+"""Between the sockets and the calls: each line that connects gets a call, each call its model (V12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import structlog
+from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+
+from agents.voice.events import Audio, CallerAudio, StreamStarted, StreamStopped, Unreadable
+from agents.voice.openai_realtime import RealtimeLink, decode, realtime_url
+from agents.voice.ports import ModelLink, SessionSettings
+from agents.voice.runner import CallPlan, CallRunner, ModelSide, ModelUnreachable
+from agents.voice.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket
+from agents.voice.twilio import TwilioLine, decode_line
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+BEGIN_WITHIN_S = 10.0
+HANDSHAKE_WITHIN_S = 5.0
+
+Transfer = Callable[[str], Awaitable[bool]]
+
+
+class Tap(Protocol):
+    """Sees every message of a call, for recordings (V15)."""
+
+    def __call__(self, side: Literal["line", "model"], sent: bool, message: bytes) -> None: ...
+
+
+class OpenTap(Protocol):
+    """Called once a call, with the line's id; None where the call is not to be recorded."""
+
+    def __call__(self, stream_id: str) -> Tap | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Realtime:
+    """Where the model is. `headers` carry the key."""
+
+    url: str
+    headers: Mapping[str, str]
+
+
+class ModelSocket(MessageSocket):
+    """One connection to the model's side."""
+
+    def __init__(self, side: ModelSide, tap: Tap | None) -> None:
+        super().__init__(MAX_MODEL_MESSAGE)
+        self._side = side
+        self._tap = tap
+
+    def message(self, message: bytes) -> None:
+        if self._tap is not None:
+            self._tap("model", sent=False, message=message)
+        event = decode(message)
+        if event is None:
+            return
+        if isinstance(event, Unreadable):
+            self.unreadable(event.what)
+        else:
+            self._side.event(event)
+
+    def gone(self) -> None:
+        self._side.lost()
+
+    def send(self, message: bytes) -> None:
+        if self._tap is not None:
+            self._tap("model", sent=True, message=message)
+        super().send(message)
+
+
+class _Link(RealtimeLink):
+    """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
+
+    def __init__(self, socket: ModelSocket) -> None:
+        super().__init__(socket.send, socket.close)
+        self._socket = socket
+
+    def hear(self, audio: Audio) -> None:
+        if not self._socket.is_congested:
+            super().hear(audio)
+
+
+async def connect_realtime(
+    realtime: Realtime, settings: SessionSettings, side: ModelSide, tap: Tap | None = None
+) -> ModelLink:
+    """A connection to a model, not configured yet. Raises ModelUnreachable."""
+    socket = ModelSocket(side, tap)
+    try:
+        await ws_connect(
+            lambda: socket,
+            realtime_url(realtime.url, settings.model),
+            extra_headers=realtime.headers,
+            websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
+            max_frame_size=MAX_MODEL_MESSAGE,
+            max_redirects=0,
+            enable_auto_ping=True,
+        )
+    except TimeoutError:
+        raise ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
+    except (OSError, WSError) as error:
+        raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
+    return _Link(socket)
+
+
+class LineSocket(MessageSocket):
+    """One Media Stream of Twilio: the call begins with its start event."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        super().__init__(MAX_LINE_MESSAGE)
+        self._bridge = bridge
+        self._runner: CallRunner | None = None
+        self._tap: Tap | None = None
+        loop = asyncio.get_running_loop()
+        self._begin_by = loop.call_later(BEGIN_WITHIN_S, self._not_begun)
+
+    def message(self, message: bytes) -> None:
+        event = decode_line(message)
+        if self._tap is not None:
+            self._tap("line", sent=False, message=message)
+        runner = self._runner
+        if type(event) is CallerAudio:
+            if runner is not None:
+                runner.call.caller_audio(event.payload)
+        elif event is None:
+            return
+        elif isinstance(event, Unreadable):
+            self.unreadable(event.what)
+        elif runner is not None:
+            runner.call.line_event(event)
+        elif isinstance(event, StreamStarted):
+            self._begin(event, message)
+
+    def gone(self) -> None:
+        self._begin_by.cancel()
+        if self._runner is not None:
+            self._runner.call.line_event(StreamStopped())
+
+    def send(self, message: bytes) -> None:
+        if self._tap is not None:
+            self._tap("line", sent=True, message=message)
+        super().send(message)
+
+    def _begin(self, started: StreamStarted, message: bytes) -> None:
+        self._begin_by.cancel()
+        self._tap = self._bridge.open_tap(started.stream_id)
+        if self._tap is not None:
+            self._tap("line", sent=False, message=message)
+        line = TwilioLine(started.stream_id, self.send, self.close)
+        self._runner = self._bridge.begin(started, line, self._tap)
+
+    def _not_begun(self) -> None:
+        log.warning("socket_given_up", reason="no call was started on it")
+        self.drop()
+
+
+class Bridge:
+    """The calls of one agent. `transfers` gives the way to move a call elsewhere, where there is one."""
+
+    def __init__(
+        self,
+        plan: Callable[[Tap | None], CallPlan],
+        *,
+        transfers: Callable[[StreamStarted], Transfer | None] = lambda _: None,
+        open_tap: OpenTap = lambda stream_id: None,
+    ) -> None:
+        self._plan = plan
+        self._transfers = transfers
+        self.open_tap = open_tap
+        self._calls: dict[asyncio.Task[None], CallRunner] = {}
+
+    @property
+    def live_calls(self) -> int:
+        return len(self._calls)
+
+    def line_socket(self) -> LineSocket:
+        return LineSocket(self)
+
+    def begin(self, started: StreamStarted, line: TwilioLine, tap: Tap | None) -> CallRunner:
+        runner = CallRunner(self._plan(tap), line, started, transfer=self._transfers(started))
+        self.keep(asyncio.create_task(runner.run()), runner)
+        return runner
+
+    def keep(self, task: asyncio.Task[None], runner: CallRunner) -> None:
+        self._calls[task] = runner
+        task.add_done_callback(lambda done: self._calls.pop(done, None))
+
+    async def drained(self) -> None:
+        """Returns when no call is left."""
+        while self._calls:
+            await asyncio.wait(tuple(self._calls))
+
+    async def close(self) -> None:
+        """End the calls that are left, each with its lifecycle."""
+        for runner in self._calls.values():
+            runner.call.end("shut_down")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_WITHIN_S * 4):
+                await self.drained()
+        for task in tuple(self._calls):
+            task.cancel()
+        await self.drained()

@@ -1,0 +1,417 @@
+"""One phone call as a machine: events of the line and the model in, commands to both out (V12).
+
+It does no I/O and knows no wire. Whatever takes time is started through `CallHooks` and comes back as an
+event, so that audio never waits for anything. Rules, each where bridges commonly fail:
+
+- The caller's speech stops the agent at once: the line is cleared, the item that was being heard is cut where
+  it was heard, items behind it are forgotten, and what the model still sends of them is dropped.
+- Tools run beside the audio. When the last one of a response has answered, the model is asked once to go on.
+- Leaving waits until everything that was said has been heard, but not for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+
+import orjson
+
+from agents.voice.audible import Audible
+from agents.voice.call_state import Counts, Keypad, Leaving, OpenTools, Watch
+from agents.voice.events import (
+    AgentAudio,
+    AgentAudioEnded,
+    AgentSaid,
+    Audio,
+    CallerAudio,
+    CallerSaid,
+    DigitPressed,
+    ItemAdded,
+    LineEvent,
+    MarkReturned,
+    ModelError,
+    ModelEvent,
+    RemotePlaying,
+    ResponseEnded,
+    ResponseStarted,
+    SessionConfirmed,
+    SpeechStarted,
+    SpeechStopped,
+    StreamStopped,
+    ToolAsked,
+)
+from agents.voice.hooks import CallHooks
+from agents.voice.ports import EndReason, Line, ModelLink, SessionSettings, Turn
+from agents.voice.responses import Responses
+from flow_engine.values import JsonValue
+
+LEAVE_WITHIN_S = 15.0
+LINE_SILENT_S = 15.0
+MODEL_SILENT_S = 20.0
+"""Without an event in the middle of a response."""
+
+KEPT_WHILE_AWAY = 250
+"""Frames of the caller kept while there is no model: 5 s of 20 ms each, the newest."""
+
+ALREADY_ACTIVE = "conversation_already_has_active_response"
+
+
+class Call:
+    """Implements `CallControls`. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        line: Line,
+        hooks: CallHooks,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        max_duration_s: float,
+        line_plays: bool = True,
+    ) -> None:
+        """`line_plays` is false where the model's side plays and stops the audio itself (SIP)."""
+        self._hooks = hooks
+        self._clock = clock
+        self._ends_at = clock() + max_duration_s
+        self.counts = Counts()
+        self.settings: SessionSettings | None = None
+        self._model: ModelLink | None = None
+        self._audible = Audible(line, wall, line_plays=line_plays)
+        self._responses = Responses()
+        self._tools = OpenTools()
+        self._own_items: set[str] = set()
+        self._waiting_texts: list[tuple[str, str]] = []
+        self._command: str | None = None
+        self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
+        self._leaving: Leaving | None = None
+        self._last_words = False
+        self._is_over = False
+        self._keypad = Keypad()
+        self._quiet_since = clock()
+        self._line_watch = Watch(clock())
+        self._model_watch = Watch(clock())
+
+    # The line --------------------------------------------------------------------------------------
+
+    def caller_audio(self, payload: Audio) -> None:
+        self._line_watch.events += 1
+        if self._model is None:
+            self._kept.append(payload)
+        else:
+            self._model.hear(payload)
+
+    def line_event(self, event: LineEvent) -> None:
+        self._line_watch.events += 1
+        match event:
+            case CallerAudio():
+                self.caller_audio(event.payload)
+            case MarkReturned():
+                if not self._audible.mark_returned(event.name, self._clock()):
+                    self.counts.old_marks += 1
+                self._settle()
+            case DigitPressed():
+                self._keypad.press(event.digit, self._clock())
+            case StreamStopped():
+                leaving = self._leaving
+                self.end(leaving.reason if leaving and leaving.target is None else "caller_hung_up")
+            case _:
+                pass
+
+    # The model -------------------------------------------------------------------------------------
+
+    def attach(self, model: ModelLink, settings: SessionSettings, *, resumed: bool = False) -> None:
+        """A model is there. Resumed, it is told what was said before, and goes on where that was."""
+        self._model, self.settings = model, settings
+        model.configure(settings)
+        if resumed:
+            model.add_history(self._audible.transcript.turns)
+        else:
+            self._kept.clear()
+        texts, self._waiting_texts = self._waiting_texts, []
+        for role, text in texts:
+            self._add_text(role, text)
+        while self._kept:
+            model.hear(self._kept.popleft())
+        self._respond_if_due()
+
+    def detach(self) -> None:
+        """The model is gone. What it was doing is due on the next one."""
+        self._model = None
+        self._responses.connection_lost()
+        self._tools.orphans |= dict.fromkeys(self._tools.running, "")
+        if self._leaving is not None:
+            self._responses.wanted = False
+        self._settle()
+
+    def agent_audio(self, event: AgentAudio) -> None:
+        self._model_watch.events += 1
+        if self.settings is None or self._responses.is_silenced(event.response_id):
+            self.counts.late_audio += 1
+        elif not self._audible.play(event, self.settings.output_format, self._clock()):
+            self._silence_response(event.response_id)
+
+    def model_event(self, event: ModelEvent) -> None:
+        self._model_watch.events += 1
+        match event:
+            case AgentAudio():
+                self.agent_audio(event)
+            case SpeechStarted():
+                self._caller_speaks()
+            case SpeechStopped():
+                self._responses.turn_ended(self._clock())
+                self._quiet_since = self._clock()
+            case ResponseStarted():
+                self._response_started(event)
+            case ResponseEnded():
+                self._response_ended(event)
+            case AgentAudioEnded():
+                self._audible.item_ended(event.item_id)
+            case ToolAsked():
+                self.counts.tools += 1
+                self._tools.running.add(event.call_id)
+                self._hooks.start_tool(event)
+            case ItemAdded():
+                self._item_added(event)
+            case CallerSaid():
+                self._audible.transcript.text(event.item_id, "user", event.text, self._clock())
+                self._settle()
+            case AgentSaid():
+                self._audible.transcript.text(event.item_id, "assistant", event.text, self._clock())
+            case RemotePlaying():
+                self._audible.remote_playing = event.playing
+                self._settle()
+            case SessionConfirmed():
+                self._hooks.session_confirmed(event)
+            case ModelError():
+                self._model_error(event)
+            case _:
+                pass
+
+    def tool_finished(self, call_id: str, name: str, output: JsonValue) -> None:
+        """A tool's answer; without effect for one that was stopped."""
+        if call_id not in self._tools.running:
+            return
+        self._tools.running.discard(call_id)
+        if self._tools.orphans.pop(call_id, None) is not None or self._model is None:
+            answer = orjson.dumps(output).decode()
+            self._add_text("system", f"The tool {name!r}, called before, has answered: {answer}")
+        else:
+            self._own(self._model.answer_tool(call_id, orjson.dumps(output).decode()))
+        if not self._tools.running:
+            self._give_command()
+            self._want_response()
+
+    # Controls --------------------------------------------------------------------------------------
+
+    @property
+    def transcript(self) -> tuple[Turn, ...]:
+        return self._audible.transcript.turns
+
+    def reconfigure(self, settings: SessionSettings) -> None:
+        self.settings = settings
+        if self._model is not None:
+            self._model.configure(settings)
+
+    def change_scene(self, settings: SessionSettings, command: str | None) -> None:
+        self._stop_speaking()
+        for call_id in self._hooks.stop_other_tools():
+            self._tools.running.discard(call_id)
+            if self._tools.orphans.pop(call_id, None) is None and self._model is not None:
+                self._own(self._model.answer_tool(call_id, '{"error": "stopped: the task has changed"}'))
+        self.reconfigure(settings)
+        self._command = command
+        if not self._tools.running:
+            self._give_command()
+            self._want_response()
+
+    def instruct(self, text: str) -> None:
+        self._add_text("system", text)
+        self._want_response()
+
+    def greet(self, text: str) -> None:
+        """Make the model speak first, on what is put as the caller's side (V4)."""
+        self._add_text("user", text)
+        self._want_response()
+
+    def say_last(self, text: str) -> None:
+        """Have exactly this spoken, then leave."""
+        self._add_text("system", f"Say exactly the following to the caller, and nothing else: {text}")
+        self._want_response()
+        self._leave(Leaving("refused", self._clock() + 2 * LEAVE_WITHIN_S), last_words=True)
+
+    def hang_up(self) -> None:
+        self._responses.wanted = False
+        self._leave(Leaving("agent_hung_up", self._clock() + LEAVE_WITHIN_S))
+
+    def transfer(self, target: str) -> None:
+        waits = self._responses.wanted or self._responses.is_asked or bool(self._tools.running)
+        until = self._clock() + LEAVE_WITHIN_S * (2 if waits else 1)
+        self._leave(Leaving("transferred", until, target), last_words=waits)
+
+    def end(self, reason: EndReason, target: str | None = None) -> None:
+        """At once. From outside for what is nobody's wish: a lost side, the end of the program."""
+        if not self._is_over:
+            self._is_over = True
+            self._hooks.over(reason, target)
+
+    # Time ------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """To be called a few times a second."""
+        now = self._clock()
+        self._settle()
+        if self._is_over:
+            return
+        line_silent = self._line_watch.silent_s(now)
+        if self._audible.line_plays and line_silent >= LINE_SILENT_S:
+            self.end("line_lost")
+        elif self._leaving is not None and now >= self._leaving.until:
+            self.end(self._leaving.reason, self._leaving.target)
+        elif self._leaving is None and now >= self._ends_at:
+            self._leave(Leaving("time_limit", now + LEAVE_WITHIN_S))
+        elif self._is_model_stalled(now):
+            self._hooks.model_stalled()
+        else:
+            if self._responses.is_turn_unanswered(now):
+                self._want_response()
+            if digits := self._keypad.take(now):
+                self._add_text("user", f"(pressed on the keypad: {digits})")
+                self._want_response()
+            self._respond_if_due()
+            self._notice_silence(now)
+
+    def is_calm(self) -> bool:
+        """Nothing is going on that a change of the model's connection would disturb."""
+        return self._responses.is_quiet and not self._tools.running and self._audible.is_drained
+
+    def close_transcript(self) -> None:
+        """Give out the turns that were still waited for. To be called when the call is over."""
+        for turn in self._audible.rest(self._clock()):
+            self._hooks.turn(turn)
+
+    # Inside ----------------------------------------------------------------------------------------
+
+    def _is_model_stalled(self, now: float) -> bool:
+        silent = self._model_watch.silent_s(now)
+        in_response = self._responses.active is not None and silent >= MODEL_SILENT_S
+        return self._model is not None and (in_response or self._responses.is_overdue(now))
+
+    def _caller_speaks(self) -> None:
+        self._responses.speaking = True
+        settings = self.settings
+        if settings is None or not settings.allow_interruptions or self._leaving is not None:
+            return
+        self._stop_speaking()
+
+    def _stop_speaking(self) -> None:
+        active, now = self._responses.active, self._clock()
+        if active is not None:
+            self._silence_response(active)
+        self._note_heard()
+        interruption = self._audible.interrupt(now)
+        self.counts.interruptions += interruption.had_audio or active is not None
+        if self._model is None:
+            return
+        if interruption.audible is not None:
+            cut = interruption.audible
+            self._model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
+        for item_id in interruption.unheard:
+            self._model.forget(item_id)
+
+    def _silence_response(self, response_id: str) -> None:
+        self._responses.silence(response_id)
+        if self._model is not None:
+            self._model.cancel(response_id)
+
+    def _response_started(self, event: ResponseStarted) -> None:
+        asked = self._responses.is_asked
+        self._responses.started(event.response_id)
+        if self._last_words:
+            self._last_words = False
+        elif self._leaving is not None or (asked and self._responses.speaking and self._may_interrupt()):
+            self._silence_response(event.response_id)
+            self._responses.wanted = self._leaving is None
+
+    def _may_interrupt(self) -> bool:
+        return self.settings is not None and self.settings.allow_interruptions
+
+    def _response_ended(self, event: ResponseEnded) -> None:
+        self._responses.ended(event.response_id)
+        self._quiet_since = self._clock()
+        self._audible.mark_rest()
+        if event.status == "failed":
+            self._hooks.model_refused(ModelError("response_failed", event.reason or "no reason given"))
+        self._respond_if_due()
+        self._settle()
+
+    def _item_added(self, event: ItemAdded) -> None:
+        is_own = self._responses.confirmed(event.item_id) or event.item_id in self._own_items
+        if not is_own and event.role is not None and event.role != "system":
+            self._audible.transcript.added(event.item_id, event.role, self._clock())
+
+    def _model_error(self, event: ModelError) -> None:
+        if event.code == ALREADY_ACTIVE:
+            self._responses.refused()
+        else:
+            self._hooks.model_refused(event)
+
+    def _add_text(self, role: str, text: str) -> None:
+        if self._model is None:
+            self._waiting_texts.append((role, text))
+        else:
+            self._own(self._model.add_text("user" if role == "user" else "system", text))
+
+    def _own(self, item_id: str) -> None:
+        self._own_items.add(item_id)
+        self._responses.sent(item_id)
+
+    def _give_command(self) -> None:
+        if self._command is not None:
+            command, self._command = self._command, None
+            self._add_text("system", command)
+
+    def _want_response(self) -> None:
+        if self._leaving is None or self._last_words:
+            self._responses.want()
+            self._respond_if_due()
+
+    def _respond_if_due(self) -> None:
+        now = self._clock()
+        if self._model is not None and not self._tools.running and self._responses.may_ask(now):
+            self._responses.asked(now)
+            self._model.respond()
+
+    def _notice_silence(self, now: float) -> None:
+        if self._leaving is not None or self.settings is None or self.settings.silence_s is None:
+            return
+        if not self.is_calm():
+            self._quiet_since = now
+        elif now - self._quiet_since >= self.settings.silence_s:
+            self._quiet_since = now
+            self._hooks.silence()
+
+    def _note_heard(self) -> None:
+        speaking = self._responses.active is not None
+        for item_id in self._audible.note_heard(self._clock(), speaking=speaking):
+            if self._model is not None:
+                self._model.forget(item_id)
+
+    def _leave(self, leaving: Leaving, *, last_words: bool = False) -> None:
+        if self._leaving is None:
+            self._leaving, self._last_words = leaving, last_words
+            self._settle()
+
+    def _settle(self) -> None:
+        """Give out the turns that are complete, and go if all that was said has been heard."""
+        if self._is_over:
+            return
+        self._note_heard()
+        for turn in self._audible.transcript.ready(self._clock()):
+            self._hooks.turn(turn)
+        leaving, responses = self._leaving, self._responses
+        if leaving is None or responses.active is not None or self._last_words or responses.is_asked:
+            return
+        self._audible.mark_rest()
+        if self._audible.is_drained:
+            self.end(leaving.reason, leaving.target)

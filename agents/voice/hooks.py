@@ -1,0 +1,32 @@
+"""What a call's machine has done for it: the way out to everything that takes time."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agents.voice.events import ModelError, SessionConfirmed, ToolAsked
+from agents.voice.ports import EndReason, Turn
+
+
+class CallHooks(Protocol):
+    """What the machine has done for it. All methods return at once."""
+
+    def start_tool(self, asked: ToolAsked) -> None: ...
+
+    def stop_other_tools(self) -> tuple[str, ...]:
+        """Stop every tool but the one that is calling, if one is. Returns the ids of their calls."""
+        ...
+
+    def turn(self, turn: Turn) -> None: ...
+
+    def silence(self) -> None: ...
+
+    def session_confirmed(self, confirmed: SessionConfirmed) -> None: ...
+
+    def model_stalled(self) -> None: ...
+
+    def model_refused(self, error: ModelError) -> None: ...
+
+    def over(self, reason: EndReason, target: str | None) -> None:
+        """The call has ended; said once. `target` is where the line is to go on."""
+        ...

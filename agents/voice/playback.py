@@ -1,0 +1,175 @@
+"""What the caller has heard: the ledger of audio that went to the line (V12).
+
+The model speaks faster than people listen, so that most of what it has said is still waiting on the line.
+How far the caller is, is not known but worked out from two things:
+
+1. The play-out: audio is played in order, without pause, from the moment it arrives. All times here are
+   those of the line as this side sees it, so that the way of the audio and the way of a `clear` cancel out.
+2. The marks: the line returns each one when all audio before it has been played. Their usual delay is the way
+   there and back. A mark that comes later than that says that the line plays later than was worked out.
+
+A mark that returns after a `clear` says nothing, because a `clear` returns all of them: each clear begins
+a new generation, and marks of old generations are ignored.
+
+Milliseconds throughout; times are of any one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+MARK_EVERY_MS = 200.0
+LATE_MS = 20.0
+"""A mark's delay beyond its usual one that is taken as the line's, not the network's."""
+
+
+@dataclass(slots=True)
+class _Item:
+    item_id: str
+    content_index: int
+    begins_ms: float
+    ends_ms: float
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An item of which the caller heard the first `heard_ms` of `sent_ms`."""
+
+    item_id: str
+    content_index: int
+    heard_ms: int
+    sent_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What a `clear` does to the items: the audible one is cut, those behind it were never heard."""
+
+    audible: Cut | None
+    unheard: tuple[str, ...]
+    had_audio: bool
+    """Whether anything was left on the line to be thrown away."""
+
+
+class Playback:
+    """One call's ledger. Positions count the audio sent since the call began."""
+
+    def __init__(self) -> None:
+        self._items: deque[_Item] = deque()
+        self._sent_ms = 0.0
+        self._plays_until = 0.0
+        self._late_ms = 0.0
+        self._usual_delay_ms: float | None = None
+        self._generation = 0
+        self._marks: deque[tuple[str, float, float]] = deque()
+        """Not returned yet: name, position, and when the position is played by what was worked out."""
+        self._marked_ms = 0.0
+        self._confirmed_ms = 0.0
+        self._mark_count = 0
+
+    def add(self, item_id: str, content_index: int, audio_ms: float, now_ms: float) -> str | None:
+        """Audio goes to the line now. Returns the name of a mark to send behind it, if one is due."""
+        items = self._items
+        if items and items[-1].item_id == item_id:
+            item = items[-1]
+        else:
+            if items:
+                items[-1].is_whole = True
+            item = _Item(item_id, content_index, self._sent_ms, self._sent_ms)
+            items.append(item)
+        self._sent_ms += audio_ms
+        item.ends_ms = self._sent_ms
+        if now_ms >= self._plays_until + self._late_ms:
+            self._plays_until, self._late_ms = now_ms, 0.0
+        self._plays_until += audio_ms
+        if self._sent_ms - self._marked_ms >= MARK_EVERY_MS:
+            return self._new_mark()
+        return None
+
+    def item_ended(self, item_id: str) -> str | None:
+        """No more audio of the item comes. Returns the name of a mark to send, if audio is unmarked."""
+        for item in reversed(self._items):
+            if item.item_id == item_id:
+                item.is_whole = True
+                break
+        return self.mark_rest()
+
+    def mark_rest(self) -> str | None:
+        """The name of a mark behind all audio, if there is none yet."""
+        return self._new_mark() if self._sent_ms > self._marked_ms else None
+
+    def mark_returned(self, name: str, now_ms: float) -> bool:
+        """Whether the mark was one of this generation: its audio has been played."""
+        if not any(mark[0] == name for mark in self._marks):
+            return False
+        position = planned = 0.0
+        while self._marks:
+            returned, position, planned = self._marks.popleft()
+            if returned == name:
+                break
+        self._confirmed_ms = position
+        delay = now_ms - planned
+        if self._usual_delay_ms is None or delay < self._usual_delay_ms:
+            self._usual_delay_ms = delay
+        late = delay - self._usual_delay_ms
+        self._late_ms = late if late > LATE_MS else 0.0
+        self._forget_heard(self._confirmed_ms)
+        return True
+
+    @property
+    def is_drained(self) -> bool:
+        """All audio that was sent has been confirmed as played, or thrown away."""
+        return not self._marks and self._marked_ms >= self._sent_ms
+
+    def heard_ms(self, now_ms: float) -> float:
+        """The position up to which the caller has heard when a `clear` sent now arrives."""
+        waiting = max(0.0, self._plays_until + self._late_ms - now_ms)
+        return max(self._confirmed_ms, self._sent_ms - waiting)
+
+    def waiting_ms(self, now_ms: float) -> float:
+        """Audio that the caller has yet to hear."""
+        return self._sent_ms - self.heard_ms(now_ms)
+
+    def interrupt(self, now_ms: float) -> Interruption:
+        """The line is cleared now. Marks sent so far say nothing any more."""
+        heard = self.heard_ms(now_ms)
+        had_audio = not self.is_drained
+        audible: Cut | None = None
+        unheard: list[str] = []
+        for item in self._items:
+            if item.is_whole and item.ends_ms <= heard:
+                continue
+            heard_of_item = int(min(heard, item.ends_ms) - item.begins_ms)
+            if heard_of_item > 0:
+                audible = Cut(item.item_id, item.content_index, heard_of_item, item.ends_ms - item.begins_ms)
+            else:
+                unheard.append(item.item_id)
+        self._begin_generation(now_ms)
+        return Interruption(audible, tuple(unheard), had_audio)
+
+    def is_heard(self, item_id: str, now_ms: float) -> bool:
+        """Whether the whole item has been played, as far as can be told."""
+        heard = self.heard_ms(now_ms)
+        return all(item.is_whole and item.ends_ms <= heard for item in self._items if item.item_id == item_id)
+
+    def _new_mark(self) -> str:
+        self._mark_count += 1
+        name = f"{self._generation}-{self._mark_count}"
+        self._marks.append((name, self._sent_ms, self._plays_until))
+        self._marked_ms = self._sent_ms
+        return name
+
+    def _begin_generation(self, now_ms: float) -> None:
+        self._generation += 1
+        self._items.clear()
+        self._marks.clear()
+        self._marked_ms = self._confirmed_ms = self._sent_ms
+        self._plays_until = now_ms
+        self._late_ms = 0.0
+
+    def _forget_heard(self, position: float) -> None:
+        items = self._items
+        while items and items[0].is_whole and items[0].ends_ms <= position:
+            items.popleft()

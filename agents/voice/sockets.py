@@ -1,0 +1,115 @@
+"""WebSockets on picows: whole messages in, text frames out, bounded both ways.
+
+picows calls back at once for every frame, without a task or a queue between the socket and whoever handles
+it; that is where most of the time of a bridge goes otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+MAX_LINE_MESSAGE = 1024 * 1024
+MAX_MODEL_MESSAGE = 16 * 1024 * 1024
+MOST_UNSENT_BYTES = 8 * 1024 * 1024
+MOST_UNREADABLE = 50
+CLOSE_WITHIN_S = 5.0
+
+
+class MessageSocket(WSListener):
+    """One connection. Subclasses handle `message` and `gone`; `gone` is called once.
+
+    What the other side does not read is kept up to `MOST_UNSENT_BYTES`; beyond that the connection is given
+    up. `is_congested` says that something is waiting, so that what is worthless late need not be sent.
+    """
+
+    def __init__(self, max_message: int) -> None:
+        self._max_message = max_message
+        self._transport: WSTransport | None = None
+        self._parts: list[bytes] = []
+        self._unreadable = 0
+        self._is_gone = False
+        self.is_congested = False
+
+    def message(self, message: bytes) -> None:
+        raise NotImplementedError
+
+    def gone(self) -> None:
+        raise NotImplementedError
+
+    def send(self, message: bytes) -> None:
+        transport = self._transport
+        if transport is None or self._is_gone:
+            return
+        if self.is_congested and _unsent(transport) > MOST_UNSENT_BYTES:
+            log.warning("socket_given_up", reason="the other side does not read")
+            self.drop()
+            return
+        transport.send(WSMsgType.TEXT, message)
+
+    def close(self) -> None:
+        """Send what is waiting, say goodbye, and see that the connection ends soon."""
+        transport = self._transport
+        if transport is not None and not self._is_gone:
+            transport.send_close(WSCloseCode.OK)
+            transport.disconnect()
+            asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, transport.disconnect, False)
+
+    def drop(self) -> None:
+        """End the connection now; what is waiting is lost."""
+        if self._transport is not None:
+            self._transport.disconnect(False)
+
+    def unreadable(self, what: str) -> None:
+        """Note a message that makes no sense; too many of them end the connection."""
+        self._unreadable += 1
+        log.debug("message_unreadable", what=what)
+        if self._unreadable == MOST_UNREADABLE:
+            log.warning("socket_given_up", reason="the other side sends garbage")
+            self.drop()
+
+    # picows ----------------------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if kind == WSMsgType.TEXT and frame.fin and not self._parts:
+            self.message(frame.get_payload_as_bytes())
+        elif kind == WSMsgType.CLOSE:
+            transport.send_close(frame.get_close_code())
+            transport.disconnect()
+        elif kind in (WSMsgType.TEXT, WSMsgType.CONTINUATION):
+            self._add_part(frame)
+        elif kind == WSMsgType.BINARY:
+            self.unreadable("a binary frame")
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        if not self._is_gone:
+            self._is_gone = True
+            self.gone()
+
+    def pause_writing(self) -> None:
+        self.is_congested = True
+
+    def resume_writing(self) -> None:
+        self.is_congested = False
+
+    def _add_part(self, frame: WSFrame) -> None:
+        self._parts.append(frame.get_payload_as_bytes())
+        if sum(map(len, self._parts)) > self._max_message:
+            log.warning("socket_given_up", reason="a message is too large")
+            self.drop()
+        elif frame.fin:
+            whole, self._parts = b"".join(self._parts), []
+            self.message(whole)
+
+
+def _unsent(transport: WSTransport) -> int:
+    return transport.underlying_transport.get_write_buffer_size()
