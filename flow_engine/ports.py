@@ -196,6 +196,20 @@ class OutboundCaller(Protocol):
     async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply: ...
 
 
+class OutboundSender(Protocol):
+    """The same way out, for requests of any method. Raises OutboundRefused or OutboundFailed."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        content: bytes = b"",
+    ) -> OutboundReply: ...
+
+
 class OutboundRefused(Exception):
     """The policy forbids the address."""
 

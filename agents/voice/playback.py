@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-MARK_EVERY_MS = 200.0
+MARK_EVERY_MS = 500.0
 LATE_MS = 20.0
 """A mark's delay beyond its usual one that is taken as the line's, not the network's."""
 

@@ -144,12 +144,12 @@ def test_marks_that_a_clear_returns_prove_nothing() -> None:  # V12
 
 def test_it_is_drained_only_when_the_mark_of_the_last_audio_is_back() -> None:  # V12
     ledger = Playback()
-    marks = [mark for _ in range(25) if (mark := ledger.add("a", 0, 20, 0.0))]
+    marks = [mark for _ in range(30) if (mark := ledger.add("a", 0, 20, 0.0))]
     last = ledger.item_ended("a")
     assert last is not None
     for mark in marks:
-        ledger.mark_returned(mark, 400.0)
+        ledger.mark_returned(mark, 620.0)
         assert not ledger.is_drained
-    ledger.mark_returned(last, 620.0)
+    ledger.mark_returned(last, 720.0)
     assert ledger.is_drained
     assert ledger.mark_rest() is None
