@@ -15,7 +15,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 log: Any = structlog.get_logger("flow_engine.voice")
 
 MAX_LINE_MESSAGE = 1024 * 1024
-MAX_MODEL_MESSAGE = 16 * 1024 * 1024
+MAX_MODEL_MESSAGE = 4 * 1024 * 1024
 MOST_UNSENT_BYTES = 8 * 1024 * 1024
 MOST_UNREADABLE = 50
 CLOSE_WITHIN_S = 5.0

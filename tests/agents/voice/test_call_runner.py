@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agents.voice.call_state import Counts
 from agents.voice.events import (
     AgentAudio,
     CallerSaid,
@@ -23,53 +22,16 @@ from agents.voice.events import (
     StreamStopped,
     ToolAsked,
 )
-from agents.voice.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
+from agents.voice.ports import CallControls, Caller, Refused, SessionSettings
 from agents.voice.runner import CallPlan, CallRunner, ModelSide, ModelUnreachable
 from agents.voice.testing.recording import RecordingLine, RecordingModel
 from agents.voice.virtual_time import run_in_virtual_time
 from flow_engine.values import JsonValue
+from tests.agents.voice.books import Book, Watcher
 
 FRAME = base64.b64encode(b"\xff" * 160)
 CONFIRMED = SessionConfirmed("g711_ulaw", "g711_ulaw", "sage")
 STARTED = StreamStarted("MZ1", "CA1", {"callerPhone": "+390212345678"})
-
-
-@dataclass
-class Book:
-    """A playbook that does as the test says and writes down what it was asked."""
-
-    opens: SessionSettings | Refused | Exception = field(default_factory=lambda: SessionSettings("Answer."))
-    greeting: str | None = "Greet."
-    tool: Callable[[str], Awaitable[JsonValue]] | None = None
-    asked: list[str] = field(default_factory=list)
-    turns: list[str] = field(default_factory=list)
-    ending: Ending | None = None
-
-    async def open(self) -> SessionSettings | Refused:
-        self.asked.append("open")
-        if isinstance(self.opens, Exception):
-            raise self.opens
-        return self.opens
-
-    async def started(self) -> str | None:
-        self.asked.append("started")
-        return self.greeting
-
-    async def run_tool(self, name: str, arguments: str) -> JsonValue:
-        self.asked.append(f"tool {name}")
-        return await self.tool(name) if self.tool else {"ok": True}
-
-    async def said(self, turn: Turn) -> None:
-        self.turns.append(turn.text)
-        if turn.text == "boom":
-            raise RuntimeError("a playbook's bug")
-
-    async def silent(self) -> None:
-        self.asked.append("silent")
-
-    async def ended(self, ending: Ending) -> None:
-        self.asked.append("ended")
-        self.ending = ending
 
 
 @dataclass
@@ -97,22 +59,6 @@ class Models:
         elif how != "never confirms":
             loop.call_later(0.1, side.event, CONFIRMED)
         return link
-
-
-@dataclass
-class Watcher:
-    began: int = 0
-    renewed: int = 0
-    ended: list[EndReason] = field(default_factory=list)
-
-    def call_began(self) -> None:
-        self.began += 1
-
-    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
-        self.ended.append(reason)
-
-    def model_renewed(self) -> None:
-        self.renewed += 1
 
 
 @dataclass
