@@ -2,6 +2,7 @@
 # make test   install and run every test
 # make check  formatting, lint, types and import contracts
 # make bench  round trips, throughput and memory, measured on this machine
+# make bench-voice  how many calls one core holds
 # make lock   write the lock files anew (needs uv)
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8080
 BIN := .venv/bin
 
-.PHONY: run test check bench lock
+.PHONY: run test check bench bench-voice lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -25,6 +26,9 @@ check: .venv/dev.stamp
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks
+
+bench-voice: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.voice
 
 lock:
 	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \

@@ -13,6 +13,7 @@ from typing import Literal
 
 import uvloop
 
+from benchmarks.lint_time import measure_lint
 from benchmarks.micro import measure_parts
 from benchmarks.processes import Cores
 from benchmarks.report import to_json, to_text
@@ -67,7 +68,8 @@ def _plan(options: Options) -> LoadPlan:
 async def _run(options: Options) -> Results:
     cores = Cores.choose()
     parts = options.only or PARTS
-    figures = measure_parts(rounds=3 if options.quick else 9) if "parts" in parts else ()
+    rounds = 3 if options.quick else 9
+    figures = (*measure_parts(rounds=rounds), *measure_lint(rounds=rounds)) if "parts" in parts else ()
     repeat = 5 if options.quick else 25
     async with asyncio.timeout(BOUND_S):
         trips = await count_round_trips(cores, repeat=repeat) if "round-trips" in parts else ()

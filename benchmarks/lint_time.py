@@ -1,9 +1,9 @@
-"""How long the linter takes: `python -m benchmarks.lint_time`. Fails when the goal is missed.
+"""How long the linter takes: `python -m benchmarks.lint_time`. Ends with 1 when the goal is missed.
 
-CPU time, the least of several rounds, so that other load on the machine does not count; parsing the
-document is not part of it. Compiled templates are cached by their source, for the linter as for
-conversations: the goal is for a version that is checked again after an edit. The first check of a version
-whose every template is new is told too; the time above the other is Jinja's lexer and parser.
+CPU time, the least of several rounds, so that other load on the machine hardly counts; parsing the document
+is not part of it. Compiled templates are cached by their source, for the linter as for conversations. The
+goal is for a version that was never seen, whose every template is compiled; a check after an edit compiles
+one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ GOAL_MS = 100.0
 ENVIRONMENT = ReviewEnvironment(frozenset({"v1"}), frozenset({"default"}), frozenset({"en-US"}))
 
 
-def measure(*, rounds: int = ROUNDS) -> tuple[Figure, ...]:
+def measure_lint(*, rounds: int = ROUNDS) -> tuple[Figure, ...]:
     return (
         Figure("lint 12 tasks, every template new", _least_ms(_new_each_time(12, rounds)), "ms"),
         Figure("lint 100 tasks, every template new", _least_ms(_new_each_time(100, rounds)), "ms"),
-        Figure("lint 300 tasks, every template new", _least_ms(_new_each_time(300, rounds)), "ms"),
-        Figure("lint 300 tasks, one template new", _least_ms(_edited(300, rounds)), "ms", GOAL_MS),
+        Figure("lint 300 tasks, every template new", _least_ms(_new_each_time(300, rounds)), "ms", GOAL_MS),
+        Figure("lint 300 tasks, one template new", _least_ms(_edited(300, rounds)), "ms"),
         Figure("lint 300 tasks, each connected to all", _least_ms([_dense(300)] * rounds), "ms"),
     )
 
@@ -70,7 +70,7 @@ def _least_ms(versions: Iterable[FlowVersion]) -> float:
 
 
 def main() -> int:
-    figures = measure()
+    figures = measure_lint()
     for figure in figures:
         goal = "" if figure.at_most is None else f"  (at most {figure.at_most:g})"
         print(f"{figure.name:<42} {figure.value:8.1f} {figure.unit}{goal}")

@@ -17,12 +17,14 @@ from service.flow_test import play
 from service.flow_validate import validate
 from service.jobs_commands import jobs
 from service.settings import SECRET, Settings
+from service.voice_commands import voice
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 flow = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, test.")
 app.add_typer(flow, name="flow")
 app.add_typer(jobs, name="jobs")
+app.add_typer(voice, name="voice")
 flow.command("validate")(validate)
 flow.command("diagram")(diagram)
 flow.command("test")(play)

@@ -31,6 +31,10 @@ class Tap(Protocol):
 
     def __call__(self, side: Literal["line", "model"], sent: bool, message: bytes) -> None: ...
 
+    def close(self) -> None:
+        """The call and everything that belongs to its end is over."""
+        ...
+
 
 class OpenTap(Protocol):
     """Called once a call, with the line's id; None where the call is not to be recorded."""
@@ -183,12 +187,24 @@ class Bridge:
 
     def begin(self, started: StreamStarted, line: TwilioLine, tap: Tap | None) -> CallRunner:
         runner = CallRunner(self._plan(tap), line, started, transfer=self._transfers(started))
-        self.keep(asyncio.create_task(runner.run()), runner)
+        self._keep(runner, tap)
         return runner
 
-    def keep(self, task: asyncio.Task[None], runner: CallRunner) -> None:
+    async def kept(self, runner: CallRunner, tap: Tap | None) -> None:
+        """Run a call whose line is none of this bridge's sockets. Returns when it is over."""
+        await asyncio.wait({self._keep(runner, tap)})
+
+    def _keep(self, runner: CallRunner, tap: Tap | None) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(runner.run())
         self._calls[task] = runner
-        task.add_done_callback(lambda done: self._calls.pop(done, None))
+
+        def over(done: asyncio.Task[None]) -> None:
+            del self._calls[done]
+            if tap is not None:
+                tap.close()
+
+        task.add_done_callback(over)
+        return task
 
     async def drained(self) -> None:
         """Returns when no call is left."""

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, Literal, cast
 
 import orjson
 
-from flow_engine.ports import OutboundSender, OutboundReply
+from flow_engine.ports import OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
 
 Side = Literal["line", "model", "http"]

@@ -22,7 +22,7 @@ from agents.voice.call_state import Counts
 from agents.voice.events import LineEvent, StreamStarted, StreamStopped, Unreadable
 from agents.voice.openai_realtime import RealtimeLink, decode
 from agents.voice.ports import EndReason, ModelLink, OpenPlaybook, SessionSettings
-from agents.voice.record import Entry, Side, as_json
+from agents.voice.record import Entry, RecordingRefused, Side, as_json
 from agents.voice.runner import CallPlan, CallRunner, ModelSide
 from agents.voice.twilio import TwilioLine, decode_line
 from agents.voice.virtual_time import run_in_virtual_time
@@ -61,10 +61,10 @@ class Replayed:
 
 
 def replay(entries: Iterable[Entry], open_for: OpenFor, apology: SessionSettings) -> Replayed:
-    """Run one call. Raises ValueError when no line's start event is among the entries."""
+    """Run one call. Raises RecordingRefused when no start event of a line is among the entries."""
     recorded = tuple(entries)
     if not any(isinstance(_line_event(entry), StreamStarted) for entry in recorded):
-        raise ValueError("the recording has no start event of the line")
+        raise RecordingRefused("there is no start event of the line in it")
     return run_in_virtual_time(_Replay(recorded, open_for, apology).run())
 
 

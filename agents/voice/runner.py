@@ -147,7 +147,7 @@ class CallRunner:
         self._errands: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._turns: asyncio.Queue[Turn | None] = asyncio.Queue()
-        self._has_started = False
+        self.has_started = False
         self._began = plan.clock()
 
     async def run(self) -> None:
@@ -183,7 +183,7 @@ class CallRunner:
             self._log.error("model_unreachable", reason=str(reason))
             self.call.end("failed")
             return
-        self._has_started = True
+        self.has_started = True
         greeting = await self._playbook.started()
         if greeting is not None:
             self.call.greet(greeting)
@@ -371,7 +371,7 @@ class CallRunner:
         duration_s = self._plan.clock() - self._began
         await asyncio.wait({telling}, timeout=START_WITHIN_S)
         await _stop(telling)
-        if self._has_started:
+        if self.has_started:
             ending = Ending(reason, duration_s, self.call.transcript)
             errand = asyncio.wait_for(self._playbook.ended(ending), ENDED_WITHIN_S)
             await self._tried(errand, "end_not_told")

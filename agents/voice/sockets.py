@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import structlog
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -93,6 +93,9 @@ class MessageSocket(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         if not self._is_gone:
             self._is_gone = True
+            task = asyncio.get_running_loop().create_task(_settled(transport))
+            _settling.add(task)
+            task.add_done_callback(_settling.discard)
             self.gone()
 
     def pause_writing(self) -> None:
@@ -109,6 +112,17 @@ class MessageSocket(WSListener):
         elif frame.fin:
             whole, self._parts = b"".join(self._parts), []
             self.message(whole)
+
+
+_settling: set[asyncio.Task[None]] = set()
+
+
+async def _settled(transport: WSTransport) -> None:
+    """picows keeps why a connection broke for whoever waits for its end, and complains if nobody does."""
+    try:
+        await transport.wait_disconnected()
+    except WSError as error:
+        log.warning("socket_broken", reason=str(error))
 
 
 def _unsent(transport: WSTransport) -> int:

@@ -437,6 +437,28 @@ class TestRenewal:
         assert '{"free":3}' in str(renewed.said("add_text")[0][2])
         assert renewed.said("respond") == [("respond", None)]
 
+    def test_what_the_old_model_said_is_cut_without_telling_the_new_one(self) -> None:  # V12
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"))
+        scene.speaks("a", 2000, ends=False)
+        scene.call.detach()
+        renewed = RecordingModel()
+        scene.call.attach(renewed, scene.settings, resumed=True)
+        scene.now += 1
+        scene.goes(SpeechStarted("u"))
+        assert scene.line.told[-1] == ("clear",)
+        assert renewed.said("truncate", "forget") == []
+
+    def test_a_turn_that_the_old_model_left_unfinished_holds_up_no_other(self) -> None:  # V11
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"))
+        scene.speaks("a", 1000, ends=False)
+        scene.call.detach()
+        scene.call.attach(RecordingModel(), scene.settings, resumed=True)
+        scene.goes(ItemAdded("u", "user"), CallerSaid("u", "Hello?"))
+        scene.wait(7)
+        assert [turn.text for turn in scene.hooks.turns] == ["Hello?"]
+
     def test_only_the_newest_seconds_of_the_caller_are_kept_meanwhile(self) -> None:  # V12
         scene = Scene()
         scene.call.detach()

@@ -1,0 +1,93 @@
+"""The values that templates and conditions see, and how a dotted path finds one of them (V8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from flow_engine.values import JsonValue
+
+Path: TypeAlias = tuple[str, ...]
+"""`ctx.items[0].name` is `("ctx", "items", "0", "name")`."""
+
+Values: TypeAlias = Mapping[str, JsonValue]
+
+NAMESPACES: Final = frozenset({"pre", "args", "ctx", "session", "agent"})
+SPECIALS: Final = frozenset(
+    {
+        "now_iso",
+        "caller_phone",
+        "call_duration_sec",
+        "outcome",
+        "transcript",
+        "transcript_summary",
+        "error",
+    }
+)
+
+_INDEX = re.compile(r"-?[0-9]{1,9}")
+
+
+def _nothing() -> Values:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What one rendering sees. A name is looked for in the order of the fields; the first that has it
+    answers, whatever it holds.
+
+    `specials` are the variables that the engine keeps (`now_iso`, `caller_phone`, ...), only those that
+    apply at the moment. `root` are the config's own values, such as `base_url`.
+    """
+
+    specials: Values = field(default_factory=_nothing)
+    pre: Values = field(default_factory=_nothing)
+    args: Values = field(default_factory=_nothing)
+    ctx: Values = field(default_factory=_nothing)
+    session: JsonValue = None
+    agent: Values = field(default_factory=_nothing)
+    root: Values = field(default_factory=_nothing)
+
+    def lookup(self, path: Path) -> JsonValue:
+        """The value at `path`, None where there is nothing."""
+        head, rest = path[0], path[1:]
+        if head in self.specials:
+            return walk(self.specials[head], rest)
+        match head:
+            case "pre":
+                return _walk_values(self.pre, rest)
+            case "args":
+                return _walk_values(self.args, rest)
+            case "ctx":
+                return _walk_values(self.ctx, rest)
+            case "session":
+                return walk(self.session, rest)
+            case "agent":
+                return _walk_values(self.agent, rest)
+            case _:
+                return walk(self.root.get(head), rest)
+
+    def with_pre(self, pre: Values) -> Scope:
+        """With these values beside the ones that earlier steps extracted."""
+        return replace(self, pre={**self.pre, **pre})
+
+
+def walk(value: JsonValue, path: Path) -> JsonValue:
+    """What lies at `path` under `value`: fields of objects, items of lists by number (from the end when
+    it is negative); None where there is nothing."""
+    for part in path:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and _INDEX.fullmatch(part):
+            index = int(part)
+            value = value[index] if -len(value) <= index < len(value) else None
+        else:
+            return None
+    return value
+
+
+def _walk_values(values: Values, path: Path) -> JsonValue:
+    return walk(values.get(path[0]), path[1:]) if path else dict(values)

@@ -1,0 +1,218 @@
+"""The engine's replies as an agent reads them. Fields that are not named here are ignored, so that an
+engine that tells more is understood too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from flow_engine.values import JsonValue
+
+TaskType = Literal["AIO", "AIS", "HUM"]
+Assignment = Literal["fixed", "variable", "prompt"]
+
+
+class Reply(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel)
+
+
+# --- media -----------------------------------------------------------------------------------------
+
+
+class LlmSettings(Reply):
+    provider: str | None = None
+    model: str | None = None
+    temperature: float | None = None
+
+
+class Voice(Reply):
+    provider: str | None = None
+    voice: str | None = None
+    speed: float | None = None
+
+
+class TtsSettings(Reply):
+    """`active` is the entry for the conversation's language."""
+
+    active: Voice | None = None
+
+
+class VadSettings(Reply):
+    """Durations in seconds."""
+
+    activation_threshold: float | None = None
+    min_silence_duration: float | None = None
+    prefix_padding_duration: float | None = None
+
+
+class LanguageDetection(Reply):
+    enable_language_detection: bool = False
+
+
+# --- tasks and tools -------------------------------------------------------------------------------
+
+
+class ReachableTask(Reply):
+    """A task that can be asked for; variables by name. With nothing missing it can be entered now."""
+
+    task_id: str
+    name: str
+    type: TaskType
+    description: str
+    required_variables: tuple[str, ...] = ()
+    missing_variables: tuple[str, ...] = ()
+
+
+class ToolParameter(Reply):
+    """`assignment_value` is a fixed value, the id of a variable, or a hint for the model."""
+
+    parameter_name: str
+    assignment_strategy: Assignment
+    assignment_value: str
+
+
+class SelectedTool(Reply):
+    tool_name: str
+    parameters: tuple[ToolParameter, ...] = ()
+
+
+class ServerTools(Reply):
+    """The tools of one MCP server that the current task uses."""
+
+    server_name: str
+    url: str
+    tools: tuple[SelectedTool, ...] = ()
+
+
+class Routing(Reply):
+    """Whom a HUM or AIS task asks for. `timeout` in seconds."""
+
+    timeout: float | None = None
+    agent_skills: tuple[str, ...] = ()
+    agent_optional_skills: tuple[str, ...] = ()
+    agent_ids: tuple[str, ...] = ()
+
+
+class AgentData(Reply):
+    """Everything an agent needs to go on with a conversation. `user_interaction_timeout` in seconds."""
+
+    conversation_id: str
+    contact_id: str
+    tenant_id: str
+    revision: int
+    command: str | None
+    task_id: str
+    task_name: str
+    task_type: TaskType
+    task_status: str | None = None
+    prompt: str
+    prefix_hash: str
+    routing_parameters: Routing | None = None
+    mcp_tools: tuple[ServerTools, ...] = ()
+    reachable_tasks: tuple[ReachableTask, ...] = ()
+    channel: str
+    language: str
+    supported_languages: tuple[str, ...] = ()
+    language_detection: LanguageDetection | None = None
+    llm: LlmSettings | None = None
+    tts: TtsSettings | None = None
+    vad: VadSettings | None = None
+    allow_interruptions_on_start: bool = True
+    allow_interruptions: bool = True
+    user_interaction_timeout: float | None = None
+
+
+class TaskChanged(AgentData):
+    result: Literal[True]
+
+
+class MissingVariable(Reply):
+    """`fillable_by`: `convMiner` where the dialogue can fill it, and the tools that can."""
+
+    var_id: str
+    name: str
+    type: str
+    fillable_by: tuple[str, ...] = ()
+
+
+class TaskRefused(Reply):
+    """The conversation stays in the task `from_task`."""
+
+    result: Literal[False]
+    code: str
+    reason: str
+    command: str
+    from_task: Annotated[str, Field(alias="from")]
+    missing: tuple[MissingVariable, ...] = ()
+    reachable_tasks: tuple[ReachableTask, ...] = ()
+    revision: int
+
+
+ChangeTaskReply: TypeAlias = Annotated[TaskChanged | TaskRefused, Field(discriminator="result")]
+
+
+# --- dialogue and memory ---------------------------------------------------------------------------
+
+
+class PromptParts(Reply):
+    prefix: str
+    volatile: str
+
+
+class PromptReply(Reply):
+    """`memory_fresh`: the last user turn has been read for values. `prefix_hash` changes with the task."""
+
+    prompt: str
+    revision: int
+    memory_revision: int
+    prefix_hash: str
+    parts: PromptParts
+    memory_fresh: bool
+
+
+class UtteranceReply(Reply):
+    duplicate: bool
+    revision: int
+    language: str
+
+
+class ContactEndReply(Reply):
+    """`status` is what the conversation is now: `closed`, or `between_contacts`."""
+
+    status: str
+    revision: int
+    summary: str | None = None
+
+
+class Description(Reply):
+    name: str
+    value: str
+
+
+class MemoryVariable(Reply):
+    """A variable without a value has null."""
+
+    var_id: str
+    name: str
+    type: str
+    value: object
+    updated_by: str | None = None
+    updated_at: str | None = None
+    contact_id: str
+    description_for_llm: Annotated[tuple[Description, ...] | None, Field(alias="descriptionForLLM")] = None
+
+
+class MemoryDump(Reply):
+    tenant: Mapping[str, object]
+    vars: tuple[MemoryVariable, ...]
+    revision: int
+    memory_revision: int
+
+    def value_of(self, variable: str) -> JsonValue:
+        """By id, else by name; None for no value and for an unknown variable."""
+        by_id = (v.value for v in self.vars if v.var_id == variable)
+        by_name = (v.value for v in self.vars if v.name == variable)
+        return cast("JsonValue", next(by_id, next(by_name, None)))

@@ -1,0 +1,107 @@
+"""The MCP tools of one contact: found for each task, checked, and run with what the agent injects (V2)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from agents.engine.client import EngineClient
+from agents.engine.errors import EngineError
+from agents.engine.mcp_tools import McpFailed, McpServers, McpTool
+from agents.engine.replies import AgentData, ServerTools
+from agents.engine.tools import (
+    CHANGE_TASK,
+    ENGINE_SERVER,
+    CallContext,
+    TaskTool,
+    VariablesMissing,
+    call_arguments,
+    server_url,
+    task_tools,
+)
+from flow_engine.values import JsonValue
+from llm.chat import ToolSpec
+from llm.tools import Approval, Tool, ToolRegistry
+
+log: Any = structlog.get_logger("flow_engine.agents")
+
+Ran = Callable[[TaskTool, JsonValue], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTools:
+    """What one task offers. Calls go through the registry, which checks them and asks its policy."""
+
+    tools: tuple[TaskTool, ...]
+    registry: ToolRegistry
+
+
+class Toolbox:
+    """`ran` is awaited after every call of a tool with its answer, before the model gets that: memory may
+    have been written. A server is asked once for what it offers, unless it failed."""
+
+    def __init__(
+        self, engine: EngineClient, servers: McpServers, ran: Ran, approval: Approval | None = None
+    ) -> None:
+        self._engine = engine
+        self._servers = servers
+        self._ran = ran
+        self._approval = approval
+        self._engine_mcp_url = engine.mcp_url
+        self._listed: dict[str, tuple[McpTool, ...]] = {}
+
+    async def of_task(self, data: AgentData) -> TaskTools:
+        """Tools of a server that cannot be reached, or whose schema is none, are left out."""
+        await asyncio.gather(*(self._list(server) for server in data.mcp_tools if _needs_listing(server)))
+        registry = ToolRegistry(self._approval)
+        found = task_tools(data, self._listed, engine_mcp_url=self._engine_mcp_url)
+        return TaskTools(tuple(tool for tool in found if self._registers(registry, tool, data)), registry)
+
+    async def aclose(self) -> None:
+        await self._servers.aclose()
+
+    async def _list(self, server: ServerTools) -> None:
+        url = server_url(server, self._engine_mcp_url)
+        if url in self._listed:
+            return
+        try:
+            self._listed[url] = await self._servers.tools(url)
+        except McpFailed as failure:
+            log.warning("mcp_tools_left_out", server=server.server_name, reason=str(failure))
+
+    def _registers(self, registry: ToolRegistry, tool: TaskTool, data: AgentData) -> bool:
+        async def run(chosen: Mapping[str, JsonValue]) -> object:
+            return await self._run(tool, data, chosen)
+
+        spec = ToolSpec(tool.name, tool.listed.description, tool.parameters)
+        try:
+            registry.register(Tool(spec, run))
+        except ValueError as error:
+            log.warning("mcp_tools_left_out", tool=tool.listed.name, reason=str(error))
+            return False
+        return True
+
+    async def _run(self, tool: TaskTool, data: AgentData, chosen: Mapping[str, JsonValue]) -> JsonValue:
+        try:
+            memory = await self._engine.memory(data.conversation_id)
+            ids = (data.tenant_id, data.conversation_id, data.contact_id)
+            context = CallContext(*ids, memory=memory, key=secrets.token_urlsafe())
+            arguments = call_arguments(tool, chosen, context)
+            answer = await self._servers.call(tool.url, tool.listed.name, arguments, context.meta)
+        except VariablesMissing as missing:
+            return {"error": str(missing), "missing": list(missing.variables)}
+        except (EngineError, McpFailed) as failure:
+            log.warning("tool_failed", tool=tool.name, reason=str(failure))
+            return {"error": f"the tool cannot be used at the moment: {failure}"}
+        await self._ran(tool, answer)
+        return answer
+
+
+def _needs_listing(server: ServerTools) -> bool:
+    own = server.server_name == ENGINE_SERVER
+    return any(not (own and tool.tool_name == CHANGE_TASK) for tool in server.tools)

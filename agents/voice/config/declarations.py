@@ -1,0 +1,104 @@
+"""Function declarations for the model: those of a config, and those that a business sends for a call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias, cast
+
+import orjson
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from flow_engine.documents.wording import quoted
+from flow_engine.values import JsonValue
+
+Declaration: TypeAlias = Mapping[str, JsonValue]
+"""`{type: "function", name, description?, parameters}`"""
+
+KEPT_VERDICTS: Final = 512
+TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
+
+_TOOL_NAME = re.compile(TOOL_NAME)
+_NO_PARAMETERS: Final[Mapping[str, JsonValue]] = {"type": "object", "properties": {}}
+
+
+class NotDeclarations(ValueError):
+    """What should be function declarations is something else. `found` are the problems: the number of an
+    item, None for the whole of it, and what would be accepted."""
+
+    def __init__(self, found: Sequence[tuple[int | None, str]]) -> None:
+        super().__init__(
+            "; ".join(message if index is None else f"item {index}: {message}" for index, message in found)
+        )
+        self.found = found
+
+
+def declarations(value: JsonValue) -> tuple[Declaration, ...]:
+    """The declarations of a list, none for null. Raises NotDeclarations.
+
+    The nested form of the chat protocol, `{type: "function", function: {...}}`, is made flat; fields that the
+    model's protocol does not have are left out.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise NotDeclarations([(None, "accepted is a list of function declarations")])
+    fields = [_flat(item) for item in value]
+    found = [(index, problem) for index, each in enumerate(fields) for problem in _problems(each)]
+    names = [str(each.get("name")) for each in fields if each is not None]
+    found += [
+        (index, f"{name!r} is declared before")
+        for index, name in enumerate(names)
+        if not found and name in names[:index]
+    ]
+    if found:
+        raise NotDeclarations(found)
+    return tuple(_declared(each) for each in fields if each is not None)
+
+
+def _flat(item: JsonValue) -> Mapping[str, JsonValue] | None:
+    if not isinstance(item, dict) or item.get("type", "function") != "function":
+        return None
+    nested = item.get("function")
+    return nested if isinstance(nested, dict) else item
+
+
+def _problems(fields: Mapping[str, JsonValue] | None) -> Iterator[str]:
+    if fields is None:
+        yield "accepted is an object with `type` 'function'"
+        return
+    name, description = fields.get("name"), fields.get("description")
+    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+        yield f"accepted is a `name` of at most 64 letters, digits, _ and -, not {quoted(name)}"
+    if description is not None and not isinstance(description, str):
+        yield "accepted is a `description` in words"
+    parameters = fields.get("parameters")
+    if parameters is not None and (problem := _schema_problem(parameters)):
+        yield f"accepted are `parameters` as a JSON Schema of an object{problem}"
+
+
+def _schema_problem(parameters: JsonValue) -> str:
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        return f", not {quoted(parameters)}"
+    return _meta_schema_problem(orjson.dumps(parameters))
+
+
+@lru_cache(maxsize=KEPT_VERDICTS)
+def _meta_schema_problem(parameters: bytes) -> str:
+    """A verdict takes milliseconds and businesses send the same tools with every call, while others talk."""
+    try:
+        Draft202012Validator.check_schema(orjson.loads(parameters))
+    except SchemaError as error:
+        return f": {error.message[:200]}"
+    return ""
+
+
+def _declared(fields: Mapping[str, JsonValue]) -> Declaration:
+    declared: dict[str, JsonValue] = {"type": "function", "name": fields["name"]}
+    if fields.get("description") is not None:
+        declared["description"] = fields["description"]
+    parameters = cast("Mapping[str, JsonValue]", fields.get("parameters") or _NO_PARAMETERS)
+    # An empty schema, as some businesses send it for a tool without parameters, is refused by the model.
+    return {**declared, "parameters": {**_NO_PARAMETERS, **parameters}}

@@ -1,0 +1,45 @@
+"""The few words that the agent brings along itself, by language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """`apology` is for a call that cannot be taken; `caller` and `agent` name the speakers of a summary."""
+
+    apology: str
+    caller: str
+    agent: str
+
+
+_WORDINGS = {
+    "en": Wording(
+        apology="We are sorry, we cannot take your call right now. Please try again in a few minutes.",
+        caller="Caller",
+        agent="Agent",
+    ),
+    "es": Wording(
+        apology="Lo sentimos, ahora mismo no podemos atenderle. Vuelva a llamar dentro de unos minutos.",
+        caller="Cliente",
+        agent="Agente",
+    ),
+    "fr": Wording(
+        apology="Nous sommes désolés, nous ne pouvons pas vous répondre pour le moment. "
+        "Merci de rappeler dans quelques minutes.",
+        caller="Client",
+        agent="Agent",
+    ),
+    "it": Wording(
+        apology="Ci dispiace, in questo momento non possiamo rispondere. "
+        "La preghiamo di richiamare tra qualche minuto.",
+        caller="Cliente",
+        agent="Agente",
+    ),
+}
+
+
+def wording(language: str) -> Wording:
+    """The words of a BCP 47 language; English where there are none of its own."""
+    return _WORDINGS.get(language.partition("-")[0].lower(), _WORDINGS["en"])

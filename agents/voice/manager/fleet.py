@@ -1,0 +1,329 @@
+"""The rules of a fleet: what is wanted × what runs → what to do. No I/O, no clock, no randomness.
+
+An agent has a slot for its process and one for its SIP bridge. A slot's process passes through
+
+    idle ──start──▶ starting ──answers──▶ running ──changed, removed──▶ draining ──▶ ending ──▶ idle
+
+1. Nothing is started in a slot before the process that was there is gone.
+2. A process that runs what is wanted and is healthy is left alone.
+3. What changed or is not wanted any more ends only after its calls, at most `drain_s` later. A process
+   that never answered has no calls.
+4. A process that ends unasked has crashed, and so has one that does not answer: it comes back after a
+   pause that doubles with every crash in a row. A stable time ends the row, and so does a changed
+   config, which is tried at once.
+5. At most `starts_at_once` agents are starting, since a machine that starts all of them together would
+   take longer than `start_s` for each, and give up on all of them. Who crashed least goes first.
+6. A bridge carries its agent's calls. It is started for an agent that answers, outlives a crash of it,
+   and ends for a change only when the agent's calls have ended.
+7. An agent that reports draining without having been asked takes no calls: it is restarted after those
+   it has.
+
+`reconcile` is called again and again; each call takes one step with each slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import SecretStr
+
+Role = Literal["agent", "bridge"]
+ROLES: tuple[Role, ...] = ("agent", "bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class SipAccount:
+    """What a SIP bridge registers with."""
+
+    domain: str
+    username: str
+    password: SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSpec:
+    """What a bridge's process is started from. `port` is its agent's."""
+
+    port: int
+    sip: SipAccount
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """What an agent's processes are started from; equal specs need no restart. `config` is the SHA-256
+    of the config file's bytes in hexadecimal, `sip` None for an agent without a bridge."""
+
+    port: int
+    config: str
+    sip: SipAccount | None = None
+
+    @property
+    def bridge(self) -> BridgeSpec | None:
+        return None if self.sip is None else BridgeSpec(self.port, self.sip)
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    ENDING = "ending"
+
+
+class Act(StrEnum):
+    """`TERMINATE` asks the process to end, `KILL` ends it."""
+
+    START = "start"
+    DRAIN = "drain"
+    TERMINATE = "terminate"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a healthy agent says of itself."""
+
+    live_calls: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """A health check without a usable answer."""
+
+
+Health: TypeAlias = Answer | NoAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A slot's process as it was found. `health` is a check's result since the last look, if any."""
+
+    alive: bool = False
+    health: Health | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds. `failures` health checks in a row make an agent unhealthy. `settle_s` after the word
+    to drain, a count of no calls is believed: one that was let in before may still be on its way. `stop_s`
+    is for ending what calls there still are, in order."""
+
+    start_s: float = 60.0
+    drain_s: float = 300.0
+    settle_s: float = 3.0
+    stop_s: float = 40.0
+    stable_s: float = 60.0
+    failures: int = 3
+    backoff_s: float = 1.0
+    backoff_max_s: float = 60.0
+    starts_at_once: int = 4
+
+
+Spec = TypeVar("Spec")
+
+
+@dataclass(frozen=True)  # generic, frozen and slotted together fail in Python 3.11
+class Slot(Generic[Spec]):
+    """`spec` is what the process runs, or ran last. `since` is when the phase began, `not_before` when an
+    idle slot may be filled: monotonic seconds both. `crashes` and `failures` are counted in a row,
+    `starts` ever. `faulty` tells an end for bad health from one that was wanted."""
+
+    phase: Phase = Phase.IDLE
+    spec: Spec | None = None
+    since: float = 0.0
+    not_before: float = 0.0
+    failures: int = 0
+    crashes: int = 0
+    starts: int = 0
+    live_calls: int = 0
+    faulty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    agent: Slot[AgentSpec] = field(default_factory=Slot[AgentSpec])
+    bridge: Slot[BridgeSpec] = field(default_factory=Slot[BridgeSpec])
+
+    @property
+    def idle(self) -> bool:
+        return self.agent.phase is Phase.IDLE and self.bridge.phase is Phase.IDLE
+
+
+class Order(NamedTuple):
+    agent_id: str
+    role: Role
+    act: Act
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a step depends on beside the slot. `now` is monotonic seconds; `luck` gives numbers in [0, 1)
+    that spread restarts."""
+
+    now: float
+    limits: Limits
+    luck: Callable[[], float]
+
+
+def reconcile(
+    wanted: Mapping[str, AgentSpec],
+    units: Mapping[str, Unit],
+    seen: Mapping[tuple[str, Role], Seen],
+    moment: Moment,
+) -> tuple[dict[str, Unit], tuple[Order, ...]]:
+    """The units after one step, and what is to be done for it to be so. `seen` has the slots that hold a
+    process. A unit that is neither wanted nor holds a process is no longer there."""
+    after: dict[str, Unit] = {}
+    orders: list[Order] = []
+    free = moment.limits.starts_at_once - sum(u.agent.phase is Phase.STARTING for u in units.values())
+    for agent_id in sorted({**units, **wanted}, key=lambda each: units.get(each, Unit()).agent.crashes):
+        unit, spec = units.get(agent_id, Unit()), wanted.get(agent_id)
+        agent, act = step_agent(unit.agent, spec, seen.get((agent_id, "agent"), Seen()), moment, free > 0)
+        bridge, bridge_act = step_bridge(
+            unit.bridge, spec, agent.phase, seen.get((agent_id, "bridge"), Seen()), moment
+        )
+        free -= act is Act.START
+        stepped = Unit(agent, bridge)
+        if spec is not None or not stepped.idle:
+            after[agent_id] = stepped
+        if act is not None:
+            orders.append(Order(agent_id, "agent", act))
+        if bridge_act is not None:
+            orders.append(Order(agent_id, "bridge", bridge_act))
+    return after, tuple(orders)
+
+
+def step_agent(
+    slot: Slot[AgentSpec], wanted: AgentSpec | None, seen: Seen, moment: Moment, may_start: bool = True
+) -> tuple[Slot[AgentSpec], Act | None]:
+    if slot.phase is Phase.IDLE:
+        return _fill(slot, wanted, moment, Phase.STARTING) if may_start else (slot, None)
+    if not seen.alive:
+        return _emptied(slot, wanted, moment), None
+    slot = _checked(slot, seen.health)
+    match slot.phase:
+        case Phase.STARTING:
+            return _starting(slot, wanted, seen.health, moment)
+        case Phase.RUNNING:
+            return _running(slot, wanted, seen.health, moment)
+        case Phase.DRAINING:
+            return _draining(slot, seen.health, moment)
+        case _:
+            return _ending(slot, moment)
+
+
+def step_bridge(
+    slot: Slot[BridgeSpec], agent_wanted: AgentSpec | None, agent: Phase, seen: Seen, moment: Moment
+) -> tuple[Slot[BridgeSpec], Act | None]:
+    """`agent` is the agent's phase after its own step: it is running only with what is wanted."""
+    wanted = None if agent_wanted is None else agent_wanted.bridge
+    if slot.phase is Phase.IDLE:
+        return _fill(slot, wanted, moment, Phase.RUNNING) if agent is Phase.RUNNING else (slot, None)
+    if not seen.alive:
+        return _emptied(slot, wanted, moment), None
+    if slot.phase is Phase.ENDING:
+        return _ending(slot, moment)
+    if wanted != slot.spec and agent is not Phase.DRAINING:
+        return replace(slot, phase=Phase.ENDING, since=moment.now), Act.TERMINATE
+    return _steadied(slot, moment), None
+
+
+def _fill(
+    slot: Slot[Spec], wanted: Spec | None, moment: Moment, phase: Phase
+) -> tuple[Slot[Spec], Act | None]:
+    same = wanted == slot.spec
+    if wanted is None or (same and moment.now < slot.not_before):
+        return slot, None
+    crashes = slot.crashes if same else 0
+    return Slot(phase, wanted, since=moment.now, crashes=crashes, starts=slot.starts + 1), Act.START
+
+
+def _emptied(slot: Slot[Spec], wanted: Spec | None, moment: Moment) -> Slot[Spec]:
+    asked = slot.phase is Phase.DRAINING or (slot.phase is Phase.ENDING and not slot.faulty)
+    idle = Slot(spec=slot.spec, since=moment.now, not_before=moment.now, starts=slot.starts)
+    if asked or wanted != slot.spec:
+        return idle
+    crashes = _steadied(slot, moment).crashes + 1
+    return replace(idle, crashes=crashes, not_before=moment.now + _pause(crashes, moment))
+
+
+def _pause(crashes: int, moment: Moment) -> float:
+    """Half of it is chance, so that what crashed together does not come back together."""
+    limits = moment.limits
+    # The exponent is bounded: a crash loop of weeks would make a number that no float holds.
+    full = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(crashes - 1, 32))
+    return full * (1 + moment.luck()) / 2
+
+
+def _checked(slot: Slot[Spec], health: Health | None) -> Slot[Spec]:
+    match health:
+        case Answer(live_calls=live_calls):
+            return replace(slot, failures=0, live_calls=live_calls)
+        case NoAnswer():
+            return replace(slot, failures=slot.failures + 1)
+        case None:
+            return slot
+
+
+def _starting(
+    slot: Slot[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
+) -> tuple[Slot[AgentSpec], Act | None]:
+    if isinstance(health, Answer):
+        return _running(replace(slot, phase=Phase.RUNNING, since=moment.now), wanted, health, moment)
+    if wanted != slot.spec:
+        return replace(slot, phase=Phase.ENDING, since=moment.now), Act.TERMINATE
+    if moment.now >= slot.since + moment.limits.start_s:
+        return replace(slot, phase=Phase.ENDING, since=moment.now, faulty=True), Act.TERMINATE
+    return slot, None
+
+
+def _running(
+    slot: Slot[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
+) -> tuple[Slot[AgentSpec], Act | None]:
+    if slot.failures >= moment.limits.failures:
+        return replace(slot, phase=Phase.ENDING, since=moment.now, faulty=True), Act.TERMINATE
+    if wanted != slot.spec:
+        return replace(slot, phase=Phase.DRAINING, since=moment.now), Act.DRAIN
+    if isinstance(health, Answer) and health.draining:
+        return replace(slot, phase=Phase.DRAINING, since=moment.now), None
+    return _steadied(slot, moment), None
+
+
+def _draining(
+    slot: Slot[AgentSpec], health: Health | None, moment: Moment
+) -> tuple[Slot[AgentSpec], Act | None]:
+    drained = isinstance(health, Answer) and health.draining and health.live_calls == 0
+    drained = drained and moment.now >= slot.since + moment.limits.settle_s
+    late = moment.now >= slot.since + moment.limits.drain_s
+    if drained or late or slot.failures >= moment.limits.failures:
+        return replace(slot, phase=Phase.ENDING, since=moment.now), Act.TERMINATE
+    # An agent that does not know of it yet is told again: the first time may have been lost.
+    return slot, Act.DRAIN if isinstance(health, Answer) and not health.draining else None
+
+
+def _ending(slot: Slot[Spec], moment: Moment) -> tuple[Slot[Spec], Act | None]:
+    if moment.now < slot.since + moment.limits.stop_s:
+        return slot, None
+    return replace(slot, since=moment.now), Act.KILL
+
+
+def _steadied(slot: Slot[Spec], moment: Moment) -> Slot[Spec]:
+    stable = slot.phase is Phase.RUNNING and moment.now >= slot.since + moment.limits.stable_s
+    return replace(slot, crashes=0) if stable and slot.crashes else slot
+
+
+def next_wanted(
+    wanted: Mapping[str, AgentSpec],
+    accepted: Mapping[str, AgentSpec],
+    held: frozenset[str],
+    *,
+    complete: bool,
+) -> dict[str, AgentSpec]:
+    """What is wanted after a refresh. `held` are agents that are listed and could not be accepted: those
+    that run go on as they are. Nothing is removed unless the list was understood to be complete."""
+    kept = {agent_id: spec for agent_id, spec in wanted.items() if agent_id in held or not complete}
+    return {**kept, **accepted}

@@ -1,0 +1,128 @@
+"""Where a request was really sent to, and from where: through proxies, if they are trusted to tell.
+
+1. The setting `FLOW_ENGINE_PUBLIC_URL` wins over everything that a request says.
+2. `X-Forwarded-Proto`, `-Host` and `-Port` count only from a proxy in `FLOW_ENGINE_TRUSTED_PROXIES`; of a
+   list the first entry counts, which is what the outermost proxy was asked for.
+3. A request is local when it comes from a loopback address, to a local name, from no page of another host,
+   and through no proxy: a tunnel that ends on this machine brings the whole world to loopback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Literal
+
+from flow_engine.errors import CorrectTheInput, Finding, pointer
+
+Network = IPv4Network | IPv6Network
+
+PROXIES_SETTING = "FLOW_ENGINE_TRUSTED_PROXIES"
+
+_FORWARDING = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "true-client-ip",
+)
+_PORT = re.compile(r":[0-9]{1,5}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request as it reached this process. `target` is path and query as sent; `headers` are found
+    whatever their case."""
+
+    scheme: Literal["http", "https"]
+    peer: str | None
+    target: str
+    headers: Mapping[str, str]
+
+
+def parse_proxies(text: str) -> tuple[Network, ...]:
+    """Raises CorrectTheInput with a finding for each bad entry; its pointer is the entry's index."""
+    networks: list[Network] = []
+    findings: list[Finding] = []
+    for index, entry in enumerate(part.strip() for part in text.split(",")):
+        if not entry:
+            continue
+        try:
+            networks.append(ip_network(entry))
+        except ValueError:
+            message = f"{entry!r} is no address and no CIDR range without host bits, such as 10.0.0.0/8"
+            findings.append(Finding(pointer(index), "trusted_proxy_invalid", message))
+    if findings:
+        told = "; ".join(finding.message for finding in findings)
+        raise CorrectTheInput("trusted_proxies_invalid", f"{PROXIES_SETTING}: {told}", findings)
+    return tuple(networks)
+
+
+class PublicAddress:
+    def __init__(self, public_url: str | None = None, trusted: Sequence[Network] = ()) -> None:
+        self._public_url = None if public_url is None else public_url.rstrip("/")
+        self._trusted = tuple(trusted)
+
+    def url(self, asked: Asked) -> str:
+        """The URL that was asked for, http or https, as the asker knows it."""
+        return self.origin(asked) + asked.target
+
+    def origin(self, asked: Asked) -> str:
+        """Scheme, host and port; with the prefix that a public URL may have."""
+        if self._public_url is not None:
+            return self._public_url
+        host = asked.headers.get("host", "")
+        if not self._is_trusted(asked.peer):
+            return f"{asked.scheme}://{host}"
+        scheme = _first(asked, "x-forwarded-proto").lower() or asked.scheme
+        host = _first(asked, "x-forwarded-host") or host
+        port = _first(asked, "x-forwarded-port")
+        if port and not _PORT.search(host) and port != {"http": "80", "https": "443"}.get(scheme):
+            host = f"{host}:{port}"
+        return f"{scheme}://{host}"
+
+    def _is_trusted(self, peer: str | None) -> bool:
+        address = _address(peer)
+        return address is not None and any(address in network for network in self._trusted)
+
+
+def is_forwarded(asked: Asked) -> bool:
+    return any(name in asked.headers for name in _FORWARDING)
+
+
+def is_local(asked: Asked) -> bool:
+    """By rule 3."""
+    peer, origin = _address(asked.peer), asked.headers.get("origin")
+    return (
+        peer is not None
+        and peer.is_loopback
+        and not is_forwarded(asked)
+        and _is_local_name(asked.headers.get("host", ""))
+        and (origin is None or _is_local_name(origin.partition("://")[2]))
+    )
+
+
+def _first(asked: Asked, name: str) -> str:
+    return asked.headers.get(name, "").partition(",")[0].strip()
+
+
+def _is_local_name(authority: str) -> bool:
+    name = _PORT.sub("", authority).lower()
+    if name == "localhost":
+        return True
+    address = _address(name.removeprefix("[").removesuffix("]"))
+    return address is not None and address.is_loopback
+
+
+def _address(text: str | None) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text or "")
+    except ValueError:
+        return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address

@@ -1,0 +1,37 @@
+"""Steering a live call on Twilio by its REST interface."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import quote, urlencode
+
+from agents.declarative.http_calls import RequestSender
+from agents.voice.server.carriers import check, post
+from agents.voice.server.targets import parse_target
+from agents.voice.server.twiml import dial
+
+DEFAULT_URL = "https://api.twilio.com"
+
+
+class TwilioCalls:
+    def __init__(
+        self, sender: RequestSender, account_sid: str, auth_token: str, *, base_url: str = DEFAULT_URL
+    ) -> None:
+        self._sender = sender
+        self._calls = f"{base_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"
+        credentials = base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
+        self._headers = {
+            "Authorization": f"Basic {credentials}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+
+    async def redirect(self, call_sid: str, target: str) -> None:
+        """Give the call to a phone number or SIP address. Twilio ends the stream then.
+
+        Raises LineControlFailed, and CorrectTheInput `transfer_target_invalid` before anything is sent.
+        """
+        document = dial(parse_target(target))
+        step = "the transfer of a call on Twilio"
+        url = f"{self._calls}/{quote(call_sid, safe='')}.json"
+        content = urlencode({"Twiml": document}).encode()
+        check(step, await post(self._sender, step, url, self._headers, content))

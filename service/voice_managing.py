@@ -1,0 +1,105 @@
+"""Run the service manager in this process until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+import typer
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from agents.declarative.body_builders import installed_builders
+from agents.voice.manager.configs import ConfigFiles
+from agents.voice.manager.directory import Directory, locked_directory
+from agents.voice.manager.fleet import Limits
+from agents.voice.manager.manager import Manager, Pace
+from agents.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Commands, Programs
+from agents.voice.manager.roster import Roster, Source
+from flow_engine.errors import CallTheOperator
+from outbound.client import GuardedClient
+from outbound.policy import AllowList
+from service.logs import configure_logging
+from service.voice_manage import ManageOptions
+
+
+class ManagerSettings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
+
+    manager_api_token: SecretStr | None = Field(
+        default=None, description="Bearer token for the list of agents; unset: asked without one"
+    )
+    manager_stop_s: float = Field(
+        default=40.0, gt=0, description="Seconds after which a process that was asked to end is killed"
+    )
+    outbound_allow: str = Field(
+        default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level logged"
+    )
+
+
+def manage_until_stopped(options: ManageOptions) -> None:
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    settings = _settings()
+    configure_logging(settings.log_level)
+    limits = Limits(drain_s=options.drain_s, stop_s=settings.manager_stop_s)
+    # What a killed manager has left needs this long to end.
+    wait_s = limits.stop_s + LAUNCHER_ENDS_WITHIN_S
+    with locked_directory(options.directory, wait_s) as directory:
+        asyncio.run(_manage(options, settings, directory, limits))
+
+
+async def _manage(
+    options: ManageOptions, settings: ManagerSettings, directory: Directory, limits: Limits
+) -> None:
+    async with AsyncExitStack() as stack:
+        # Naming the business API is allowing it.
+        allowed = AllowList.parse(f"{settings.outbound_allow},{_host_and_port(options.api_url)}")
+        api, local = GuardedClient(allowed), GuardedClient(AllowList.parse("127.0.0.1"))
+        stack.push_async_callback(api.aclose)
+        stack.push_async_callback(local.aclose)
+        builders = frozenset(installed_builders(lambda: datetime.now(UTC)))
+        files = ConfigFiles(options.templates, directory.configs, options.api_url, builders)
+        roster = Roster(
+            Source(api, options.api_url, settings.manager_api_token),
+            files,
+            directory,
+            first_port=options.first_port,
+            bridges=bool(options.sip_bridge_command),
+        )
+        commands = Commands(options.agent_command, options.sip_bridge_command)
+        programs = Programs(commands, os.environ, files.path, directory.lock)
+        pace = Pace(options.refresh_s, options.health_s, limits)
+        manager = Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, manager.stop)
+        loop.add_signal_handler(signal.SIGHUP, manager.refresh_now)
+        typer.echo(f"Agents of {options.api_url}, state in {directory.path}. Ctrl-C stops them.", err=True)
+        await manager.run()
+
+
+def _settings() -> ManagerSettings:
+    try:
+        return ManagerSettings()
+    except ValidationError as error:
+        problems = [
+            f"FLOW_ENGINE_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}"
+            for each in error.errors(include_input=False)
+        ]
+        raise CallTheOperator("settings_invalid", "; ".join(problems)) from None
+
+
+def _host_and_port(url: str) -> str:
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

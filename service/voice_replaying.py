@@ -1,0 +1,60 @@
+"""Replay a recording of a call against a config, and print what the agent would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+import typer
+
+from agents.declarative.body_builders import installed_builders
+from agents.voice.config.loader import ConfigRefused, load_config
+from agents.voice.ports import OpenPlaybook
+from agents.voice.record import Entry, RecordingRefused, read_recording
+from agents.voice.replay import BEGAN, replay
+from flow_engine.errors import CorrectTheInput
+from flow_engine.ports import OutboundSender
+from service.logs import configure_logging
+from service.voice_answering import open_playbook_of
+
+
+def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> int:
+    """Prints one JSON object a line: `at_ms`, `to` (line, model or http) and what. Returns the exit code.
+
+    Raises FlowEngineError for a recording that is none.
+    """
+    configure_logging("warning")
+    try:
+        loaded = load_config(config, builders=tuple(installed_builders(lambda: BEGAN)))
+    except ConfigRefused as refused:
+        for problem in refused.problems:
+            typer.echo(f"{config}: error at {problem.pointer or '/'}: {problem.message}", err=True)
+        return 2
+
+    def open_for(
+        outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
+    ) -> OpenPlaybook:
+        return open_playbook_of(loaded.config, installed_builders(wall), outbound, wall)
+
+    try:
+        entries = tuple(read_recording(events.read_bytes()))
+        done = replay(entries, open_for, loaded.config.settings()).done
+    except OSError as error:
+        raise CorrectTheInput("recording_not_readable", f"{str(events)!r}: {error.strerror}") from error
+    except RecordingRefused as refused:
+        raise CorrectTheInput("recording_invalid", f"{str(events)!r}: {refused}") from refused
+    for entry in done:
+        if _is_audio(entry) and not with_audio:
+            continue
+        line = {"at_ms": entry.at_ms, "to": entry.side, "message": entry.message}
+        typer.echo(orjson.dumps(line).decode())
+    return 0
+
+
+def _is_audio(entry: Entry) -> bool:
+    message = entry.message
+    if not isinstance(message, dict):
+        return False
+    return message.get("event") == "media" or message.get("type") == "input_audio_buffer.append"
