@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import orjson
@@ -23,7 +23,7 @@ from agents.declarative.documents import HttpRequest
 from agents.declarative.placeholders import as_text
 from agents.declarative.scope import Scope
 from agents.declarative.templates import Unresolved
-from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import MAX_DEPTH, JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.http")
@@ -35,20 +35,6 @@ _HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json"}
 _BODY_HEADERS: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PHONE_LIKE = re.compile(r"\+?[0-9](?:[\s().\-/]*[0-9]){6,}")
-
-
-class RequestSender(Protocol):
-    """What the guarded client does beside posting JSON. Raises OutboundRefused or OutboundFailed."""
-
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] | None = None,
-        content: bytes = b"",
-    ) -> OutboundReply: ...
 
 
 class CallFailed(Exception):
@@ -73,7 +59,7 @@ class HttpCaller:
 
     def __init__(
         self,
-        outbound: RequestSender,
+        outbound: OutboundSender,
         log_fields: Mapping[str, str],
         *,
         monotonic: Callable[[], float] = time.perf_counter,

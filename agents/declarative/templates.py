@@ -127,7 +127,8 @@ class UrlTemplate:
         base = self.base
         if isinstance(base, Placeholder):
             value = base.value(scope)
-            if not isinstance(value, str) or not value:
+            # A base without a host would make a host of the path.
+            if not isinstance(value, str) or not _SCHEME_AND_HOST.match(value):
                 raise Unresolved(str(base))
             base = value.removesuffix("/")
         pairs = [*self._own_pairs(scope), *_encoded_pairs(params)]

@@ -63,8 +63,8 @@ Source = Literal["user", "bot", "agent"]
 Pause = Callable[[float], Awaitable[None]]
 
 _Read = TypeVar("_Read")
-NOT_MODIFIED: Final = 304
-CONFLICT: Final = 409
+_NOT_MODIFIED: Final = 304
+_CONFLICT: Final = 409
 _REPEATABLE_STATUS = frozenset({502, 503, 504})
 _REPEATABLE_CONFLICT = "revision_conflict"
 
@@ -219,7 +219,7 @@ class EngineClient:
             headers={} if unless is None else {"If-None-Match": unless},
             timeout_s=TIMEOUT_S + wait_ms / 1000,
         )
-        if answer.status_code == NOT_MODIFIED:
+        if answer.status_code == _NOT_MODIFIED:
             return None
         return TaggedPrompt(_read(answer, _PROMPT), answer.headers.get("etag"))
 
@@ -256,8 +256,9 @@ class EngineClient:
         """The first answer that no other try can better, by rule 2."""
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_WITHIN_S)
         name, trouble = route.partition("/")[0], ""
+        now = asyncio.get_running_loop().time
         for pause_s in (*PAUSES_S, None):
-            asked_s = 0.0
+            asked_s, began = 0.0, now()
             try:
                 answer = await self._http.request(
                     method, f"/v1/{route}", headers=headers, content=content, timeout=timeout
@@ -265,8 +266,10 @@ class EngineClient:
             except httpx.TransportError as error:
                 trouble = type(error).__name__
             else:
-                is_last_conflict = pause_s is None and answer.status_code == CONFLICT
+                is_last_conflict = pause_s is None and answer.status_code == _CONFLICT
                 if is_last_conflict or not _worth_repeating(answer):
+                    ms = round((now() - began) * 1000)
+                    log.info("engine_called", route=name, status=answer.status_code, duration_ms=ms)
                     return answer
                 trouble, asked_s = f"status {answer.status_code}", _asked_to_wait(answer)
             log.info("engine_try_failed", route=name, reason=trouble)
@@ -284,7 +287,7 @@ def _segment(text: str) -> str:
 
 
 def _worth_repeating(answer: httpx.Response) -> bool:
-    if answer.status_code == CONFLICT:
+    if answer.status_code == _CONFLICT:
         problem = _problem(answer)
         return problem is not None and problem.code == _REPEATABLE_CONFLICT
     return answer.status_code in _REPEATABLE_STATUS
@@ -315,4 +318,4 @@ def _read(answer: httpx.Response, shape: TypeAdapter[_Read]) -> _Read:
     told = f"status {status}" if problem is None else f"{problem.code}: {problem.detail}"
     if problem is None or not answer.is_client_error:
         raise EngineMisbehaved(told, problem)
-    raise (StateConflict if status == CONFLICT else RequestRefused)(told, problem)
+    raise (StateConflict if status == _CONFLICT else RequestRefused)(told, problem)

@@ -108,7 +108,7 @@ class McpConnections:
     ) -> JsonValue:
         async def called(client: Client) -> JsonValue:
             result = await client.call_tool(tool, dict(arguments), meta=cast("RequestParamsMeta", dict(meta)))
-            return _answer(result)
+            return model_answer(result)
 
         return await self._connection(url).talk(called, self._answer_within_s)
 
@@ -222,7 +222,7 @@ async def _listed(client: Client) -> tuple[McpTool, ...]:
     return tuple(tools)
 
 
-def _answer(result: CallToolResult) -> JsonValue:
+def model_answer(result: CallToolResult) -> JsonValue:
     """The text is what a server means for the model; without one, its structured content."""
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
     text = "\n".join(texts)[:MOST_RESULT_CHARS]

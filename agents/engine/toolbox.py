@@ -96,7 +96,8 @@ class Toolbox:
         except VariablesMissing as missing:
             return {"error": str(missing), "missing": list(missing.variables)}
         except (EngineError, McpFailed) as failure:
-            log.warning("tool_failed", tool=tool.name, reason=str(failure))
+            # What a server says of a failure may repeat what it was given.
+            log.warning("tool_failed", tool=tool.name, reason=type(failure.__cause__ or failure).__name__)
             return {"error": f"the tool cannot be used at the moment: {failure}"}
         await self._ran(tool, answer)
         return answer

@@ -28,6 +28,7 @@ class Audible:
         self._line = line
         self._playback = Playback()
         self._sounded: set[str] = set()
+        self._unknown: set[str] = set()
 
     @property
     def is_drained(self) -> bool:
@@ -48,6 +49,15 @@ class Audible:
 
     def item_ended(self, item_id: str) -> None:
         self._send(self._playback.item_ended(item_id))
+
+    def model_gone(self) -> None:
+        """What is on the line is still played, but the next model knows nothing of its items."""
+        self._send(self._playback.nothing_follows())
+        self._unknown |= self._sounded
+
+    def is_known(self, item_id: str) -> bool:
+        """Whether the model that is there now has the item."""
+        return item_id not in self._unknown
 
     def mark_rest(self) -> None:
         """See that the end of what was sent is noticed."""

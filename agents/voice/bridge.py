@@ -64,7 +64,7 @@ class ModelSocket(MessageSocket):
         event = decode(message)
         if event is None:
             return
-        if isinstance(event, Unreadable):
+        if type(event) is Unreadable:
             self.unreadable(event.what)
         else:
             self._side.event(event)
@@ -72,17 +72,12 @@ class ModelSocket(MessageSocket):
     def gone(self) -> None:
         self._side.lost()
 
-    def send(self, message: bytes) -> None:
-        if self._tap is not None:
-            self._tap("model", sent=True, message=message)
-        super().send(message)
-
 
 class _Link(RealtimeLink):
     """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
 
-    def __init__(self, socket: ModelSocket) -> None:
-        super().__init__(socket.send, socket.close)
+    def __init__(self, socket: ModelSocket, tap: Tap | None) -> None:
+        super().__init__(tapped(socket.send, "model", tap), socket.close)
         self._socket = socket
 
     def hear(self, audio: Audio) -> None:
@@ -109,7 +104,7 @@ async def connect_realtime(
         raise ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
         raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
-    return _Link(socket)
+    return _Link(socket, tap)
 
 
 class LineSocket(MessageSocket):
@@ -145,22 +140,31 @@ class LineSocket(MessageSocket):
         if self._runner is not None:
             self._runner.call.line_event(StreamStopped())
 
-    def send(self, message: bytes) -> None:
-        if self._tap is not None:
-            self._tap("line", sent=True, message=message)
-        super().send(message)
-
     def _begin(self, started: StreamStarted, message: bytes) -> None:
         self._begin_by.cancel()
         self._tap = self._bridge.open_tap(started.stream_id)
         if self._tap is not None:
             self._tap("line", sent=False, message=message)
-        line = TwilioLine(started.stream_id, self.send, self.close)
+        line = TwilioLine(started.stream_id, tapped(self.send, "line", self._tap), self.close)
         self._runner = self._bridge.begin(started, line, self._tap)
 
     def _not_begun(self) -> None:
         log.warning("socket_given_up", reason="no call was started on it")
         self.drop()
+
+
+def tapped(
+    send: Callable[[bytes], None], side: Literal["line", "model"], tap: Tap | None
+) -> Callable[[bytes], None]:
+    """The same way out, seen by the tap where there is one."""
+    if tap is None:
+        return send
+
+    def seen(message: bytes) -> None:
+        tap(side, sent=True, message=message)
+        send(message)
+
+    return seen
 
 
 class Bridge:

@@ -85,7 +85,7 @@ class Call:
         self._command: str | None = None
         self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
         self._leaving: Leaving | None = None
-        self._last_words = False
+        self._last_words = self._has_instruction = False
         self._is_over = False
         self._keypad = Keypad()
         self._quiet_since = clock()
@@ -138,6 +138,7 @@ class Call:
     def detach(self) -> None:
         """The model is gone. What it was doing is due on the next one."""
         self._model = None
+        self._audible.model_gone()
         self._responses.connection_lost()
         self._tools.orphans |= dict.fromkeys(self._tools.running, "")
         if self._leaving is not None:
@@ -152,10 +153,11 @@ class Call:
             self._silence_response(event.response_id)
 
     def model_event(self, event: ModelEvent) -> None:
+        if type(event) is AgentAudio:
+            self.agent_audio(event)
+            return
         self._model_watch.events += 1
         match event:
-            case AgentAudio():
-                self.agent_audio(event)
             case SpeechStarted():
                 self._caller_speaks()
             case SpeechStopped():
@@ -227,6 +229,7 @@ class Call:
 
     def instruct(self, text: str) -> None:
         self._add_text("system", text)
+        self._has_instruction = True
         self._want_response()
 
     def greet(self, text: str) -> None:
@@ -241,8 +244,10 @@ class Call:
         self._leave(Leaving("refused", self._clock() + 2 * LEAVE_WITHIN_S), last_words=True)
 
     def hang_up(self) -> None:
-        self._responses.wanted = False
-        self._leave(Leaving("agent_hung_up", self._clock() + LEAVE_WITHIN_S))
+        waits = self._has_instruction
+        self._responses.wanted = self._responses.wanted and waits
+        until = self._clock() + LEAVE_WITHIN_S * (2 if waits else 1)
+        self._leave(Leaving("agent_hung_up", until), last_words=waits)
 
     def transfer(self, target: str) -> None:
         waits = self._responses.wanted or self._responses.is_asked or bool(self._tools.running)
@@ -313,10 +318,10 @@ class Call:
         self.counts.interruptions += interruption.had_audio or active is not None
         if self._model is None:
             return
-        if interruption.audible is not None:
-            cut = interruption.audible
+        cut = interruption.audible
+        if cut is not None and self._audible.is_known(cut.item_id):
             self._model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
-        for item_id in interruption.unheard:
+        for item_id in filter(self._audible.is_known, interruption.unheard):
             self._model.forget(item_id)
 
     def _silence_response(self, response_id: str) -> None:
@@ -332,6 +337,8 @@ class Call:
         elif self._leaving is not None or (asked and self._responses.speaking and self._may_interrupt()):
             self._silence_response(event.response_id)
             self._responses.wanted = self._leaving is None
+            return
+        self._has_instruction = False
 
     def _may_interrupt(self) -> bool:
         return self.settings is not None and self.settings.allow_interruptions
@@ -369,7 +376,7 @@ class Call:
     def _give_command(self) -> None:
         if self._command is not None:
             command, self._command = self._command, None
-            self._add_text("system", command)
+            self._add_text("user", command)  # as the prompts of the flow engine announce it
 
     def _want_response(self) -> None:
         if self._leaving is None or self._last_words:

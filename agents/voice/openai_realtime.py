@@ -95,10 +95,30 @@ def decode(frame: bytes | str) -> ModelEvent | None:
     """The event of one frame; None for one that nobody needs. Never raises."""
     try:
         message = read_object(frame)
+        kind = message.get("type")
+        if kind == "response.output_audio.delta" and (audio := _plain_audio(message)) is not None:
+            return audio
         read = _READERS.get(text(message, "type"))
         return None if read is None else read(message)
     except Malformed as wrong:
         return Unreadable(str(wrong))
+
+
+def _plain_audio(message: Object) -> AgentAudio | None:
+    """What nearly every frame is, without the steps that tell what is wrong with one; None for the others."""
+    get = message.get
+    delta, response_id, item_id, index = (
+        get("delta"),
+        get("response_id"),
+        get("item_id"),
+        get("content_index"),
+    )
+    if not (isinstance(delta, str) and isinstance(response_id, str) and isinstance(item_id, str)):
+        return None
+    audio = audio_of(delta)
+    if audio is None or not response_id or not item_id or type(index) is not int or index < 0:
+        return None
+    return AgentAudio(response_id, item_id, index, audio)
 
 
 def _agent_audio(message: Object) -> AgentAudio:

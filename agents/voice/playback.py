@@ -96,6 +96,12 @@ class Playback:
                 break
         return self.mark_rest()
 
+    def nothing_follows(self) -> str | None:
+        """No more audio of any item comes, because whoever sent it is gone. Returns as `item_ended`."""
+        for item in self._items:
+            item.is_whole = True
+        return self.mark_rest()
+
     def mark_rest(self) -> str | None:
         """The name of a mark behind all audio, if there is none yet."""
         return self._new_mark() if self._sent_ms > self._marked_ms else None

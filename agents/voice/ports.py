@@ -80,6 +80,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
+    """`started` says whether the playbook's `started` was called."""
+
+    started: bool
     reason: EndReason
     duration_s: float
     transcript: tuple[Turn, ...]
@@ -158,7 +161,8 @@ class CallControls(Protocol):
         ...
 
     def hang_up(self) -> None:
-        """Close the line once everything that was said has been heard."""
+        """Close the line once everything that was said has been heard, the words of an instruction given just
+        before among it. Nothing further is said."""
         ...
 
     def transfer(self, target: str) -> None:
@@ -167,8 +171,8 @@ class CallControls(Protocol):
 
 
 class Playbook(Protocol):
-    """The business behind one call. One instance answers one call; every method but `open` is called only
-    after `open` gave settings."""
+    """The business behind one call. One instance answers one call; every method but `open` and `ended` is
+    called only after `open` gave settings."""
 
     async def open(self) -> SessionSettings | Refused:
         """Whether and how the call is taken: the checks, then the session."""
@@ -192,7 +196,7 @@ class Playbook(Protocol):
         ...
 
     async def ended(self, ending: Ending) -> None:
-        """Exactly once for every call whose `started` was called."""
+        """Exactly once for every call whose `open` was called, whatever came of it."""
         ...
 
 

@@ -3,7 +3,7 @@
     open (checks, session) → connect the model → configure → started (on_start) → greeting → dialogue → ended
 
 Whatever ends a call, ends it here and once: its tools are stopped, both sides closed, the turns that are left
-given out, and the playbook told, if it had started. A model that is lost or about to expire is replaced by a
+given out, and the playbook told. A model that is lost or about to expire is replaced by a
 new connection that is told what was said.
 """
 
@@ -147,7 +147,7 @@ class CallRunner:
         self._errands: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._turns: asyncio.Queue[Turn | None] = asyncio.Queue()
-        self.has_started = False
+        self._was_opened = self.has_started = False
         self._began = plan.clock()
 
     async def run(self) -> None:
@@ -189,6 +189,7 @@ class CallRunner:
             self.call.greet(greeting)
 
     async def _opened(self) -> SessionSettings | Refused:
+        self._was_opened = True
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 return await self._playbook.open()
@@ -371,8 +372,8 @@ class CallRunner:
         duration_s = self._plan.clock() - self._began
         await asyncio.wait({telling}, timeout=START_WITHIN_S)
         await _stop(telling)
-        if self.has_started:
-            ending = Ending(reason, duration_s, self.call.transcript)
+        if self._was_opened:
+            ending = Ending(self.has_started, reason, duration_s, self.call.transcript)
             errand = asyncio.wait_for(self._playbook.ended(ending), ENDED_WITHIN_S)
             await self._tried(errand, "end_not_told")
         self._plan.watching.call_ended(reason, duration_s, self.call.counts)

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
-from agents.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap
+from agents.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
 from agents.voice.events import ModelEvent, StreamStarted, StreamStopped
 from agents.voice.openai_realtime import RealtimeLink, session_of, sideband_url
 from agents.voice.ports import ModelLink, SessionSettings
@@ -71,7 +71,7 @@ class SipConnection(SipLine):
             )
         except (OSError, WSError) as error:
             raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
-        self._link = RealtimeLink(socket.send, socket.close, carries_audio=False)
+        self._link = RealtimeLink(tapped(socket.send, "model", self._tap), socket.close, carries_audio=False)
         return self._link
 
     async def move(self, target: str) -> bool:

@@ -20,6 +20,8 @@ MOST_UNSENT_BYTES = 8 * 1024 * 1024
 MOST_UNREADABLE = 50
 CLOSE_WITHIN_S = 5.0
 
+_TEXT = WSMsgType.TEXT
+
 
 class MessageSocket(WSListener):
     """One connection. Subclasses handle `message` and `gone`; `gone` is called once.
@@ -50,7 +52,7 @@ class MessageSocket(WSListener):
             log.warning("socket_given_up", reason="the other side does not read")
             self.drop()
             return
-        transport.send(WSMsgType.TEXT, message)
+        transport.send(_TEXT, message)
 
     def close(self) -> None:
         """Send what is waiting, say goodbye, and see that the connection ends soon."""
@@ -80,12 +82,12 @@ class MessageSocket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind == WSMsgType.TEXT and frame.fin and not self._parts:
+        if kind == _TEXT and frame.fin and not self._parts:
             self.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             transport.send_close(frame.get_close_code())
             transport.disconnect()
-        elif kind in (WSMsgType.TEXT, WSMsgType.CONTINUATION):
+        elif kind in (_TEXT, WSMsgType.CONTINUATION):
             self._add_part(frame)
         elif kind == WSMsgType.BINARY:
             self.unreadable("a binary frame")

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from benchmarks import documents, report
+from benchmarks.lint_time import measure_lint
 from benchmarks.micro import STEP_RATIO_NAME, measure_parts
 from benchmarks.processes import Cores
 from benchmarks.results import Figure, Results, RoundTrips
@@ -38,6 +39,11 @@ async def test_every_call_keeps_to_its_round_trips() -> None:  # F15
 async def test_a_step_costs_the_same_whatever_the_number_of_tasks() -> None:  # F10
     figures = {figure.name: figure for figure in measure_parts(rounds=3)}
     assert figures[STEP_RATIO_NAME].value < 1.5
+
+
+async def test_the_linter_is_judged_by_its_first_look_at_300_tasks() -> None:  # F9
+    goals = {figure.name: figure.at_most for figure in measure_lint(rounds=1) if figure.at_most is not None}
+    assert goals == {"lint 300 tasks, every template new": 100.0}
 
 
 @pytest.mark.parametrize("tasks", [12, 100])

@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from agents.declarative.body_builders import BuilderRegistry
-from agents.declarative.http_calls import HttpCaller, RequestSender
+from agents.declarative.http_calls import HttpCaller
 from agents.declarative.scope import Scope
 from agents.declarative.tools import CallContext, ToolExecutor
 from agents.voice.config.checks import blocking
@@ -31,6 +31,7 @@ from agents.voice.ports import (
     SessionSettings,
     Turn,
 )
+from flow_engine.ports import OutboundSender
 from flow_engine.values import JsonValue
 from llm.tools import Approval
 
@@ -55,7 +56,7 @@ class Business:
 
     config: VoiceConfig
     session: ConfigUrlSession | InlineSession
-    outbound: RequestSender
+    outbound: OutboundSender
     builders: BuilderRegistry
     clock: Callable[[], datetime]
     approval: Approval | None = None
@@ -63,7 +64,7 @@ class Business:
 
 def open_configured(
     config: VoiceConfig,
-    outbound: RequestSender,
+    outbound: OutboundSender,
     *,
     clock: Callable[[], datetime],
     builders: BuilderRegistry,
@@ -145,6 +146,8 @@ class ConfiguredPlaybook:
         self._controls.hang_up()
 
     async def ended(self, ending: Ending) -> None:
+        if not ending.started:
+            return
         self._remember(list(ending.transcript))
         self._duration_s = ending.duration_s
         lifecycle = self._config.lifecycle

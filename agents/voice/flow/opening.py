@@ -11,12 +11,14 @@ from agents.voice.config.models import FlowSession, VoiceConfig
 from agents.voice.flow.playbook import FlowPlaybook
 from agents.voice.flow.start import FlowStart
 from agents.voice.ports import CallControls, Caller
+from llm.tools import Approval
 from outbound.policy import AllowList
 
 
 class FlowCalls:
-    """Is an `OpenPlaybook`. One serves all calls of an agent, over shared connections to the engine; `allow`
-    lets the flow's MCP servers be elsewhere than at public addresses."""
+    """Is an `OpenPlaybook`. One serves all calls of an agent, over shared connections to the engine. `allow`
+    lets the flow's MCP servers be elsewhere than at public addresses; `approval` is the operator's policy on
+    their tools, and without one every tool of a task may run."""
 
     def __init__(
         self,
@@ -26,6 +28,7 @@ class FlowCalls:
         api_key: str | None,
         allow: AllowList,
         now: Callable[[], datetime],
+        approval: Approval | None = None,
     ) -> None:
         self._start = flow_start(config, session)
         self._base = config.settings()
@@ -35,6 +38,7 @@ class FlowCalls:
         self._trusted = {self._engine.mcp_url: {"Authorization": f"Bearer {api_key}"} if api_key else {}}
         self._mcp_timeout_s = session.mcp_timeout_s
         self._now = now
+        self._approval = approval
 
     def __call__(self, caller: Caller, controls: CallControls) -> FlowPlaybook:
         servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
@@ -46,6 +50,7 @@ class FlowCalls:
             engine=self._engine,
             servers=servers,
             now=self._now,
+            approval=self._approval,
         )
 
     async def aclose(self) -> None:

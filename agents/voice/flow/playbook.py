@@ -49,9 +49,9 @@ NO_UTTERANCE: Final = "no_utterance"
 NO_TARGET: Final = "no address to transfer the call to"
 TRANSFER_FAILED: Final = "the line could not move the call"
 
-# Read by people and by the engine, which tells from the words who ended a contact; to the engine an agent is
-# a person.
 END_REASONS: Final[Mapping[EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
+"""Reasons that the engine would misread: it tells from the words who ended a contact, and takes an agent for
+a person. All others go as they are."""
 
 CONVERSATION_PARAMETER: Final = "conversationId"
 CONTACT_PARAMETERS: Final = ("calleeId", "room", "name")
@@ -80,7 +80,7 @@ class FlowPlaybook:
         self._now = now
         self._new = _new_contact(start, caller)
         self.contact = self._new.contact
-        self._log = log.bind(agent_id=start.agent_id, call_id=caller.call_id)
+        self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
         self._toolbox = Toolbox(engine, servers, self._tool_ran, approval)
         self._watch = PromptWatch(engine, self.contact.conversation_id, self._refreshed, self._lose)
         self._report = DialogueReport(engine, self.contact, self._told)
@@ -98,10 +98,11 @@ class FlowPlaybook:
     # The order of a call ---------------------------------------------------------------------------
 
     async def open(self) -> SessionSettings | Refused:
+        self._name_call()
         try:
             data = await self._engine.new_contact(self._new)
         except EngineError as error:
-            self._log.error("flow_not_started", reason=str(error))
+            log.error("flow_not_started", reason=str(error))
             return Refused(self._start.apology)
         await self._set_scene(await self._or_without_human(data))
         self._transfers_after_first_words = self._target is not None
@@ -111,15 +112,22 @@ class FlowPlaybook:
         return self._current.data.command
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
-        given = _arguments(arguments)
+        self._name_call()
+        now = asyncio.get_running_loop().time
+        began, given = now(), _arguments(arguments)
+        answer: JsonValue
         if name == CHANGE_TASK:
-            return await self._change_task(given.get("task"))
-        if name == END_CALL:
+            answer = await self._change_task(given.get("task"))
+        elif name == END_CALL:
             self._controls.hang_up()
-            return {"status": "ok"}
-        return await self._current.tools.registry.execute(ToolCall(name, name, given))
+            answer = {"status": "ok"}
+        else:
+            answer = await self._current.tools.registry.execute(ToolCall(name, name, given))
+        log.info("tool_called", tool=name, duration_ms=round((now() - began) * 1000))
+        return answer
 
     async def said(self, turn: Turn) -> None:
+        self._name_call()
         if turn.role == "user":
             self._silences = 0
         elif self._first_words:
@@ -132,6 +140,7 @@ class FlowPlaybook:
             self._tell(replace(self._own(turn.text), at=turn.at))
 
     async def silent(self) -> None:
+        self._name_call()
         self._silences += 1
         self._tell(self._own(NO_UTTERANCE, "system"))
         if self._silences > SILENCES_BEFORE_GOODBYE:
@@ -143,6 +152,7 @@ class FlowPlaybook:
     async def ended(self, ending: Ending) -> None:
         if self._has_ended:
             return
+        self._name_call()
         self._has_ended = True
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
@@ -151,9 +161,13 @@ class FlowPlaybook:
         try:
             reason = END_REASONS.get(ending.reason, ending.reason)
             reply = await self._engine.end_contact(self.contact, reason)
-            self._log.info("contact_ended", status=reply.status, reason=reason)
+            log.info("contact_ended", status=reply.status, reason=reason)
         except EngineError as error:
-            self._log.error("contact_not_ended", reason=str(error))
+            log.error("contact_not_ended", reason=str(error))
+
+    def _name_call(self) -> None:
+        """In every log line of this task from here on, the engine's client's included."""
+        structlog.contextvars.bind_contextvars(**self._ids)
 
     # Tasks -----------------------------------------------------------------------------------------
 
@@ -172,7 +186,7 @@ class FlowPlaybook:
         self._scene = Scene(data, tools, data.reachable_tasks)
         self._watch.knows(data.prefix_hash, data.prompt)
         self._target = self._start.target(data.routing_parameters) if _is_routing(data) else None
-        self._log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
+        log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
 
     async def _change_task(self, asked: JsonValue) -> JsonValue:
         async with self._scene_lock:
@@ -181,7 +195,7 @@ class FlowPlaybook:
             except StateConflict as conflict:
                 return await self._after_conflict(conflict)
             except EngineError as error:
-                self._log.error("task_not_changed", reason=str(error))
+                log.error("task_not_changed", reason=str(error))
                 return {"result": False, "reason": TRY_AGAIN}
             if isinstance(reply, TaskRefused):
                 return self._refused(reply)
@@ -201,15 +215,15 @@ class FlowPlaybook:
         """Where a person is sought and there is no address for one, the engine is told so at once."""
         if not _is_routing(data) or self._start.target(data.routing_parameters) is not None:
             return data
-        self._log.error("no_transfer_target", task=data.task_name)
+        log.error("no_transfer_target", task=data.task_name)
         try:
             return await self._engine.human_task(self.contact, "failed", NO_TARGET)
         except EngineError as error:
-            self._log.error("handover_not_told", reason=str(error))
+            log.error("handover_not_told", reason=str(error))
             return data
 
     def _refused(self, refusal: TaskRefused) -> JsonValue:
-        self._log.info("task_refused", code=refusal.code)
+        log.info("task_refused", code=refusal.code)
         scene = self._current
         data = scene.data.model_copy(update={"revision": max(refusal.revision, scene.data.revision)})
         self._scene = replace(scene, data=data, reachable=refusal.reachable_tasks)
@@ -243,11 +257,11 @@ class FlowPlaybook:
         try:
             data = await self._engine.new_contact(self._new)
         except StateConflict as conflict:
-            self._log.info("conversation_not_active", reason=str(conflict))
+            log.info("conversation_not_active", reason=str(conflict))
             self._lose()
             return False
         except EngineError as error:
-            self._log.warning("conversation_not_reloaded", reason=str(error))
+            log.warning("conversation_not_reloaded", reason=str(error))
             return True
         if data.task_id != before.task_id:
             await self._enter(data)
@@ -259,7 +273,7 @@ class FlowPlaybook:
     def _lose(self) -> None:
         """The conversation is over, or another contact's: this call can only say goodbye."""
         if not self._is_lost and not self._has_ended:
-            self._log.warning("conversation_lost")
+            log.warning("conversation_lost")
             self._is_lost = True
             self._controls.instruct(LOST)
 
@@ -285,7 +299,7 @@ class FlowPlaybook:
         try:
             memory = await self._engine.memory(self.contact.conversation_id)
         except EngineError as error:
-            self._log.warning("memory_not_read", reason=str(error))
+            log.warning("memory_not_read", reason=str(error))
             return scene.reachable
         return with_missing(scene.reachable, memory)
 
@@ -329,7 +343,7 @@ class FlowPlaybook:
             elif reason == "failed":
                 await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
         except EngineError as error:
-            self._log.warning("handover_not_told", reason=str(error))
+            log.warning("handover_not_told", reason=str(error))
 
     async def _tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
         body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
@@ -351,7 +365,6 @@ def _new_contact(start: FlowStart, caller: Caller) -> NewContact:
         "phone",
         tenant=start.tenant,
         facts=facts,
-        language=start.language,
     )
 
 

@@ -21,7 +21,6 @@ class FlowStart:
     apology: str
     agent_id: str = ""
     agent_name: str = ""
-    language: str | None = None
     tenant: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     transfers: Mapping[str, str] = field(default_factory=dict[str, str])
     transfer_to: str | None = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agents.declarative.http_calls import RequestSender
-from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 
 ANSWER_WITHIN_S = 10.0
 
@@ -18,7 +17,7 @@ class LineControlFailed(Exception):
 
 
 async def post(
-    sender: RequestSender, step: str, url: str, headers: Mapping[str, str], content: bytes
+    sender: OutboundSender, step: str, url: str, headers: Mapping[str, str], content: bytes
 ) -> OutboundReply:
     """Any status is a reply. Raises LineControlFailed, which begins with `step`."""
     try:

@@ -14,10 +14,10 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import orjson
 import structlog
 
-from agents.declarative.http_calls import RequestSender
 from agents.voice.events import Audio
 from agents.voice.server.carriers import LineControlFailed, check, post
 from agents.voice.server.targets import address_in, number_in, parse_target
+from flow_engine.ports import OutboundSender
 from flow_engine.values import JsonValue
 
 BUSY_HERE = 486
@@ -69,7 +69,7 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
 class SipCalls:
     """Raises LineControlFailed where the model's server does not do what is asked."""
 
-    def __init__(self, sender: RequestSender, realtime_url: str, api_key: str) -> None:
+    def __init__(self, sender: OutboundSender, realtime_url: str, api_key: str) -> None:
         self._sender = sender
         url = urlsplit(realtime_url)
         scheme = {"wss": "https", "ws": "http"}[url.scheme]

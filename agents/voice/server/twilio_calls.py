@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 from urllib.parse import quote, urlencode
 
-from agents.declarative.http_calls import RequestSender
 from agents.voice.server.carriers import check, post
 from agents.voice.server.targets import parse_target
 from agents.voice.server.twiml import dial
+from flow_engine.ports import OutboundSender
 
 DEFAULT_URL = "https://api.twilio.com"
 
 
 class TwilioCalls:
     def __init__(
-        self, sender: RequestSender, account_sid: str, auth_token: str, *, base_url: str = DEFAULT_URL
+        self, sender: OutboundSender, account_sid: str, auth_token: str, *, base_url: str = DEFAULT_URL
     ) -> None:
         self._sender = sender
         self._calls = f"{base_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"

@@ -81,9 +81,12 @@ class TestTheBase:
     def test_may_be_written_out(self) -> None:  # V8
         assert address("HTTPS://api.example:8443/a/{{args.x}}", x=1) == "HTTPS://api.example:8443/a/1"
 
-    def test_that_is_missing_sends_nothing(self) -> None:  # V8
+    @pytest.mark.parametrize("base", [None, "", 5, "https://", "https:///", "https:", "ftp://h", "h", "/"])
+    def test_without_a_host_names_nothing(self, base: JsonValue) -> None:  # V8
         with pytest.raises(Unresolved, match="base_url"):
-            UrlTemplate.parse("{{base_url}}/a").render(Scope())
+            UrlTemplate.parse("{{base_url}}/{{args.x}}").render(
+                Scope(root={"base_url": base}, args={"x": "evil"})
+            )
 
     @pytest.mark.parametrize(
         "text",

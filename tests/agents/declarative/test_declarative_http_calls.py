@@ -232,8 +232,8 @@ class TestTheLog:
         assert number not in masked_url(f"https://h/{beside}{number}{beside}/x")
 
 
-@pytest.mark.parametrize("base", ["https://[h", "https://h:x", "https://", "ftp://h", "nonsense"])
-async def test_a_base_that_is_none_is_a_failure(base: str) -> None:  # V6
+@pytest.mark.parametrize("base", ["https://[h", "https://h:x", "https://h@h"])
+async def test_a_base_with_a_strange_host_is_refused(base: str) -> None:  # V6
     client = GuardedClient(AllowList.parse(""))
     with pytest.raises(CallFailed, match="not allowed"):
         await HttpCaller(client, FIELDS).send(request(), Scope(root={"base_url": base}))

@@ -19,7 +19,7 @@ from agents.declarative.tools import CallContext, ToolExecutor
 from flow_engine.ports import OutboundReply
 from flow_engine.values import JsonValue
 from outbound.fake import Answer, RecordedCall, ScriptedOutbound
-from tests.agents.voice.config.seed_configs import original
+from tests.agents.voice.config.original_configs import original
 
 pytestmark = pytest.mark.anyio
 

@@ -62,7 +62,7 @@ class Book:
         self.asked.append("silent")
 
     async def ended(self, ending: Ending) -> None:
-        self.asked.append("ended")
+        self.asked.append("ended" if ending.started else "closed")
         self.ending = ending
 
     def answer(self, caller: Caller, controls: CallControls) -> Book:

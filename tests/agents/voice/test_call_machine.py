@@ -274,7 +274,7 @@ class TestScenes:
             "respond",
         ]
         assert scene.model.said("configure") == [("configure", new)]
-        assert scene.model.said("add_text") == [("add_text", "system", "Ask for the day.")]
+        assert scene.model.said("add_text") == [("add_text", "user", "Ask for the day.")]
         scene.forget()
         scene.call.tool_finished("c2", "slow", "too late")
         assert scene.model.told == []
@@ -312,6 +312,16 @@ class TestLeaving:
         scene.goes(SpeechStarted("u"), SpeechStopped("u"), ResponseStarted("r2"))
         assert scene.line.told == []
         assert scene.model.said() == [("cancel", "r2")]
+
+    def test_a_goodbye_that_was_asked_for_is_spoken_before_the_line_closes(self) -> None:  # V2
+        scene = Scene()
+        scene.call.instruct("Say goodbye.")
+        scene.call.hang_up()
+        scene.answers("bye", 1000)
+        assert scene.model.said("cancel") == []
+        assert scene.hooks.ended == []
+        scene.plays_all()
+        assert scene.hooks.ended == [("agent_hung_up", None)]
 
     def test_a_mark_that_never_returns_is_not_waited_for_longer_than_15_seconds(self) -> None:  # V12
         scene = Scene()

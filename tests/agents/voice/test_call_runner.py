@@ -137,7 +137,7 @@ def test_the_steps_of_a_call_come_in_their_order() -> None:  # V2
 
 def test_a_call_that_is_not_taken_runs_no_lifecycle() -> None:  # V2, V3
     stage = Stage(Book(opens=Refused())).play(lambda stage, runner: asyncio.sleep(1))
-    assert (stage.book.asked, stage.models.links) == (["open"], [])
+    assert (stage.book.asked, stage.models.links) == (["open", "closed"], [])
     assert stage.line.told == [("close",)]
 
 
@@ -150,7 +150,7 @@ def test_an_apology_is_spoken_before_the_line_closes() -> None:  # V2
 
     stage = Stage(Book(opens=Refused("We are closed."))).play(speaks)
     assert "We are closed." in str(stage.models.links[0].said("add_text"))
-    assert stage.book.asked == ["open"]
+    assert stage.book.asked == ["open", "closed"]
     assert stage.watcher.ended == ["refused"]
 
 
@@ -158,7 +158,7 @@ def test_an_apology_is_spoken_before_the_line_closes() -> None:  # V2
 def test_without_a_model_the_line_closes_within_15_seconds_and_no_lifecycle_runs(how: str) -> None:  # V12
     stage = Stage(models=Models([how])).play(lambda stage, runner: asyncio.sleep(0))
     assert stage.finished_at <= 15
-    assert (stage.book.asked, stage.watcher.ended) == (["open"], ["failed"])
+    assert (stage.book.asked, stage.watcher.ended) == (["open", "closed"], ["failed"])
     assert stage.line.told == [("close",)]
 
 
@@ -174,7 +174,7 @@ def test_a_playbook_that_breaks_ends_the_call_and_nothing_else() -> None:
 
 def test_a_caller_who_hangs_up_while_the_model_is_being_reached_ends_it_there() -> None:  # V12
     stage = Stage(models=Models(["hangs"])).play(lambda stage, runner: hangs_up(stage, runner, 1.0))
-    assert (stage.book.asked, stage.watcher.ended) == (["open"], ["caller_hung_up"])
+    assert (stage.book.asked, stage.watcher.ended) == (["open", "closed"], ["caller_hung_up"])
     assert stage.finished_at < 2
 
 
@@ -268,7 +268,7 @@ def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None
     stage.play(asks)
     assert slow_ended == ["stopped"]
     assert [told[1] for told in stage.models.links[0].said("answer_tool")] == ["c1", "c2"]
-    assert stage.models.links[0].said("add_text")[-1] == ("add_text", "system", "Go on.")
+    assert stage.models.links[0].said("add_text")[-1] == ("add_text", "user", "Go on.")
 
 
 def test_tools_that_run_at_the_end_are_stopped() -> None:  # V12

@@ -336,7 +336,7 @@ class TestBookkeeping:
         await call.begin()
         await call.hear("Hello", "We are open until", "Thanks")
         cut = (call.turns[0], Turn("assistant", "We are", call.turns[1].at, interrupted=True))
-        await call.playbook.ended(Ending("caller_hung_up", 3.0, cut))
+        await call.playbook.ended(Ending(True, "caller_hung_up", 3.0, cut))
         [(_, _, body)] = call.business.taken()
         assert isinstance(body, dict)
         assert [entry["content"] for entry in body["said"]] == ["Hello", "We are"]  # type: ignore[union-attr]

@@ -30,7 +30,7 @@ HttpCall = tuple[str, str, JsonValue]
 
 
 class FakeBusiness:
-    """Implements `RequestSender`: answers by method and path, and keeps every call as it was made."""
+    """Implements `OutboundSender`: answers by method and path, and keeps every call as it was made."""
 
     def __init__(self, base_url: str, replies: Mapping[str, Reply | Callable[[Any], Reply]]) -> None:
         self._base_url = base_url
@@ -95,7 +95,7 @@ class Scene:
 
     async def end(self, reason: EndReason = "caller_hung_up", seconds: float | None = None) -> None:
         self.seconds = self.seconds if seconds is None else seconds
-        await self.playbook.ended(Ending(reason, self.seconds, tuple(self.turns)))
+        await self.playbook.ended(Ending(True, reason, self.seconds, tuple(self.turns)))
 
     def transcript(self) -> JsonValue:
         return [

@@ -74,7 +74,7 @@ class FlowCall:
         await self.playbook.said(Turn("assistant", text, AT))
 
     async def over(self, reason: EndReason = "caller_hung_up") -> None:
-        await self.playbook.ended(Ending(reason, 60.0, ()))
+        await self.playbook.ended(Ending(True, reason, 60.0, ()))
 
     @property
     def settings(self) -> SessionSettings:
@@ -146,7 +146,7 @@ async def flow_call(
             now=lambda: AT,
         )
         yield FlowCall(scene, playbook, controls, scripted_servers, requests)
-        await playbook.ended(Ending("caller_hung_up", 60.0, ()))
+        await playbook.ended(Ending(True, "caller_hung_up", 60.0, ()))
 
 
 async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:

@@ -77,7 +77,7 @@ async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(e
 
     await playbook.run_tool("change_task", '{"task": "operatore"}')
     assert controls.told[-1] == ("transfer", OPERATOR)
-    await playbook.ended(Ending("transferred", 30.0, ()))
+    await playbook.ended(Ending(True, "transferred", 30.0, ()))
     await calls.aclose()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
 
+from agents.engine.client import EngineClient
 from agents.engine.fake_mcp import ScriptedMcp
 from agents.voice.flow.wording import LOST, TRY_AGAIN
 from agents.voice.ports import Refused
@@ -24,7 +26,7 @@ from tests.agents.voice.flow.flow_call import (
     health_booking,
     scripted,
 )
-from tests.api.harness import Scene, clinic, entry, hum_task, over_many_contacts
+from tests.api.harness import BASE_URL, Scene, clinic, entry, hum_task, over_many_contacts
 from tests.documents.samples import JsonObject, minimal_version
 
 pytestmark = pytest.mark.anyio
@@ -234,6 +236,21 @@ class TestFreshPrompts:
             await call.user("No")
             await eventually(lambda: "Still missing: a string." in change_task_text(call))
 
+    async def test_a_prompt_that_a_change_of_task_has_overtaken_is_not_taken(self) -> None:
+        gate = Gate()
+        async with flow_call(quiet_clinic(), engine=gate.client) as call:
+            await call.opened()
+            await call.scene.written(entry("var_string", "ECG"), conversation=CALL_ID)
+            await call.user("An ECG")
+            await eventually(lambda: gate.held == 1)
+            await call.tool("change_task", task="supervised")
+            gate.open.set()
+            await call.user("Hello?")
+            await eventually(lambda: gate.passed >= 2)
+            await asyncio.sleep(0.05)
+        assert call.controls.names == ["change_scene"]
+        assert gate.contacts == 1
+
     async def test_a_task_that_somebody_else_has_changed_is_followed(self) -> None:
         async with flow_call(quiet_clinic()) as call:
             await call.opened()
@@ -390,6 +407,28 @@ class TestSilenceAndEnd:
         async with flow_call(quiet_clinic()) as call:
             await call.over("failed")
             assert call.servers.is_closed
+
+
+class Gate(httpx.AsyncBaseTransport):
+    """Answers everything by the engine; prompts are made at once and delivered when it is open."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.held = self.passed = self.contacts = 0
+
+    def client(self, scene: Scene) -> EngineClient:
+        self._engine = httpx.ASGITransport(app=scene.app)
+        return EngineClient(httpx.AsyncClient(transport=self, base_url=BASE_URL))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await self._engine.handle_async_request(request)
+        self.contacts += request.url.path == "/v1/handle-new-contact"
+        if request.url.path.startswith("/v1/prompt/"):
+            await answer.aread()
+            self.held += 1
+            await self.open.wait()
+            self.passed += 1
+        return answer
 
 
 def change_task(call: Any) -> Any:
