@@ -1,6 +1,7 @@
 """Prompt templates: Jinja2's syntax with `$` names, evaluated inside hard bounds (F22).
 
     parsing    source → Jinja's syntax tree: `$` names, limits on size and nesting, JavaScript recognised
+    plain      the same tree of plain templates, sooner
     compiler   syntax tree → closures, through an allow-list of node types
     filters    the filters and tests that templates may use
     values     what expressions evaluate to: text, numbers, lists, objects, absent things

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.lexer import (
@@ -42,13 +42,14 @@ MAX_BRACKETS = 16
 MAX_DEPTH = 50
 """Levels of the syntax tree: half the interpreter's own limit stays free for the callers."""
 
-_NAME = re.compile(r"\$?[^\W\d]\w*")
+NAME = re.compile(r"\$?[^\W\d]\w*")
 # Fifteen digits are exact as a float too; a longer literal is a mistake or an attack on int().
-_INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
-_FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
+INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
+FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
 _JAVASCRIPT = re.compile(r"===|!==|&&|\|\||\?\.|\?\?|=>|\$\{|[`?]|!(?!=)")
 _SCRIPT = "javascript"
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 _INSTEAD: Final = {
@@ -69,7 +70,7 @@ _INSTEAD: Final = {
 class _DollarLexer(Lexer):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        ours = {TOKEN_NAME: _NAME, TOKEN_INTEGER: _INTEGER, TOKEN_FLOAT: _FLOAT}
+        ours = {TOKEN_NAME: NAME, TOKEN_INTEGER: INTEGER, TOKEN_FLOAT: FLOAT}
         for state in (TOKEN_BLOCK_BEGIN, TOKEN_VARIABLE_BEGIN):
             end, *rules = self.rules[state]
             script = end._replace(pattern=_JAVASCRIPT, tokens=_SCRIPT, command=None)
@@ -110,11 +111,14 @@ class _DollarLexer(Lexer):
     ) -> Iterator[Token]:
         for line, kind, text in stream:
             if kind == TOKEN_NAME:
-                if not text.removeprefix("$").isidentifier():
+                if not is_name(text):
                     raise TemplateSyntaxError(f"{text!r} is not a name", line)
                 yield Token(line, kind, text)
             elif kind == TOKEN_STRING:
-                yield Token(line, kind, _unescape(text[1:-1], line))
+                yield Token(line, kind, unquoted(text, line))
+            elif kind == TOKEN_INTEGER:
+                value: Any = whole_number(text, line)
+                yield Token(line, kind, value)
             else:
                 yield from super().wrap([(line, kind, text)], name, filename)
 
@@ -140,7 +144,7 @@ def check_size(source: str) -> None:
 
 
 def parse(source: str) -> nodes.Template:
-    """The syntax tree; raises `UnusableTemplate`."""
+    """The syntax tree of any source; raises `UnusableTemplate`."""
     try:
         tree = Parser(_ENVIRONMENT, source).parse()
     except TemplateSyntaxError as error:
@@ -172,14 +176,30 @@ def _check_depth(tree: nodes.Node) -> None:
         waiting.extend((child, depth + 1) for child in node.iter_child_nodes())
 
 
-def _unescape(text: str, line: int) -> str:
-    """The value of a string literal: `\\n`, `\\t`, `\\r`, `\\uXXXX`, and any other character as itself."""
+def is_name(text: str) -> bool:
+    """Whether what `NAME` matched is one: `\\w` knows more than names may have, such as `²`."""
+    return text.removeprefix("$").isidentifier()
 
-    def character(match: re.Match[str]) -> str:
-        code = match[1]
-        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
-    plain = _ESCAPE.sub(character, text)
-    if any("\ud800" <= char <= "\udfff" for char in plain):
+def whole_number(digits: str, line: int) -> int:
+    """Raises `TemplateSyntaxError` for zeros in front, which are a mistake or a code, so text."""
+    number = int(digits)
+    if number and digits.startswith("0"):
+        raise TemplateSyntaxError(f"{digits!r} begins with 0; write {number}, or quotes around a text", line)
+    return number
+
+
+def unquoted(literal: str, line: int) -> str:
+    """The value of a string literal: `\\n`, `\\t`, `\\r`, `\\uXXXX`, and any other character as itself.
+
+    Raises `TemplateSyntaxError` for half a surrogate pair.
+    """
+    plain = _ESCAPE.sub(_unescaped, literal[1:-1])
+    if _HALF_CHARACTER.search(plain):
         raise TemplateSyntaxError("half a character; write the character itself", line)
     return plain
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)

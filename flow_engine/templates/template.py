@@ -12,6 +12,7 @@ from flow_engine.templates.compiler import Statement, compile_tree
 from flow_engine.templates.frame import Frame, TemplateScope
 from flow_engine.templates.names import VariableUse, suspicions_in_prose
 from flow_engine.templates.parsing import check_size, parse
+from flow_engine.templates.plain import read_plain
 from flow_engine.templates.problems import ERROR_CODES, UNKNOWN_NAME, Problem, UnusableTemplate
 
 _TAGS = ("{{", "{%", "{#")
@@ -148,7 +149,7 @@ def _compile(source: str) -> Template:
         check_size(source)
         if not any(tag in source for tag in _TAGS):
             return Template(source, suspicions=tuple(suspicions_in_prose(source, 1)))
-        compiled = compile_tree(parse(source))
+        compiled = compile_tree(read_plain(source) or parse(source))
     except UnusableTemplate as error:
         return Template(source, error.problems)
     program = None if compiled.problems else compiled.program

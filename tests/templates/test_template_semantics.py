@@ -108,6 +108,7 @@ def test_a_marker_never_shows_a_value(source: str) -> None:  # F22
         ("{{ [1, ['a']] == [1, ['a']] }}", "true"),
         ("{{ $values.count + 1 - 2 }} {{ -$values.count }} {{ 'a' + 'b' }}", "2 -3 ab"),
         ("{{ $channel ~ 1 ~ true ~ none ~ $values.parts.tags }}", 'voice1true["a", "b"]'),
+        ("{{ 0 }} {{ 00 }} {{ 00.5 }}", "0 0 0.5"),
         ("{{ 'abcdef'[1:3] }} {{ [1, 2, 3][::-1] }} {{ 'abc'[0] }}", "bc [3, 2, 1] a"),
         ("{{ 'a\\n\\'b\\'\\u00e8' }}", "a\n'b'è"),
     ],
@@ -303,6 +304,14 @@ class TestLint:
     )
     def test_bad_syntax_is_a_warning(self, source: str) -> None:  # F9
         assert [code for code, _ in self.warned(source)] == ["template_syntax"]
+
+    @pytest.mark.parametrize("source", ["{{ 0039 }}", "{{ $tenant.a.0039 }}", "{{ [\n0039] }}"])
+    def test_a_number_with_zeros_in_front_is_a_warning_that_says_what_to_write(
+        self, source: str
+    ) -> None:  # F9
+        ((code, message),) = self.warned(source)
+        assert code == "template_syntax"
+        assert "'0039' begins with 0; write 39, or quotes" in message
 
     @pytest.mark.parametrize(
         "source",
