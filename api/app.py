@@ -13,7 +13,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from api.agents import AgentRoutes
 from api.auth import ANYONE, Authenticator, require
@@ -188,13 +188,17 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
     return problem_response(
-        error.status_code,
-        str(error.detail),
-        code,
-        "see /openapi.json for what there is",
-        headers=error.headers,
+        error.status_code, str(error.detail), code, "see /openapi.json for what there is", headers=headers
     )
+
+
+def _allowed(request: Request) -> str:
+    """The methods of every route of the path: the router itself names those of the first one only."""
+    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+    partly = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    return ", ".join(sorted({method for route in partly for method in route.methods or ()}))
 
 
 async def _bug(request: Request, error: Exception) -> Response:

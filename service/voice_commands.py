@@ -53,3 +53,30 @@ def replay(
         typer.echo(f"not replayed: {error.detail}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(code)
+
+
+@voice.command("demo")
+def demo(
+    config: Annotated[
+        Path | None, typer.Option(help="The agent's config; left out: a switchboard that comes along.")
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="What the model plays: JSON of reactions, see docs/voice-replay.md.")
+    ] = None,
+    say: Annotated[
+        list[str] | None, typer.Option(help="What the caller says; once for each turn, in order.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="The business's API; left out: a stand-in that answers anything.")
+    ] = None,
+    record: Annotated[Path | None, typer.Option(help="Directory for a recording of the call.")] = None,
+) -> None:
+    """Have a call without an account or a phone, and print it as it goes. The model plays a script."""
+    demonstrating = import_module("service.voice_demo")
+    try:
+        play = demonstrating.play_of(config, script, say or [], base_url=base_url, recordings=record)
+        code: int = demonstrating.demonstrate(play)
+    except FlowEngineError as error:
+        typer.echo(f"flow-engine does not start: {error.detail}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(code)

@@ -5,7 +5,8 @@
         "status": 200, "answer": ...}}
     {"at_ms": 93.2, "side": "model", "sent": true, "message": {"type": "session.update", ...}}
 
-`sent` says that this side sent it. A message that is not JSON is kept as text. Recordings hold everything
+`sent` says that this side sent it. A message that is not JSON is kept as text. An HTTP call that got no reply
+has `failed` in place of `status` and `answer`: why not, a word of `Failure`. Recordings hold everything
 that was said, keys excepted: they are only made where somebody asks for them, readable by nobody else.
 """
 
@@ -20,10 +21,11 @@ from typing import BinaryIO, Final, Literal, cast
 
 import orjson
 
-from flow_engine.ports import OutboundReply, OutboundSender
+from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
 
 Side = Literal["line", "model", "http"]
+Failure = Literal["refused", "late", "unusable"]
 SIDES: Final[tuple[Side, ...]] = ("line", "model", "http")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -87,17 +89,24 @@ class RecordedOutbound:
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> OutboundReply:
-        reply = await self._inner.request(method, url, timeout_s=timeout_s, headers=headers, content=content)
-        self._note(method, url, as_json(content) if content else None, reply)
+        body = as_json(content) if content else None
+        call: dict[str, JsonValue] = {"method": method, "url": url, "body": body}
+        try:
+            reply = await self._inner.request(
+                method, url, timeout_s=timeout_s, headers=headers, content=content
+            )
+        except (OutboundRefused, OutboundFailed) as error:
+            self._write("http", True, {**call, "failed": _failure(error)})
+            raise
+        answer = as_json(reply.body) if reply.body else None
+        self._write("http", True, {**call, "status": reply.status, "answer": answer})
         return reply
 
-    def _note(self, method: str, url: str, body: JsonValue, reply: OutboundReply) -> None:
-        answer = as_json(reply.body) if reply.body else None
-        self._write(
-            "http",
-            True,
-            {"method": method, "url": url, "body": body, "status": reply.status, "answer": answer},
-        )
+
+def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
+    if isinstance(error, OutboundRefused):
+        return "refused"
+    return "late" if isinstance(error.__cause__, TimeoutError) else "unusable"
 
 
 def read_recording(content: bytes) -> Iterator[Entry]:

@@ -2,8 +2,9 @@
 
 The line's events come from the recording, at their times; so do the model's, if it has any. What a
 recording leaves out is answered as a server would at the least: sessions are confirmed as they were asked
-for, items are added, and a response that nobody recorded is an empty one. HTTP calls get the recorded answers
-in their order, by method and path, the last one again and again, or `{}` where there is none.
+for, and a response that nobody recorded is an empty one. The items of this side are always added anew,
+whatever was recorded of them: with another config they are others. HTTP calls get the recorded answers in
+their order, by method and path, the last one again and again, or `{}` where there is none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from agents.voice.record import Entry, RecordingRefused, Side, as_json
 from agents.voice.runner import CallPlan, CallRunner, ModelSide
 from agents.voice.twilio import TwilioLine, decode_line
 from agents.voice.virtual_time import run_in_virtual_time
-from flow_engine.ports import OutboundReply, OutboundSender
+from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,7 +93,7 @@ class _Replay:
             if entry.sent or entry.side == "http":
                 continue
             if entry.side == "model":
-                self._model.say(entry.message)
+                self._model.recorded(entry.message)
                 continue
             event = _line_event(entry)
             if isinstance(event, StreamStarted) and running is None:
@@ -142,12 +143,15 @@ class _Model:
     def __init__(self, entries: Iterable[Entry], note: Callable[[Side, JsonValue], None]) -> None:
         self._note = note
         self.side: ModelSide | None = None
-        self._recorded = {
-            str(entry.message.get("type"))
-            for entry in entries
-            if entry.side == "model" and not entry.sent and isinstance(entry.message, dict)
-        }
+        messages = [entry for entry in entries if entry.side == "model"]
+        self._recorded = {_of(entry.message, "type") for entry in messages if not entry.sent}
+        self._made_then = {_of(entry.message, "item", "id") for entry in messages if entry.sent} - {""}
         self._responses = 0
+
+    def recorded(self, message: JsonValue) -> None:
+        """What the model said then."""
+        if _of(message, "item", "id") not in self._made_then:
+            self.say(message)
 
     def say(self, message: JsonValue) -> None:
         event = decode(orjson.dumps(message))
@@ -158,7 +162,7 @@ class _Model:
         command = cast("Mapping[str, JsonValue]", as_json(message))
         self._note("model", dict(command))
         for answer in self._answers(command):
-            if answer["type"] not in self._recorded:
+            if "item" in answer or answer["type"] not in self._recorded:
                 asyncio.get_running_loop().call_later(REPLY_AFTER_S, self.say, answer)
 
     def _answers(self, command: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
@@ -183,14 +187,12 @@ class _Outbound:
 
     def __init__(self, entries: Iterable[Entry], note: Callable[[Side, JsonValue], None]) -> None:
         self._note = note
-        self._answers: defaultdict[tuple[str, str], deque[OutboundReply]] = defaultdict(deque)
+        self._answers: defaultdict[tuple[str, str], deque[Mapping[str, JsonValue]]] = defaultdict(deque)
         for entry in entries:
             if entry.side == "http" and isinstance(entry.message, dict):
                 message = entry.message
                 key = str(message.get("method", "GET")), urlsplit(str(message.get("url", ""))).path
-                status = message.get("status", 200)
-                body = orjson.dumps(message.get("answer"))
-                self._answers[key].append(OutboundReply(status if isinstance(status, int) else 200, body))
+                self._answers[key].append(message)
 
     async def request(
         self,
@@ -207,7 +209,29 @@ class _Outbound:
         answers = self._answers[method, urlsplit(url).path]
         if not answers:
             return OutboundReply(200, b"{}")
-        return answers.popleft() if len(answers) > 1 else answers[0]
+        return _reply(answers.popleft() if len(answers) > 1 else answers[0])
+
+
+def _reply(message: Mapping[str, JsonValue]) -> OutboundReply:
+    """What was recorded of a call, as it came. Raises as the call did."""
+    match message.get("failed"):
+        case None:
+            status = message.get("status", 200)
+            body = orjson.dumps(message.get("answer"))
+            return OutboundReply(status if isinstance(status, int) else 200, body)
+        case "refused":
+            raise OutboundRefused("the address was refused when this was recorded")
+        case "late":
+            raise OutboundFailed("no reply in time when this was recorded") from TimeoutError()
+        case _:
+            raise OutboundFailed("no usable reply when this was recorded")
+
+
+def _of(message: JsonValue, *place: str) -> str:
+    """The text at a place of a message; empty where there is none."""
+    for name in place:
+        message = message.get(name) if isinstance(message, dict) else None
+    return message if isinstance(message, str) else ""
 
 
 def _now() -> float:

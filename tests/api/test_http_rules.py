@@ -122,6 +122,11 @@ class TestProblems:
             check_problem(reply, 405, "method_not_allowed")  # F36
             assert reply.headers["Allow"]
 
+    async def test_a_405_names_all_methods_of_the_path(self) -> None:
+        async with open_scene() as scene:
+            reply = await scene.http.request("DELETE", "/v1/flows")
+            assert {"GET", "POST"} <= set(reply.headers["Allow"].split(", "))  # F36
+
     @pytest.mark.parametrize("path", AGENT_POSTS)
     async def test_a_body_without_end_is_413(self, path: str) -> None:
         async with open_scene() as scene:

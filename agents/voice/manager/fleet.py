@@ -31,7 +31,6 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from pydantic import SecretStr
 
 Role = Literal["agent", "bridge"]
-ROLES: tuple[Role, ...] = ("agent", "bridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,7 @@ def step_agent(
     if slot.phase is Phase.IDLE:
         return _fill(slot, wanted, moment, Phase.STARTING) if may_start else (slot, None)
     if not seen.alive:
-        return _emptied(slot, wanted, moment), None
+        return _emptied(slot, moment), None
     slot = _checked(slot, seen.health)
     match slot.phase:
         case Phase.STARTING:
@@ -224,7 +223,7 @@ def step_bridge(
     if slot.phase is Phase.IDLE:
         return _fill(slot, wanted, moment, Phase.RUNNING) if agent is Phase.RUNNING else (slot, None)
     if not seen.alive:
-        return _emptied(slot, wanted, moment), None
+        return _emptied(slot, moment), None
     if slot.phase is Phase.ENDING:
         return _ending(slot, moment)
     if wanted != slot.spec and agent is not Phase.DRAINING:
@@ -242,10 +241,10 @@ def _fill(
     return Slot(phase, wanted, since=moment.now, crashes=crashes, starts=slot.starts + 1), Act.START
 
 
-def _emptied(slot: Slot[Spec], wanted: Spec | None, moment: Moment) -> Slot[Spec]:
+def _emptied(slot: Slot[Spec], moment: Moment) -> Slot[Spec]:
     asked = slot.phase is Phase.DRAINING or (slot.phase is Phase.ENDING and not slot.faulty)
     idle = Slot(spec=slot.spec, since=moment.now, not_before=moment.now, starts=slot.starts)
-    if asked or wanted != slot.spec:
+    if asked:
         return idle
     crashes = _steadied(slot, moment).crashes + 1
     return replace(idle, crashes=crashes, not_before=moment.now + _pause(crashes, moment))

@@ -60,7 +60,7 @@ class Manager:
         self._chance = chance or Chance()
         self._wake = asyncio.Event()
         self._refresh = asyncio.Event()
-        self._stopping: asyncio.Event = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._hurried = False
         self._refreshed: dict[str, object] = refresh_status(None, None)
         self._published: dict[str, object] = {}
@@ -101,7 +101,8 @@ class Manager:
             for agent_id in list(self._roster.wanted):
                 if not supervisor.holds_process(agent_id):
                     self._roster.free_port(agent_id)
-            for agent_id in await supervisor.step(self._roster.wanted):
+            gone = await supervisor.step(self._roster.wanted)
+            for agent_id in gone - self._roster.wanted.keys():  # a refresh meanwhile may want it again
                 self._roster.forget(agent_id)
             self._publish(supervisor)
             await self._pause()

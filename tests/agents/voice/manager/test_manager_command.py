@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import orjson
 import psutil
@@ -89,7 +90,10 @@ class Site:
         stack.enter_context(self.business.serving())
 
     def start(
-        self, *options: str, stop_s: str = "2"
+        self,
+        *options: str,
+        stop_s: str = "2",
+        agent: Sequence[str] = (sys.executable, "-I", "-S", str(FAKE_AGENT)),
     ) -> tuple[subprocess.Popen[bytes], Callable[[], list[int]]]:
         output = self._stack.enter_context((self.home / "output").open("ab"))
         process = subprocess.Popen(
@@ -97,7 +101,7 @@ class Site:
                 *(sys.executable, "-m", "service.cli", "voice", "manage"),
                 *("--api", self.business.url, "--templates", str(self.home / "templates")),
                 *("--directory", str(self.home / "state"), "--first-port", str(self.first_port)),
-                *("--agent-command", shlex.join((sys.executable, "-I", "-S", str(FAKE_AGENT)))),
+                *(("--agent-command", shlex.join(agent)) if agent else ()),
                 *("--sip-bridge-command", shlex.join(self.bridge)),
                 *("--health-s", "0.2", "--drain-s", "2", *options),
             ],
@@ -184,6 +188,23 @@ def test_signals_refresh_and_stop(site: Site) -> None:  # V13
     assert TOKEN not in site.output()
     for line in filter(lambda line: line.startswith("{"), site.output().splitlines()):
         assert orjson.loads(line)["event"]
+
+
+def test_without_a_command_the_agents_are_those_of_voice_serve(site: Site) -> None:  # V13
+    site.business.agents = [entry("a")]
+    manager, _ = site.start("--drain-s", "30", agent=())
+    port = runs(site, manager, "a")["a"]
+    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
+        assert orjson.loads(reply.read())["draining"] is False
+    agent = site.status()["agents"][0]["pid"]
+    assert {"voice", "serve"} < set(psutil.Process(agent).cmdline())
+    site.business.agents = [entry("a", name="Chez un autre")]
+    manager.send_signal(signal.SIGHUP)
+    wait_until(lambda: gone(agent), "the changed agent has drained and ended", 30)
+    assert runs(site, manager, "a") == {"a": port}
+    manager.terminate()
+    assert manager.wait(timeout=30) == 0
+    assert "process_crashed" not in site.output()
 
 
 def test_a_second_manager_of_a_directory_gives_up(site: Site) -> None:  # V13

@@ -31,7 +31,7 @@ SIP = SipAccount("sip.example", "host", SecretStr("s3cret"))
 OLD = AgentSpec(5050, "old", SIP)
 NEW = AgentSpec(5050, "new", SIP)
 LIMITS = Limits(
-    start_s=60, drain_s=300, settle_s=3, stop_s=40, stable_s=60, failures=3, backoff_s=1, backoff_max_s=60
+    start_s=60, drain_s=300, settle_s=3, stop_s=40, stable_s=60, failures=3, backoff_s=1.0, backoff_max_s=60.0
 )
 ALIVE = Seen(alive=True)
 HEALTHY = Seen(alive=True, health=Answer(0, draining=False))
@@ -104,6 +104,23 @@ def test_one_step_of_an_agent(
 ) -> None:  # V13
     after, done = step_agent(before, wanted, seen, at(100 + later))
     assert (after.phase, done) == (phase, act)
+
+
+@pytest.mark.parametrize(
+    ("before", "later"), [(STARTING, 60), (replace(RUNNING, failures=2), 1)], ids=["never answered", "mute"]
+)
+def test_an_end_for_bad_health_counts_as_a_crash(before: Slot[AgentSpec], later: float) -> None:  # V13
+    ending, act = step_agent(before, OLD, MUTE, at(100 + later))
+    assert (ending.phase, act) == (Phase.ENDING, Act.TERMINATE)
+    after, _ = step_agent(ending, OLD, GONE, at(170, luck=1.0))
+    assert (after.crashes, after.not_before) == (1, 171)
+
+
+def test_missed_checks_count_in_a_row_only() -> None:  # V13
+    shaken = replace(RUNNING, failures=2)
+    after, _ = step_agent(shaken, OLD, TALKING, at(110))
+    assert (after.failures, after.live_calls) == (0, 2)
+    assert step_agent(shaken, OLD, ALIVE, at(110))[0].failures == 2
 
 
 @pytest.mark.parametrize("before", [RUNNING, STARTING, FAULTY])

@@ -100,6 +100,9 @@ class World:
             waited = slot.phase is Phase.DRAINING and self.now - slot.since >= LIMITS.drain_s
             missed = slot.failures + 1 >= LIMITS.failures or slot.phase is Phase.STARTING
             assert waited or missed, "calls were cut"
+        if role == "bridge":
+            agent = self.units[agent_id].agent.phase
+            assert agent is not Phase.DRAINING or act is Act.KILL, "calls were cut off from their line"
         match act:
             case Act.DRAIN:
                 process.draining = not process.hung
@@ -118,6 +121,7 @@ SLOTS = st.tuples(st.sampled_from(IDS), st.sampled_from(("agent", "agent", "brid
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("want"), st.sampled_from(IDS), CONFIGS, ACCOUNTS),
+        st.tuples(st.just("want all"), CONFIGS, ACCOUNTS),
         st.tuples(st.just("drop"), st.sampled_from(IDS)),
         st.tuples(st.sampled_from(("crash", "deaf", "hang", "drained")), SLOTS),
         st.tuples(st.sampled_from(("call", "hang_up")), st.sampled_from(IDS)),
@@ -132,6 +136,9 @@ def happen(world: World, event: tuple[object, ...]) -> None:
         case ("want", str(agent_id), str(config), sip):
             assert sip is None or isinstance(sip, SipAccount)
             world.wanted[agent_id] = AgentSpec(PORTS[agent_id], config, sip)
+        case ("want all", str(config), sip):
+            for agent_id in IDS:
+                happen(world, ("want", agent_id, config, sip))
         case ("drop", str(agent_id)):
             world.wanted.pop(agent_id, None)
         case ("pass", int(seconds), bool(checked)):
