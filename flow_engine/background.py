@@ -28,18 +28,19 @@ from flow_engine.mining import (
     Question,
     Reading,
     consequences,
-    extraction_request,
+    extraction_requests,
     model_call,
     question_of,
     read_answer,
 )
-from flow_engine.mining_state import Conclusion
+from flow_engine.mining_state import Conclusion, MinedBy
 from flow_engine.model import Model, ModelFailed
 from flow_engine.observing import Observer
 from flow_engine.ports import ConversationRef
 from flow_engine.runner import ConversationalFlowRunner
 from flow_engine.stepping import Step, Stepper
 from flow_engine.storage import Loaded, Reply, turns_of_contact
+from flow_engine.values import JsonValue
 
 _SILENT = Reply(b"")
 
@@ -100,12 +101,11 @@ class BackgroundWork:
 
     async def _read(self, runner: ConversationalFlowRunner, question: Question) -> Reading:
         """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
-        found = await asyncio.to_thread(self._helpers.extractor.extract, extraction_request(question))
-        by_rules = Reading({var_id: (value, "rules") for var_id, value in found.items()})
+        by_rules = await asyncio.to_thread(self._by_rules, question)
         if not self._helpers.has_model:
             return by_rules
         pieces = runner.platform.pieces(runner.flow, runner.session.latest_contact.channel)
-        call = model_call(question, found, pieces)
+        call = model_call(question, by_rules.values, pieces)
         if call is None:
             return by_rules
         try:
@@ -114,7 +114,18 @@ class BackgroundWork:
             self._helpers.observer.count("model_calls_failed", purpose=call.purpose, reason=failure.reason)
             return replace(by_rules, failed=True)
         reading = read_answer(question, answer.data, runner)
-        return replace(reading, values={**reading.values, **by_rules.values})
+        values = {**reading.values, **by_rules.values}
+        return replace(reading, values=values, said_in=by_rules.said_in)
+
+    def _by_rules(self, question: Question) -> Reading:
+        """What was said later counts."""
+        values: dict[str, tuple[JsonValue, MinedBy]] = {}
+        said_in: dict[str, str] = {}
+        for message_id, request in extraction_requests(question):
+            found = self._helpers.extractor.extract(request)
+            values |= {var_id: (value, "rules") for var_id, value in found.items()}
+            said_in |= dict.fromkeys(found, message_id)
+        return Reading(values, said_in)
 
     async def _read_step(
         self,

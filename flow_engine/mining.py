@@ -66,9 +66,14 @@ def _own_fields(helper: AiHelper) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Everything that one reading of the last user turn is about. `read_through`: the turn read before it."""
+    """Everything that one reading of the last user turn is about. `read_through`: the turn read before it.
+
+    `unread` are the user's turns since then with what the agent had said before each, oldest first: a burst
+    is read at once, its last turn is `turn`.
+    """
 
     turn: DialogueTurn
+    unread: Sequence[tuple[DialogueTurn, str | None]]
     read_through: str | None
     previous_bot_turn: str | None
     turns: Sequence[DialogueTurn]
@@ -86,11 +91,12 @@ def question_of(runner: ConversationalFlowRunner) -> Question | None:
     if turn is None or not tuning.enabled or loaded.mining.mined_through == turn.message_id:
         return None
     before = loaded.turns[: loaded.turns.index(turn)]
-    asked = next((t.body for t in reversed(before) if t.src != "user" and t.type == "message"), None)
+    unread = _unread([*before, turn], loaded.mining.mined_through)[-tuning.turns :]
     return Question(
         turn=turn,
+        unread=unread,
         read_through=loaded.mining.mined_through,
-        previous_bot_turn=asked,
+        previous_bot_turn=unread[-1][1],
         turns=[t for t in (*before, turn) if t.type == "message"][-tuning.turns :],
         variables=open_for_mining(runner.flow.variables, loaded.tools),
         checkpoints=[
@@ -101,24 +107,47 @@ def question_of(runner: ConversationalFlowRunner) -> Question | None:
     )
 
 
-def extraction_request(question: Question) -> ExtractionRequest:
-    return ExtractionRequest(
-        utterance=question.turn.body,
-        previous_bot_turn=question.previous_bot_turn,
-        language=question.turn.language,
-        said_at=question.turn.ts,
-        timezone=question.timezone,
-        variables=question.variables,
-    )
+def _unread(turns: Sequence[DialogueTurn], read_through: str | None) -> list[tuple[DialogueTurn, str | None]]:
+    """Never empty: the last of `turns` is a turn of the user that nobody has read."""
+    found: list[tuple[DialogueTurn, str | None]] = []
+    asked: str | None = None
+    for turn in turns:
+        if turn.message_id == read_through:
+            found.clear()
+        elif turn.src == "user" and (turn.type == "message" or turn is turns[-1]):
+            found.append((turn, asked))
+        if turn.src != "user" and turn.type == "message":
+            asked = turn.body
+    return found
+
+
+def extraction_requests(question: Question) -> list[tuple[str, ExtractionRequest]]:
+    """One for each unread turn, with its message id."""
+    return [
+        (
+            turn.message_id,
+            ExtractionRequest(
+                utterance=turn.body,
+                previous_bot_turn=asked,
+                language=turn.language,
+                said_at=turn.ts,
+                timezone=question.timezone,
+                variables=question.variables,
+            ),
+        )
+        for turn, asked in question.unread
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read: values by variable id with their source, checkpoints by id with the reason."""
+    """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
+    are message ids by variable id, for values that were not said in the last turn."""
 
     values: Mapping[str, tuple[JsonValue, MinedBy]] = field(
         default_factory=dict[str, tuple[JsonValue, MinedBy]]
     )
+    said_in: Mapping[str, str] = field(default_factory=dict[str, str])
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
     failed: bool = False
@@ -207,7 +236,7 @@ def read_answer(question: Question, data: object, runner: ConversationalFlowRunn
             continue
         if fitting is not None:
             values[spec.id] = (fitting, "model")
-    return Reading(values, dict(dropped), _reached(question, answer.get("checkpoints")))
+    return Reading(values, {}, dict(dropped), _reached(question, answer.get("checkpoints")))
 
 
 def _reached(question: Question, given: object) -> dict[str, str]:
@@ -255,8 +284,9 @@ def consequences(
         if spec is not None:
             entries[var_id] = MemoryEntry(spec.type, MINER, now, value, question.turn.contact_id, None)
             superseded = earlier.value if earlier is not None else None
+            message_id = reading.said_in.get(var_id, question.turn.message_id)
             provenance[var_id] = Provenance(
-                source=source, message_id=question.turn.message_id, at=now, superseded=superseded
+                source=source, message_id=message_id, at=now, superseded=superseded
             )
     reached = [c for c in question.checkpoints if c.id in reading.checkpoints]
     counted, stalled = _watched(runner, question, entries)

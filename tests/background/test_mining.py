@@ -192,6 +192,30 @@ class TestTaking:
             assert (await scene.prompt())["memoryFresh"] is True
         assert (rules.requests[0].utterance, rules.requests[0].previous_bot_turn) == ("three", "How many?")
 
+    async def test_a_burst_is_read_turn_by_turn_and_what_was_said_last_counts(self) -> None:  # F37, F38
+        class Numbers(Rules):
+            def extract(self, request: ExtractionRequest) -> Mapping[str, JsonValue]:
+                self.requests.append(request)
+                return {"var_number": int(request.utterance)} if request.utterance.isdigit() else {}
+
+        async with talking() as scene:
+            await scene.say("m0", "7")
+            await working_on(scene, rules=Numbers({})).mine(MINE)
+            await scene.say("b1", "How many?", src="bot")
+            for message_id, text in (("m1", "2"), ("m2", "3"), ("m3", "thanks")):
+                await scene.say(message_id, text)
+            rules = Numbers({})
+            await working_on(scene, rules=rules).mine(MINE)
+            assert (await dump(scene))["var_number"]["value"] == 3
+            state = (await scene.memory.conversations.load(CONVERSATION)).mining
+        assert [(r.utterance, r.previous_bot_turn) for r in rules.requests] == [
+            ("2", "How many?"),
+            ("3", "How many?"),
+            ("thanks", "How many?"),
+        ]
+        assert state.provenance["var_number"].message_id == "m2"
+        assert state.mined_through == "m3"
+
 
 class TestOnceAndAgain:
     async def test_a_turn_is_read_once(self) -> None:  # F41
