@@ -26,6 +26,11 @@ class Admission:
         self.live = 0
         self.draining = False
 
+    @property
+    def under_way(self) -> int:
+        """Calls that are there, and those that were let in and have yet to connect."""
+        return self.live + self._pending()
+
     def promise(self) -> Refusal | None:
         """Keep a place for a line that is about to connect. None: kept."""
         refusal = self._refusal()
@@ -52,13 +57,13 @@ class Admission:
 
     async def idle(self) -> None:
         """Returns when no call is there or promised."""
-        while self.live or self._pending():  # noqa: ASYNC110 - promises run out by the clock, untold
+        while self.under_way:  # noqa: ASYNC110 - promises run out by the clock, untold
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _refusal(self) -> Refusal | None:
         if self.draining:
             return "draining"
-        return "busy" if self.live + self._pending() >= self._max_calls else None
+        return "busy" if self.under_way >= self._max_calls else None
 
     def _pending(self) -> int:
         self._forget_promises()

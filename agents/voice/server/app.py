@@ -166,7 +166,7 @@ class _Routes:
         return _json(self._state(), 202)
 
     def _state(self) -> Mapping[str, object]:
-        return {"liveCalls": self._admission.live, "draining": self._admission.draining}
+        return {"liveCalls": self._admission.under_way, "draining": self._admission.draining}
 
 
 def _answered(handler: Handler) -> Handler:
