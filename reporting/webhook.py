@@ -10,14 +10,20 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import orjson
 import structlog
 
 from flow_engine.events import kind_of
-from flow_engine.ports import Clock, ConversationRef, OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports import (
+    Clock,
+    ConversationRef,
+    OutboundFailed,
+    OutboundRefused,
+    OutboundSender,
+)
 
 ANSWER_WITHIN_S = 5.0
 FIRST_REST_S = 1.0
@@ -26,20 +32,6 @@ LONGEST_REST_S = 60.0
 _LATER = frozenset((408, 425, 429))
 
 log: Any = structlog.get_logger("flow_engine.reporting")
-
-
-class HttpCaller(Protocol):
-    """The outbound client with headers. Raises OutboundRefused or OutboundFailed."""
-
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] | None = None,
-        content: bytes = b"",
-    ) -> OutboundReply: ...
 
 
 class WebhookAway(Exception):
@@ -58,7 +50,7 @@ class Webhook:
     """One per process. After a failure it rests, ever longer, for all conversations at once: a dead
     address then costs one attempt now and then instead of one for every event."""
 
-    def __init__(self, caller: HttpCaller, url: str, secret: str, clock: Clock) -> None:
+    def __init__(self, caller: OutboundSender, url: str, secret: str, clock: Clock) -> None:
         self._caller = caller
         self._url = url
         self._secret = secret.encode()

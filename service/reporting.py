@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from flow_engine.errors import CallTheOperator
 from flow_engine.jobs import JobHandler, JobKind
 from flow_engine.observing import Observer
-from flow_engine.ports import Clock
+from flow_engine.ports import Clock, OutboundSender
 from memory.connection import RedisMemory
 from memory.keys import outbox_key
 from memory.schedule import RedisJobSchedule
 from reporting.events_in_redis import RedisEvents, Routing
 from reporting.relay import Delivery, Relay
-from reporting.webhook import HttpCaller, Webhook
+from reporting.webhook import Webhook
 from service.settings import Settings
 
 
 def reporting_handlers(
-    settings: Settings, memory: RedisMemory, caller: HttpCaller, clock: Clock, observer: Observer
+    settings: Settings, memory: RedisMemory, caller: OutboundSender, clock: Clock, observer: Observer
 ) -> Mapping[JobKind, JobHandler]:
     """Raises CallTheOperator `webhook_secret_missing`."""
     webhook = _webhook(settings, caller, clock)
@@ -36,7 +36,7 @@ def reporting_handlers(
     return {"relay": relay.relay, "deliver": delivery.deliver}
 
 
-def _webhook(settings: Settings, caller: HttpCaller, clock: Clock) -> Webhook | None:
+def _webhook(settings: Settings, caller: OutboundSender, clock: Clock) -> Webhook | None:
     if settings.webhook_url is None:
         return None
     if settings.webhook_secret is None:

@@ -33,7 +33,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.migrations import Migrations
 from flow_engine.model import Model, NoModel
 from flow_engine.platform import Platform
-from flow_engine.ports import Clock, FlowStore, OutboundCaller, VersionStore
+from flow_engine.ports import Clock, FlowStore, OutboundCaller, OutboundSender, VersionStore
 from flow_engine.rewriting import UnconfiguredRewriter
 from flow_engine.stepping import Collaborators, Stepper
 from flow_engine.submissions import Submissions
@@ -53,7 +53,6 @@ from memory.schedule import RedisJobSchedule
 from observability.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
 from outbound.client import GuardedClient
 from outbound.policy import AllowList
-from reporting.webhook import HttpCaller
 from service.background import job_handlers, tuning_of
 from service.graphviz import Graphviz
 from service.model_calls import ObservedCalls
@@ -134,7 +133,7 @@ def open_memory(settings: Settings) -> RedisMemory:
     return connect(settings.redis_url, cluster=settings.redis_cluster)
 
 
-class Outbound(OutboundCaller, HttpCaller, Protocol):
+class Outbound(OutboundCaller, OutboundSender, Protocol):
     """The way out, with and without headers."""
 
 

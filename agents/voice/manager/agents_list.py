@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import orjson
 from pydantic import SecretStr
@@ -24,7 +23,7 @@ from pydantic import SecretStr
 from agents.voice.manager.fleet import SipAccount
 from flow_engine.documents.wording import json_type, listed, quoted
 from flow_engine.errors import Finding, pointer
-from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundSender
 from flow_engine.values import JsonValue
 
 PATH = "/api/sip/agents"
@@ -37,20 +36,6 @@ _LISTS = ("agents", "restaurants")
 _MOST_TEXT = 500
 # Nothing that ends a line, where the text goes into an environment, a prompt or a log.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-class Requests(Protocol):
-    """The outbound client. Raises OutboundRefused or OutboundFailed, which name no path and no header."""
-
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] | None = None,
-        content: bytes = b"",
-    ) -> OutboundReply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +76,7 @@ class ListUnavailable(Exception):
     """There is no list to go by. The message is for people, and holds nothing of the answer."""
 
 
-async def fetch_agents(caller: Requests, api_url: str, token: SecretStr | None) -> AgentsList:
+async def fetch_agents(caller: OutboundSender, api_url: str, token: SecretStr | None) -> AgentsList:
     """Raises ListUnavailable."""
     headers = {"Accept": "application/json"}
     if token is not None:

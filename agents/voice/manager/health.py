@@ -6,14 +6,13 @@ from typing import cast
 
 import orjson
 
-from agents.voice.manager.agents_list import Requests
 from agents.voice.manager.fleet import Answer, Health, NoAnswer
-from flow_engine.ports import OutboundFailed, OutboundRefused
+from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundSender
 
 TIMEOUT_S = 5.0
 
 
-async def check_health(caller: Requests, port: int) -> Health:
+async def check_health(caller: OutboundSender, port: int) -> Health:
     """`GET /healthz` answers 200 and `{"liveCalls": 0, "draining": false}`, or the agent is not healthy."""
     try:
         reply = await caller.request("GET", f"http://127.0.0.1:{port}/healthz", timeout_s=TIMEOUT_S)
@@ -29,7 +28,7 @@ async def check_health(caller: Requests, port: int) -> Health:
     return Answer(live_calls, draining)
 
 
-async def ask_to_drain(caller: Requests, port: int) -> bool:
+async def ask_to_drain(caller: OutboundSender, port: int) -> bool:
     """Whether the agent has agreed."""
     try:
         reply = await caller.request("POST", f"http://127.0.0.1:{port}/drain", timeout_s=TIMEOUT_S)

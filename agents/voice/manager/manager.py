@@ -12,13 +12,14 @@ from typing import Any
 
 import structlog
 
-from agents.voice.manager.agents_list import ListUnavailable, Requests
+from agents.voice.manager.agents_list import ListUnavailable
 from agents.voice.manager.directory import Directory
 from agents.voice.manager.fleet import Limits
 from agents.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Programs
 from agents.voice.manager.roster import Roster
 from agents.voice.manager.status import agents_status, problems_status, refresh_status
 from agents.voice.manager.supervisor import Chance, Supervisor
+from flow_engine.ports import OutboundSender
 from flow_engine.values import utc_text
 
 LOOK_S = 0.25
@@ -44,7 +45,7 @@ class Manager:
         self,
         roster: Roster,
         programs: Programs,
-        local: Requests,
+        local: OutboundSender,
         directory: Directory,
         pace: Pace,
         *,

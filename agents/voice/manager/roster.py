@@ -15,12 +15,13 @@ import structlog
 from pydantic import SecretStr
 
 from agents.voice.config.loader import ConfigRefused
-from agents.voice.manager.agents_list import AgentsList, Listed, ListUnavailable, Requests, fetch_agents
+from agents.voice.manager.agents_list import AgentsList, Listed, ListUnavailable, fetch_agents
 from agents.voice.manager.configs import ConfigFiles
 from agents.voice.manager.directory import Directory
 from agents.voice.manager.fleet import AgentSpec, next_wanted
 from agents.voice.manager.network_ports import given_port, is_free
 from flow_engine.errors import CallTheOperator, Finding
+from flow_engine.ports import OutboundSender
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
@@ -29,7 +30,7 @@ log: Any = structlog.get_logger("flow_engine.voice.manager")
 class Source:
     """Where the list comes from. `api_url` has no slash at its end."""
 
-    caller: Requests
+    caller: OutboundSender
     api_url: str
     token: SecretStr | None = None
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import structlog
 
-from agents.voice.manager.agents_list import Requests
 from agents.voice.manager.fleet import (
     Act,
     AgentSpec,
@@ -29,6 +28,7 @@ from agents.voice.manager.fleet import (
 )
 from agents.voice.manager.health import ask_to_drain, check_health
 from agents.voice.manager.processes import Child, Programs, end_all
+from flow_engine.ports import OutboundSender
 
 SOON_S = 1.0
 """Between health checks of an agent whose next answer is waited for."""
@@ -51,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         programs: Programs,
-        local: Requests,
+        local: OutboundSender,
         limits: Limits,
         *,
         health_s: float,
