@@ -13,7 +13,7 @@ COPY --from=build /opt/flow-engine /opt/flow-engine
 USER flow-engine
 WORKDIR /var/lib/flow-engine
 ENV PATH=/opt/flow-engine/bin:$PATH PYTHONUNBUFFERED=1 FLOW_ENGINE_DATA_DIR=/var/lib/flow-engine
-EXPOSE 8080
+EXPOSE 8080 5050
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
 # Listening beyond loopback needs API keys: the service refuses to start without them.

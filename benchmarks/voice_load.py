@@ -64,6 +64,11 @@ class Latencies:
     def clear(self) -> None:
         self.to_model, self.to_line = [], []
 
+    @property
+    def frames(self) -> float:
+        """That have come, both ways."""
+        return len(self.to_model) + len(self.to_line)
+
 
 class Model(WSListener):
     """The model's end of one call: confirms every session, then speaks one endless item."""
@@ -120,16 +125,16 @@ class Line(WSListener):
 
     def __init__(self, load: Load, number: int) -> None:
         self._latencies = load.latencies
-        self._sid = f"MZ{number:032d}"
+        self.sid = f"MZ{number:032d}"
         self.transport: WSTransport | None = None
-        self._head = f'{{"event":"media","sequenceNumber":"2","streamSid":"{self._sid}","media":{{"track":'
+        self._head = f'{{"event":"media","sequenceNumber":"2","streamSid":"{self.sid}","media":{{"track":'
         self._head += '"inbound","chunk":"1","timestamp":"20","payload":"'
         self._wire_head = self._head.encode()
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self.transport = transport
         transport.send(WSMsgType.TEXT, b'{"event":"connected","protocol":"Call","version":"1.0.0"}')
-        transport.send(WSMsgType.TEXT, (_START % (self._sid, self._sid, self._sid)).encode())
+        transport.send(WSMsgType.TEXT, (_START % (self.sid, self.sid, self.sid)).encode())
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type != WSMsgType.TEXT:
@@ -161,9 +166,14 @@ class Load:
         self._numbers += 1
         return self._numbers
 
-    def accept(self, _: WSUpgradeRequest) -> WSListener:
-        smallest = min(range(SLOTS), key=lambda slot: len(self.models[slot]))
-        return Model(self, smallest)
+    def accept(self, request: WSUpgradeRequest) -> WSListener:
+        return Model(self, self.smallest_slot())
+
+    def line(self, number: int) -> Line:
+        return Line(self, number)
+
+    def smallest_slot(self) -> int:
+        return min(range(SLOTS), key=lambda slot: len(self.models[slot]))
 
     @property
     def talking(self) -> int:
@@ -173,7 +183,7 @@ class Load:
         """Have that many calls in all."""
         while sum(map(len, self.lines)) < calls:
             number = self.next_number()
-            line = Line(self, number)
+            line = self.line(number)
 
             def made(line: Line = line) -> Line:
                 return line
@@ -236,7 +246,7 @@ async def _measure(load: Load, calls: int, seconds: float, cpu_s: Callable[[], f
         "p99_ms": _percentile(both, 0.99),
         "to_model_p99_ms": _percentile(load.latencies.to_model, 0.99),
         "to_line_p99_ms": _percentile(load.latencies.to_line, 0.99),
-        "frames_share": round(len(both) / (2 * expected), 4),
+        "frames_share": round(load.latencies.frames / (2 * expected), 4),
         "bridge_cpu": round((cpu_s() - bridge) / took, 4),
         "load_cpu": round((time.process_time() - own) / took, 4),
         "late_slots": round(load.late_slots / max(1, load.slots), 4),
@@ -254,8 +264,7 @@ def _cpu_of(pid: int) -> Callable[[], float]:
     return used
 
 
-async def main(options: argparse.Namespace) -> None:
-    load = Load(options.bridge)
+async def main(load: Load, options: argparse.Namespace) -> None:
     server = await ws_create_server(load.accept, "127.0.0.1", options.model_port, max_frame_size=1 << 24)
     pacing = asyncio.create_task(load.pace())
     gc.freeze()
@@ -274,12 +283,17 @@ async def main(options: argparse.Namespace) -> None:
         server.close()
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The load for a voice bridge: N calls, both ends of each.")
     parser.add_argument("--bridge", required=True)
     parser.add_argument("--pid", type=int, required=True, help="of the bridge, for its CPU time")
     parser.add_argument("--model-port", type=int, required=True)
     parser.add_argument("--calls", default="100,200,300,400,500")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--stop-beyond-ms", type=float, default=0.0)
-    uvloop.run(main(parser.parse_args()))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    given = options()
+    uvloop.run(main(Load(given.bridge), given))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
 from pydantic import ValidationError
+from pydantic_settings import BaseSettings
 from rich.console import Console
 from rich.table import Table
 
@@ -64,23 +66,39 @@ def worker(
 def show_settings() -> None:
     """Print every setting with its value and its default."""
     settings = _settings()
-    table = Table("Variable", "Value", "Default", "Meaning")
-    for name, field in Settings.model_fields.items():
+    console = Console(soft_wrap=False)
+    console.print(_table("serve and worker", settings, _variable))
+    # The voice agent's are loaded here alone: what answers calls would make every other command start slowly.
+    agent = import_module("agents.voice.server.settings")
+    try:
+        console.print(_table("voice serve", agent.VoiceSettings(), agent.variable_of))
+    except ValidationError as error:
+        raise _refused(_problems(error, agent.variable_of)) from None
+
+
+def _table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:
+    table = Table("Variable", "Value", "Default", "Meaning", title=title)
+    for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
         shown = _without_password(str(value)) if name in SECRET and value is not None else str(value)
-        table.add_row(f"FLOW_ENGINE_{name.upper()}", shown, str(field.default), field.description)
-    Console(soft_wrap=False).print(table)
+        table.add_row(variable(name), shown, str(field.default), field.description)
+    return table
 
 
 def _settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        problems = [
-            f"FLOW_ENGINE_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}"
-            for e in error.errors(include_input=False)
-        ]
-        raise _refused("; ".join(problems)) from None
+        raise _refused(_problems(error, _variable)) from None
+
+
+def _variable(name: str) -> str:
+    return f"FLOW_ENGINE_{name.upper()}"
+
+
+def _problems(error: ValidationError, variable: Callable[[str], str]) -> str:
+    found = ((str(each["loc"][0]), each["msg"]) for each in error.errors(include_input=False))
+    return "; ".join(f"{variable(name)}: {message}" for name, message in found)
 
 
 def _refused(reason: str) -> typer.Exit:

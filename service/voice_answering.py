@@ -17,12 +17,13 @@ from picows import WSListener
 from agents.declarative.body_builders import BuilderRegistry
 from agents.voice.bridge import Bridge, Realtime, Tap, Transfer, connect_realtime
 from agents.voice.call_state import Counts
+from agents.voice.config.flow_books import with_books
 from agents.voice.config.models import FlowSession, VoiceConfig
 from agents.voice.config.playbook import open_configured
 from agents.voice.events import StreamStarted
 from agents.voice.metrics import Counting
-from agents.voice.openai_realtime import connect_headers
 from agents.voice.ports import EndReason, OpenPlaybook
+from agents.voice.realtime_urls import connect_headers
 from agents.voice.record import RecordedOutbound, Recorder, create_recording
 from agents.voice.runner import CallPlan, CallRunner
 from agents.voice.server.answering import LineRequest
@@ -90,9 +91,7 @@ class VoiceAnswering:
         line = SipConnection(call, calls, self._realtime, tap)
         plan = replace(self._plan(tap), connect=line.connect)
         line.runner = CallRunner(plan, line, line.started, transfer=line.move, line_plays=False)
-        await self._bridge.kept(line.runner, tap)
-        await line.decline_if_open()
-        await line.left()
+        await self._bridge.kept(line.runner, tap, line.ended)
 
     async def close(self) -> None:
         await self._bridge.close()
@@ -113,12 +112,12 @@ class VoiceAnswering:
         )
 
     def _open_playbook(self, tap: Tap | None) -> OpenPlaybook:
-        if self._flow is not None:
-            return self._flow
         parts = self._parts
         outbound: OutboundSender = parts.outbound
         if isinstance(tap, Recorder):
             outbound = RecordedOutbound(outbound, tap.write)
+        if self._flow is not None:
+            return with_books(self._flow, parts.config, outbound, _now)
         return open_playbook_of(parts.config, parts.builders, outbound, _now)
 
     def _transfer(self, started: StreamStarted) -> Transfer | None:
@@ -156,9 +155,14 @@ class _Watching:
         self._counting.call_started()
 
     def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
-        self._counting.call_ended(reason)
-        self._counting.barged_in(counts.interruptions)
-        self._counting.frames_dropped("line", counts.late_audio)
+        counting = self._counting
+        counting.call_ended(reason)
+        counting.barged_in(counts.interruptions)
+        counting.frames_dropped("line", counts.late_audio)
+        counting.frames_dropped("model", counts.unheard)
+        counting.tool_called("answered", counts.tools_answered)
+        counting.tool_called("failed", counts.tools_failed)
+        counting.tool_called("stopped", counts.tools_stopped)
 
     def model_renewed(self) -> None:
         self._counting.model_reconnected()

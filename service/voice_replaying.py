@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
 
@@ -40,7 +42,8 @@ def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> int:
 
     try:
         entries = tuple(read_recording(events.read_bytes()))
-        done = replay(entries, open_for, loaded.config.settings()).done
+        with redirect_stdout(sys.stderr):  # the log: on standard output are the steps, and nothing else
+            done = replay(entries, open_for, loaded.config.settings()).done
     except OSError as error:
         raise CorrectTheInput("recording_not_readable", f"{str(events)!r}: {error.strerror}") from error
     except RecordingRefused as refused:

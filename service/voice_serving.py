@@ -51,7 +51,7 @@ def voice_settings() -> VoiceSettings:
     try:
         return VoiceSettings()
     except ValidationError as error:
-        wrong = [f"{_variable(e['loc'])}: {e['msg']}" for e in error.errors(include_input=False)]
+        wrong = [f"{variable_of(str(e['loc'][0]))}: {e['msg']}" for e in error.errors(include_input=False)]
         raise CallTheOperator("settings_invalid", "; ".join(wrong)) from None
 
 
@@ -97,12 +97,6 @@ def _twilio(settings: VoiceSettings, outbound: GuardedClient) -> TwilioCalls | N
 def _sip(settings: VoiceSettings, outbound: GuardedClient) -> SipCalls | None:
     key = settings.openai_api_key
     return None if key is None else SipCalls(outbound, settings.realtime_url, key.get_secret_value())
-
-
-def _variable(place: tuple[int | str, ...]) -> str:
-    """pydantic names a field by its alias, where it has one."""
-    name = str(place[0])
-    return variable_of(name) if name in VoiceSettings.model_fields else name
 
 
 def _print(config: Path, kind: str, findings: Iterable[Finding]) -> None:

@@ -6,21 +6,22 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import structlog
 
 from agents.engine.client import EngineClient
 from agents.engine.errors import EngineError
+from agents.engine.listings import Listings
 from agents.engine.mcp_tools import McpFailed, McpServers, McpTool
 from agents.engine.replies import AgentData, ServerTools
 from agents.engine.tools import (
-    CHANGE_TASK,
-    ENGINE_SERVER,
     CallContext,
     TaskTool,
     VariablesMissing,
     call_arguments,
+    is_offered,
     server_url,
     task_tools,
 )
@@ -43,36 +44,48 @@ class TaskTools:
 
 class Toolbox:
     """`ran` is awaited after every call of a tool with its answer, before the model gets that: memory may
-    have been written. A server is asked once for what it offers, unless it failed."""
+    have been written. A server is asked for what it offers when `listings` do not know that."""
 
     def __init__(
-        self, engine: EngineClient, servers: McpServers, ran: Ran, approval: Approval | None = None
+        self,
+        engine: EngineClient,
+        servers: McpServers,
+        ran: Ran,
+        approval: Approval | None = None,
+        listings: Listings | None = None,
     ) -> None:
         self._engine = engine
         self._servers = servers
         self._ran = ran
         self._approval = approval
         self._engine_mcp_url = engine.mcp_url
-        self._listed: dict[str, tuple[McpTool, ...]] = {}
+        self._listings = listings or Listings(kept_s=inf, away_s=0)
 
     async def of_task(self, data: AgentData) -> TaskTools:
         """Tools of a server that cannot be reached, or whose schema is none, are left out."""
-        await asyncio.gather(*(self._list(server) for server in data.mcp_tools if _needs_listing(server)))
+        needed = [server for server in data.mcp_tools if _needs_listing(server)]
+        listed = dict(await asyncio.gather(*map(self._list, needed)))
         registry = ToolRegistry(self._approval)
-        found = task_tools(data, self._listed, engine_mcp_url=self._engine_mcp_url)
+        found = task_tools(data, listed, engine_mcp_url=self._engine_mcp_url)
         return TaskTools(tuple(tool for tool in found if self._registers(registry, tool, data)), registry)
 
     async def aclose(self) -> None:
         await self._servers.aclose()
 
-    async def _list(self, server: ServerTools) -> None:
+    async def _list(self, server: ServerTools) -> tuple[str, tuple[McpTool, ...]]:
+        """The server's URL and what it offers."""
         url = server_url(server, self._engine_mcp_url)
-        if url in self._listed:
-            return
+        known = self._listings.known(url)
+        if known is not None:
+            return url, known
         try:
-            self._listed[url] = await self._servers.tools(url)
+            tools = await self._servers.tools(url)
         except McpFailed as failure:
             log.warning("mcp_tools_left_out", server=server.server_name, reason=str(failure))
+            self._listings.away(url)
+            return url, ()
+        self._listings.listed(url, tools)
+        return url, tools
 
     def _registers(self, registry: ToolRegistry, tool: TaskTool, data: AgentData) -> bool:
         async def run(chosen: Mapping[str, JsonValue]) -> object:
@@ -104,5 +117,4 @@ class Toolbox:
 
 
 def _needs_listing(server: ServerTools) -> bool:
-    own = server.server_name == ENGINE_SERVER
-    return any(not (own and tool.tool_name == CHANGE_TASK) for tool in server.tools)
+    return any(is_offered(server, tool) for tool in server.tools)

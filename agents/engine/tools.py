@@ -21,14 +21,31 @@ from typing import Final, cast
 import orjson
 
 from agents.engine.mcp_tools import McpTool
-from agents.engine.replies import AgentData, MemoryDump, ReachableTask, ServerTools, ToolParameter
+from agents.engine.replies import (
+    AgentData,
+    MemoryDump,
+    ReachableTask,
+    SelectedTool,
+    ServerTools,
+    ToolParameter,
+)
 from flow_engine.values import JsonValue
 
 CHANGE_TASK: Final = "change_task"
 END_CALL: Final = "end_call"
 
 ENGINE_SERVER: Final = "flow-engine"
-"""The engine's own MCP server in `mcpTools`. Its `change_task` is left to the agent, which calls REST."""
+"""The engine's own MCP server in `mcpTools`."""
+
+NOT_OFFERED: Final = frozenset({CHANGE_TASK, "get_memory"})
+"""Tools of the engine's own server that no model is given: `change_task` is the agent's, which calls REST,
+and what `get_memory` tells stands in every prompt, so that a call would only make the caller wait."""
+
+_WRITES_MEMORY: Final = "set_memory"
+_WRITTEN_BY: Final = ToolParameter.model_validate(
+    {"parameterName": "updatedBy", "assignmentStrategy": "fixed", "assignmentValue": _WRITES_MEMORY}
+)
+"""As whose the values count that a model stores: not for it to choose, as a name may be another tool's."""
 
 MEMORY_PARAMETER: Final = "memory"
 KEY_PARAMETER: Final = "idempotencyKey"
@@ -64,6 +81,10 @@ class TaskTool:
     listed: McpTool
     parameters: Mapping[str, object]
     assigned: tuple[ToolParameter, ...]
+
+    @property
+    def takes_variables(self) -> bool:
+        return any(parameter.assignment_strategy == "variable" for parameter in self.assigned)
 
     def declaration(self) -> Declaration:
         return function(self.name, self.listed.description, self.parameters)
@@ -170,16 +191,20 @@ def task_tools(
         url = server_url(server, engine_mcp_url)
         by_name = {tool.name: tool for tool in listed.get(url, ())}
         for selected in server.tools:
-            own = server.server_name == ENGINE_SERVER and selected.tool_name == CHANGE_TASK
             tool = by_name.pop(selected.tool_name, None)
-            if tool is None or own:
+            if tool is None or not is_offered(server, selected):
                 continue
             name = _free_name(server.server_name, tool.name, names)
             names.add(name)
-            bound.append(
-                TaskTool(name, url, tool, _chosen_by_model(tool, selected.parameters), selected.parameters)
-            )
+            assigned = selected.parameters
+            if server.server_name == ENGINE_SERVER and tool.name == _WRITES_MEMORY:
+                assigned = (*assigned, _WRITTEN_BY)
+            bound.append(TaskTool(name, url, tool, _chosen_by_model(tool, assigned), assigned))
     return tuple(bound)
+
+
+def is_offered(server: ServerTools, selected: SelectedTool) -> bool:
+    return server.server_name != ENGINE_SERVER or selected.tool_name not in NOT_OFFERED
 
 
 def server_url(server: ServerTools, engine_mcp_url: str) -> str:

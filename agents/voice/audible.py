@@ -7,7 +7,7 @@ from datetime import datetime
 
 from agents.voice.audio import duration_ms
 from agents.voice.events import AgentAudio
-from agents.voice.playback import Interruption, Playback
+from agents.voice.playback import Cut, Interruption, Playback
 from agents.voice.ports import AudioFormat, Line, Turn
 from agents.voice.transcript import Transcript
 
@@ -23,12 +23,23 @@ class Audible:
 
     def __init__(self, line: Line, wall: Callable[[], datetime], *, line_plays: bool) -> None:
         self.line_plays = line_plays
-        self.remote_playing = False
+        self._remote_since: float | None = None
         self.transcript = Transcript(wall)
         self._line = line
         self._playback = Playback()
         self._sounded: set[str] = set()
         self._unknown: set[str] = set()
+
+    @property
+    def remote_playing(self) -> bool:
+        return self._remote_since is not None
+
+    def remote(self, playing: bool, now: float) -> None:
+        """Where the model's side plays: it begins to, or has played everything."""
+        if not playing:
+            self._remote_since = None
+        elif self._remote_since is None:
+            self._remote_since = now
 
     @property
     def is_drained(self) -> bool:
@@ -37,6 +48,8 @@ class Audible:
 
     def play(self, audio: AgentAudio, audio_format: AudioFormat, now: float) -> bool:
         """Returns False when so much is waiting on the line that no more should be sent."""
+        if not self.line_plays:
+            return True
         now_ms = now * 1000
         self._line.play(audio.payload)
         self._sounded.add(audio.item_id)
@@ -68,14 +81,22 @@ class Audible:
 
     def interrupt(self, now: float) -> Interruption:
         """Silence the line now; the transcript keeps what was heard."""
-        interruption = self._playback.interrupt(now * 1000)
-        if interruption.had_audio or self.remote_playing:
+        interruption = self._interruption(now)
+        if interruption.had_audio:
             self._line.clear()
         if interruption.audible is not None:
             self.transcript.cut(interruption.audible, now)
         for item_id in interruption.unheard:
             self.transcript.drop(item_id)
         return interruption
+
+    def _interruption(self, now: float) -> Interruption:
+        if self._remote_since is None:
+            return self._playback.interrupt(now * 1000)
+        heard_ms, self._remote_since = int((now - self._remote_since) * 1000), None
+        items = self.transcript.unheard()
+        audible = Cut(items[0], 0, heard_ms, 0.0) if items else None
+        return Interruption(audible, tuple(items[1:]), had_audio=True)
 
     def note_heard(self, now: float, *, speaking: bool) -> list[str]:
         """Mark in the transcript what has been heard. Returns items that never will be: nobody is `speaking`
@@ -95,7 +116,7 @@ class Audible:
     def rest(self, now: float) -> list[Turn]:
         """The turns that were still waited for, when the call is over."""
         self.note_heard(now, speaking=False)
-        interruption = self._playback.interrupt(now * 1000)
+        interruption = self._interruption(now)
         if interruption.audible is not None:
             self.transcript.cut(interruption.audible, now)
         for item_id in self.transcript.unheard():

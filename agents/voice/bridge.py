@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -12,16 +12,22 @@ import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
 from agents.voice.events import Audio, CallerAudio, StreamStarted, StreamStopped, Unreadable
-from agents.voice.openai_realtime import RealtimeLink, decode, realtime_url
+from agents.voice.model_side import ModelSide, ModelUnreachable
+from agents.voice.openai_realtime import RealtimeLink, decode
 from agents.voice.ports import ModelLink, SessionSettings
-from agents.voice.runner import CallPlan, CallRunner, ModelSide, ModelUnreachable
+from agents.voice.realtime_urls import realtime_url
+from agents.voice.runner import CallPlan, CallRunner
 from agents.voice.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket
 from agents.voice.twilio import TwilioLine, decode_line
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
 BEGIN_WITHIN_S = 10.0
-HANDSHAKE_WITHIN_S = 5.0
+HANDSHAKE_WITHIN_S = 4.5
+"""Less than a whole connection may take, so that it is this limit that closes the socket."""
+
+PING_AFTER_S = 10.0
+PONG_WITHIN_S = 10.0
 
 Transfer = Callable[[str], Awaitable[bool]]
 
@@ -76,12 +82,15 @@ class ModelSocket(MessageSocket):
 class _Link(RealtimeLink):
     """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
 
-    def __init__(self, socket: ModelSocket, tap: Tap | None) -> None:
+    def __init__(self, socket: ModelSocket, side: ModelSide, tap: Tap | None) -> None:
         super().__init__(tapped(socket.send, "model", tap), socket.close)
         self._socket = socket
+        self._side = side
 
     def hear(self, audio: Audio) -> None:
-        if not self._socket.is_congested:
+        if self._socket.is_congested:
+            self._side.audio_dropped()
+        else:
             super().hear(audio)
 
 
@@ -99,12 +108,14 @@ async def connect_realtime(
             max_frame_size=MAX_MODEL_MESSAGE,
             max_redirects=0,
             enable_auto_ping=True,
+            auto_ping_idle_timeout=PING_AFTER_S,
+            auto_ping_reply_timeout=PONG_WITHIN_S,
         )
     except TimeoutError:
         raise ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
         raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
-    return _Link(socket, tap)
+    return _Link(socket, side, tap)
 
 
 class LineSocket(MessageSocket):
@@ -191,15 +202,25 @@ class Bridge:
 
     def begin(self, started: StreamStarted, line: TwilioLine, tap: Tap | None) -> CallRunner:
         runner = CallRunner(self._plan(tap), line, started, transfer=self._transfers(started))
-        self._keep(runner, tap)
+        self._keep(runner, tap, runner.run())
         return runner
 
-    async def kept(self, runner: CallRunner, tap: Tap | None) -> None:
-        """Run a call whose line is none of this bridge's sockets. Returns when it is over."""
-        await asyncio.wait({self._keep(runner, tap)})
+    async def kept(
+        self, runner: CallRunner, tap: Tap | None, after: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Run a call whose line is none of this bridge's sockets. Returns when it is over; `after` is the end
+        of its line, and belongs to it."""
 
-    def _keep(self, runner: CallRunner, tap: Tap | None) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(runner.run())
+        async def run() -> None:
+            await runner.run()
+            await after()
+
+        await asyncio.wait({self._keep(runner, tap, run())})
+
+    def _keep(
+        self, runner: CallRunner, tap: Tap | None, run: Coroutine[None, None, None]
+    ) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(run)
         self._calls[task] = runner
 
         def over(done: asyncio.Task[None]) -> None:

@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
-import orjson
-
 from agents.voice.audible import Audible
-from agents.voice.call_state import Counts, Keypad, Leaving, OpenTools, Watch
+from agents.voice.call_state import Counts, Keypad, Leaving, Watch
+from agents.voice.dialogue import Dialogue
 from agents.voice.events import (
     AgentAudio,
     AgentAudioEnded,
@@ -43,7 +42,6 @@ from agents.voice.events import (
 )
 from agents.voice.hooks import CallHooks
 from agents.voice.ports import EndReason, Line, ModelLink, SessionSettings, Turn
-from agents.voice.responses import Responses
 from flow_engine.values import JsonValue
 
 LEAVE_WITHIN_S = 15.0
@@ -76,13 +74,10 @@ class Call:
         self._ends_at = clock() + max_duration_s
         self.counts = Counts()
         self.settings: SessionSettings | None = None
-        self._model: ModelLink | None = None
+        self._dialogue = Dialogue(clock)
+        self._responses = self._dialogue.responses
+        self._tools = self._dialogue.tools
         self._audible = Audible(line, wall, line_plays=line_plays)
-        self._responses = Responses()
-        self._tools = OpenTools()
-        self._own_items: set[str] = set()
-        self._waiting_texts: list[tuple[str, str]] = []
-        self._command: str | None = None
         self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
         self._leaving: Leaving | None = None
         self._last_words = self._has_instruction = False
@@ -96,10 +91,12 @@ class Call:
 
     def caller_audio(self, payload: Audio) -> None:
         self._line_watch.events += 1
-        if self._model is None:
-            self._kept.append(payload)
+        model = self._dialogue.model
+        if model is not None:
+            model.hear(payload)
         else:
-            self._model.hear(payload)
+            self.counts.unheard += len(self._kept) == KEPT_WHILE_AWAY
+            self._kept.append(payload)
 
     def line_event(self, event: LineEvent) -> None:
         self._line_watch.events += 1
@@ -122,41 +119,39 @@ class Call:
 
     def attach(self, model: ModelLink, settings: SessionSettings, *, resumed: bool = False) -> None:
         """A model is there. Resumed, it is told what was said before, and goes on where that was."""
-        self._model, self.settings = model, settings
-        model.configure(settings)
-        if resumed:
-            model.add_history(self._audible.transcript.turns)
-        else:
+        self.settings = settings
+        history = self._audible.transcript.turns if resumed else None
+        self._dialogue.attach(model, settings, history)
+        if not resumed:
             self._kept.clear()
-        texts, self._waiting_texts = self._waiting_texts, []
-        for role, text in texts:
-            self._add_text(role, text)
         while self._kept:
             model.hear(self._kept.popleft())
-        self._respond_if_due()
+        self._dialogue.respond_if_due()
 
     def detach(self) -> None:
-        """The model is gone. What it was doing is due on the next one."""
-        self._model = None
+        """The model is gone. What it was doing is due on the next one, but no words of farewell."""
         self._audible.model_gone()
-        self._responses.connection_lost()
-        self._tools.orphans |= dict.fromkeys(self._tools.running, "")
+        self._dialogue.detach()
         if self._leaving is not None:
-            self._responses.wanted = False
+            self._responses.wanted = self._last_words = False
         self._settle()
 
     def agent_audio(self, event: AgentAudio) -> None:
         self._model_watch.events += 1
-        if self.settings is None or self._responses.is_silenced(event.response_id):
+        if self._is_over or self.settings is None or self._responses.is_silenced(event.response_id):
             self.counts.late_audio += 1
         elif not self._audible.play(event, self.settings.output_format, self._clock()):
-            self._silence_response(event.response_id)
+            self._dialogue.silence(event.response_id)
 
     def model_event(self, event: ModelEvent) -> None:
         if type(event) is AgentAudio:
             self.agent_audio(event)
             return
         self._model_watch.events += 1
+        if not self._is_over or isinstance(event, ItemAdded | CallerSaid | AgentSaid):
+            self._take(event)
+
+    def _take(self, event: ModelEvent) -> None:
         match event:
             case SpeechStarted():
                 self._caller_speaks()
@@ -170,21 +165,21 @@ class Call:
             case AgentAudioEnded():
                 self._audible.item_ended(event.item_id)
             case ToolAsked():
-                self.counts.tools += 1
-                self._tools.running.add(event.call_id)
-                self._hooks.start_tool(event)
+                if self._tools.begin(event.call_id):
+                    self._hooks.start_tool(event)
             case ItemAdded():
                 self._item_added(event)
-            case CallerSaid():
-                self._audible.transcript.text(event.item_id, "user", event.text, self._clock())
+            case CallerSaid() | AgentSaid():
+                role = "user" if isinstance(event, CallerSaid) else "assistant"
+                self._audible.transcript.text(event.item_id, role, event.text, self._clock())
                 self._settle()
-            case AgentSaid():
-                self._audible.transcript.text(event.item_id, "assistant", event.text, self._clock())
             case RemotePlaying():
-                self._audible.remote_playing = event.playing
+                self._audible.remote(event.playing, self._clock())
                 self._settle()
             case SessionConfirmed():
                 self._hooks.session_confirmed(event)
+            case DigitPressed():
+                self._keypad.press(event.digit, self._clock())
             case ModelError():
                 self._model_error(event)
             case _:
@@ -194,14 +189,12 @@ class Call:
         """A tool's answer; without effect for one that was stopped."""
         if call_id not in self._tools.running:
             return
-        self._tools.running.discard(call_id)
-        if self._tools.orphans.pop(call_id, None) is not None or self._model is None:
-            answer = orjson.dumps(output).decode()
-            self._add_text("system", f"The tool {name!r}, called before, has answered: {answer}")
+        if isinstance(output, dict) and "error" in output:
+            self.counts.tools_failed += 1
         else:
-            self._own(self._model.answer_tool(call_id, orjson.dumps(output).decode()))
+            self.counts.tools_answered += 1
+        self._dialogue.tool_answered(call_id, name, output)
         if not self._tools.running:
-            self._give_command()
             self._want_response()
 
     # Controls --------------------------------------------------------------------------------------
@@ -210,54 +203,61 @@ class Call:
     def transcript(self) -> tuple[Turn, ...]:
         return self._audible.transcript.turns
 
+    @property
+    def awaits_words(self) -> bool:
+        return self._audible.transcript.awaits_words
+
     def reconfigure(self, settings: SessionSettings) -> None:
         self.settings = settings
-        if self._model is not None:
-            self._model.configure(settings)
+        if self._dialogue.model is not None:
+            self._dialogue.model.configure(settings)
 
     def change_scene(self, settings: SessionSettings, command: str | None) -> None:
         self._stop_speaking()
         for call_id in self._hooks.stop_other_tools():
-            self._tools.running.discard(call_id)
-            if self._tools.orphans.pop(call_id, None) is None and self._model is not None:
-                self._own(self._model.answer_tool(call_id, '{"error": "stopped: the task has changed"}'))
+            if call_id in self._tools.running:
+                self.counts.tools_stopped += 1
+                self._dialogue.tool_stopped(call_id)
         self.reconfigure(settings)
-        self._command = command
+        self._dialogue.put_command(command)
         if not self._tools.running:
-            self._give_command()
             self._want_response()
 
     def instruct(self, text: str) -> None:
-        self._add_text("system", text)
+        self._dialogue.add_text("system", text)
         self._has_instruction = True
         self._want_response()
 
     def greet(self, text: str) -> None:
         """Make the model speak first, on what is put as the caller's side (V4)."""
-        self._add_text("user", text)
+        self._dialogue.add_text("user", text)
         self._want_response()
 
     def say_last(self, text: str) -> None:
         """Have exactly this spoken, then leave."""
-        self._add_text("system", f"Say exactly the following to the caller, and nothing else: {text}")
+        self._dialogue.add_text(
+            "system", f"Say exactly the following to the caller, and nothing else: {text}"
+        )
         self._want_response()
-        self._leave(Leaving("refused", self._clock() + 2 * LEAVE_WITHIN_S), last_words=True)
+        self._leave("refused", last_words=True)
 
     def hang_up(self) -> None:
+        if self._leaving is not None:
+            return
         waits = self._has_instruction
         self._responses.wanted = self._responses.wanted and waits
-        until = self._clock() + LEAVE_WITHIN_S * (2 if waits else 1)
-        self._leave(Leaving("agent_hung_up", until), last_words=waits)
+        self._leave("agent_hung_up", last_words=waits)
 
     def transfer(self, target: str) -> None:
         waits = self._responses.wanted or self._responses.is_asked or bool(self._tools.running)
-        until = self._clock() + LEAVE_WITHIN_S * (2 if waits else 1)
-        self._leave(Leaving("transferred", until, target), last_words=waits)
+        self._leave("transferred", target, last_words=waits)
 
     def end(self, reason: EndReason, target: str | None = None) -> None:
         """At once. From outside for what is nobody's wish: a lost side, the end of the program."""
         if not self._is_over:
             self._is_over = True
+            self.counts.tools_stopped += len(self._tools.running)
+            self._tools.running.clear()
             self._hooks.over(reason, target)
 
     # Time ------------------------------------------------------------------------------------------
@@ -274,16 +274,16 @@ class Call:
         elif self._leaving is not None and now >= self._leaving.until:
             self.end(self._leaving.reason, self._leaving.target)
         elif self._leaving is None and now >= self._ends_at:
-            self._leave(Leaving("time_limit", now + LEAVE_WITHIN_S))
+            self._leave("time_limit")
         elif self._is_model_stalled(now):
             self._hooks.model_stalled()
         else:
             if self._responses.is_turn_unanswered(now):
                 self._want_response()
             if digits := self._keypad.take(now):
-                self._add_text("user", f"(pressed on the keypad: {digits})")
+                self._dialogue.add_text("user", f"(pressed on the keypad: {digits})")
                 self._want_response()
-            self._respond_if_due()
+            self._dialogue.respond_if_due()
             self._notice_silence(now)
 
     def is_calm(self) -> bool:
@@ -299,35 +299,30 @@ class Call:
 
     def _is_model_stalled(self, now: float) -> bool:
         silent = self._model_watch.silent_s(now)
-        in_response = self._responses.active is not None and silent >= MODEL_SILENT_S
-        return self._model is not None and (in_response or self._responses.is_overdue(now))
+        # While it plays by itself, it may have sent all that there is to tell.
+        waits = self._responses.active is not None and not self._audible.remote_playing
+        is_silent = waits and silent >= MODEL_SILENT_S
+        return self._dialogue.model is not None and (is_silent or self._responses.is_overdue(now))
 
     def _caller_speaks(self) -> None:
         self._responses.speaking = True
-        settings = self.settings
-        if settings is None or not settings.allow_interruptions or self._leaving is not None:
-            return
-        self._stop_speaking()
+        if self._may_interrupt() and self._leaving is None:
+            self._stop_speaking()
 
     def _stop_speaking(self) -> None:
         active, now = self._responses.active, self._clock()
         if active is not None:
-            self._silence_response(active)
+            self._dialogue.silence(active)
         self._note_heard()
         interruption = self._audible.interrupt(now)
         self.counts.interruptions += interruption.had_audio or active is not None
-        if self._model is None:
+        model, cut = self._dialogue.model, interruption.audible
+        if model is None or not self._audible.line_plays:
             return
-        cut = interruption.audible
         if cut is not None and self._audible.is_known(cut.item_id):
-            self._model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
+            model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
         for item_id in filter(self._audible.is_known, interruption.unheard):
-            self._model.forget(item_id)
-
-    def _silence_response(self, response_id: str) -> None:
-        self._responses.silence(response_id)
-        if self._model is not None:
-            self._model.cancel(response_id)
+            model.forget(item_id)
 
     def _response_started(self, event: ResponseStarted) -> None:
         asked = self._responses.is_asked
@@ -335,7 +330,7 @@ class Call:
         if self._last_words:
             self._last_words = False
         elif self._leaving is not None or (asked and self._responses.speaking and self._may_interrupt()):
-            self._silence_response(event.response_id)
+            self._dialogue.silence(event.response_id)
             self._responses.wanted = self._leaving is None
             return
         self._has_instruction = False
@@ -349,45 +344,31 @@ class Call:
         self._audible.mark_rest()
         if event.status == "failed":
             self._hooks.model_refused(ModelError("response_failed", event.reason or "no reason given"))
-        self._respond_if_due()
+            if self._leaving is None and not self._responses.is_silenced(event.response_id):
+                self._responses.failed(self._clock())
+        elif event.status == "completed":
+            self._responses.succeeded()
+        self._dialogue.respond_if_due()
         self._settle()
 
     def _item_added(self, event: ItemAdded) -> None:
-        is_own = self._responses.confirmed(event.item_id) or event.item_id in self._own_items
-        if not is_own and event.role is not None and event.role != "system":
+        if not self._dialogue.is_own(event.item_id) and event.role is not None and event.role != "system":
             self._audible.transcript.added(event.item_id, event.role, self._clock())
 
     def _model_error(self, event: ModelError) -> None:
         if event.code == ALREADY_ACTIVE:
-            self._responses.refused()
+            self._responses.refused(self._clock())
         else:
             self._hooks.model_refused(event)
-
-    def _add_text(self, role: str, text: str) -> None:
-        if self._model is None:
-            self._waiting_texts.append((role, text))
-        else:
-            self._own(self._model.add_text("user" if role == "user" else "system", text))
-
-    def _own(self, item_id: str) -> None:
-        self._own_items.add(item_id)
-        self._responses.sent(item_id)
-
-    def _give_command(self) -> None:
-        if self._command is not None:
-            command, self._command = self._command, None
-            self._add_text("user", command)  # as the prompts of the flow engine announce it
+            if self._responses.is_asked and (event.event_id or "").startswith("response.create"):
+                self._responses.failed(self._clock())
+        if self._leaving is not None and not self._last_words:
+            self._responses.wanted = False
 
     def _want_response(self) -> None:
         if self._leaving is None or self._last_words:
             self._responses.want()
-            self._respond_if_due()
-
-    def _respond_if_due(self) -> None:
-        now = self._clock()
-        if self._model is not None and not self._tools.running and self._responses.may_ask(now):
-            self._responses.asked(now)
-            self._model.respond()
+            self._dialogue.respond_if_due()
 
     def _notice_silence(self, now: float) -> None:
         if self._leaving is not None or self.settings is None or self.settings.silence_s is None:
@@ -401,12 +382,13 @@ class Call:
     def _note_heard(self) -> None:
         speaking = self._responses.active is not None
         for item_id in self._audible.note_heard(self._clock(), speaking=speaking):
-            if self._model is not None:
-                self._model.forget(item_id)
+            self._dialogue.forget(item_id)
 
-    def _leave(self, leaving: Leaving, *, last_words: bool = False) -> None:
+    def _leave(self, reason: EndReason, target: str | None = None, *, last_words: bool = False) -> None:
+        """`last_words` are still to be begun."""
         if self._leaving is None:
-            self._leaving, self._last_words = leaving, last_words
+            until = self._clock() + LEAVE_WITHIN_S * (2 if last_words else 1)
+            self._leaving, self._last_words = Leaving(reason, until, target), last_words
             self._settle()
 
     def _settle(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agents.voice.ports import EndReason
 
 DIGITS_TOGETHER_S = 1.5
+KEYS = "0123456789*#ABCD"
+MOST_DIGITS = 40
 
 
 @dataclass(slots=True)
@@ -15,7 +17,13 @@ class Counts:
 
     interruptions: int = 0
     late_audio: int = 0
-    tools: int = 0
+    """Frames of the model that came when nobody was to hear them any more."""
+    unheard: int = 0
+    """Frames of the caller that the model did not get: it was away for too long, or too slow."""
+    tools_answered: int = 0
+    tools_failed: int = 0
+    """The model got an error for an answer."""
+    tools_stopped: int = 0
     old_marks: int = 0
 
 
@@ -40,24 +48,45 @@ class Watch:
         return now - self.since
 
 
-@dataclass(slots=True)
 class OpenTools:
     """Calls of tools that have not been answered."""
 
-    running: set[str] = field(default_factory=set[str])
-    orphans: dict[str, str] = field(default_factory=dict[str, str])
-    """Calls whose model is gone, with the tool's name: the next one never asked for them."""
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self._orphans: set[str] = set()
+        """Calls whose model is gone: the next one never asked for them."""
+        self._asked: set[str] = set()
+
+    def begin(self, call_id: str) -> bool:
+        """False for a call that was asked for before."""
+        if call_id in self._asked:
+            return False
+        self._asked.add(call_id)
+        self.running.add(call_id)
+        return True
+
+    def end(self, call_id: str) -> bool:
+        """Whether the model that is there now has asked for it."""
+        self.running.discard(call_id)
+        is_orphan = call_id in self._orphans
+        self._orphans.discard(call_id)
+        return not is_orphan
+
+    def model_gone(self) -> None:
+        self._orphans |= self.running
 
 
 @dataclass(slots=True)
 class Keypad:
-    """Digits that belong together: pressed with less than `DIGITS_TOGETHER_S` between them."""
+    """Digits that belong together: pressed with less than `DIGITS_TOGETHER_S` between them. What is no key of
+    a phone is not taken, nor more than anybody dials."""
 
     _digits: str = ""
     _pressed_at: float = 0.0
 
     def press(self, digit: str, now: float) -> None:
-        self._digits, self._pressed_at = self._digits + digit, now
+        if len(digit) == 1 and digit in KEYS and len(self._digits) < MOST_DIGITS:
+            self._digits, self._pressed_at = self._digits + digit, now
 
     def take(self, now: float) -> str:
         """All digits once nothing more is pressed; empty until then."""

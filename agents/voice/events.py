@@ -41,6 +41,8 @@ class MarkReturned:
 
 @dataclass(frozen=True, slots=True)
 class DigitPressed:
+    """A key of the caller's phone. Where the audio goes past (SIP), the model's side says it."""
+
     digit: str
 
 
@@ -175,6 +177,7 @@ ModelEvent: TypeAlias = (
     | AgentAudioEnded
     | ToolAsked
     | RemotePlaying
+    | DigitPressed
     | ModelError
     | Unreadable
 )

@@ -30,7 +30,9 @@ class Counting:
             "flow_engine_voice_calls_refused", "Calls that were not let in, by why not.", ("reason",)
         )
         self._tools = self._counter(
-            "flow_engine_voice_tool_calls", "Tools that the model called, by what became of it.", ("outcome",)
+            "flow_engine_voice_tool_calls",
+            "Tools that the model called, by what became of them. Counted when their call ends.",
+            ("outcome",),
         )
         self._barge_ins = self._counter(
             "flow_engine_voice_barge_ins", "Times that a caller spoke while the agent could be heard."
@@ -55,8 +57,8 @@ class Counting:
     def call_refused(self, reason: RefusedBecause) -> None:
         self._refused.labels(reason).inc()
 
-    def tool_called(self, outcome: ToolOutcome) -> None:
-        self._tools.labels(outcome).inc()
+    def tool_called(self, outcome: ToolOutcome, times: int = 1) -> None:
+        self._tools.labels(outcome).inc(times)
 
     def barged_in(self, times: int = 1) -> None:
         self._barge_ins.inc(times)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, cast
-from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import orjson
 
@@ -32,6 +31,7 @@ from agents.voice.events import (
     AgentSaid,
     Audio,
     CallerSaid,
+    DigitPressed,
     ItemAdded,
     ModelError,
     ModelEvent,
@@ -57,8 +57,6 @@ from agents.voice.wire_json import (
 )
 from flow_engine.values import JsonValue
 
-DEFAULT_URL: Final = "wss://api.openai.com/v1/realtime"
-
 _WIRE_FORMATS: Final[dict[AudioFormat, dict[str, JsonValue]]] = {
     "g711_ulaw": {"type": "audio/pcmu"},
     "g711_alaw": {"type": "audio/pcma"},
@@ -66,26 +64,6 @@ _WIRE_FORMATS: Final[dict[AudioFormat, dict[str, JsonValue]]] = {
 }
 _PAST: Final = "past_"
 _OUR_FORMATS: Final[dict[str, AudioFormat]] = {"audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
-
-
-def realtime_url(base: str, model: str) -> str:
-    """Where a session with `model` is opened. `base` may have a query of its own."""
-    return _with_query(base, "model", model)
-
-
-def sideband_url(base: str, call_id: str) -> str:
-    """Where the session of a SIP call that was accepted is joined."""
-    return _with_query(base, "call_id", call_id)
-
-
-def connect_headers(api_key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"}
-
-
-def _with_query(base: str, key: str, value: str) -> str:
-    url = urlsplit(base)
-    added = urlencode({key: value}, quote_via=quote)
-    return urlunsplit(url._replace(query=f"{url.query}&{added}" if url.query else added))
 
 
 # Events --------------------------------------------------------------------------------------------
@@ -236,6 +214,10 @@ def _not_playing(_: Object) -> RemotePlaying:
     return RemotePlaying(playing=False)
 
 
+def _digit(message: Object) -> DigitPressed:
+    return DigitPressed(name(message, "event"))
+
+
 _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     "response.output_audio.delta": _agent_audio,
     "response.output_audio.done": _agent_audio_ended,
@@ -252,6 +234,7 @@ _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     "output_audio_buffer.started": _playing,
     "output_audio_buffer.stopped": _not_playing,
     "output_audio_buffer.cleared": _not_playing,
+    "input_audio_buffer.dtmf_event_received": _digit,
     "error": _error,
     # Of the beta:
     "response.audio.delta": _agent_audio,

@@ -35,7 +35,7 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An item of which the caller heard the first `heard_ms` of `sent_ms`."""
+    """An item of which the caller heard the first `heard_ms` of `sent_ms`; 0 where that is unknown."""
 
     item_id: str
     content_index: int

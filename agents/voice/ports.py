@@ -147,6 +147,12 @@ class CallControls(Protocol):
     @property
     def transcript(self) -> tuple[Turn, ...]: ...
 
+    @property
+    def awaits_words(self) -> bool:
+        """The caller has said something that is no turn of the transcript yet: a model that hears answers
+        before the words have been written down."""
+        ...
+
     def reconfigure(self, settings: SessionSettings) -> None:
         """From the next response on; what is being said goes on."""
         ...

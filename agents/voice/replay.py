@@ -21,10 +21,11 @@ import orjson
 
 from agents.voice.call_state import Counts
 from agents.voice.events import LineEvent, StreamStarted, StreamStopped, Unreadable
+from agents.voice.model_side import ModelSide
 from agents.voice.openai_realtime import RealtimeLink, decode
 from agents.voice.ports import EndReason, ModelLink, OpenPlaybook, SessionSettings
 from agents.voice.record import Entry, RecordingRefused, Side, as_json
-from agents.voice.runner import CallPlan, CallRunner, ModelSide
+from agents.voice.runner import CallPlan, CallRunner
 from agents.voice.twilio import TwilioLine, decode_line
 from agents.voice.virtual_time import run_in_virtual_time
 from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender

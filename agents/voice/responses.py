@@ -23,6 +23,12 @@ TURN_ANSWERED_WITHIN_S = 5.0
 ANSWERED_WITHIN_S = 15.0
 """A response that was asked for and has not begun by then: the model is stalled."""
 
+AGAIN_AFTER_S = 1.0
+"""Before the model is asked again for what it has refused, or failed at."""
+
+MOST_FAILURES = 2
+"""In a row. After that it is left to the caller's next turn."""
+
 _REMEMBERED = 64
 
 
@@ -36,6 +42,8 @@ class Responses:
         """Whether the caller is speaking."""
         self._asked_at: float | None = None
         self._turn_ended_at: float | None = None
+        self._not_before = 0.0
+        self._failures = 0
         self._unconfirmed: set[str] = set()
         self._unheard_of: OrderedDict[str, None] = OrderedDict()
 
@@ -65,6 +73,8 @@ class Responses:
     def may_ask(self, now: float) -> bool:
         if not self.wanted or self.active is not None or self.is_asked or self.speaking:
             return False
+        if now < self._not_before:
+            return False
         return self._turn_ended_at is None or now - self._turn_ended_at >= TURN_TAKEN_WITHIN_S
 
     def asked(self, now: float) -> None:
@@ -73,10 +83,21 @@ class Responses:
         self._asked_at, self._turn_ended_at = now, None
         self._unconfirmed.clear()
 
-    def refused(self) -> None:
-        """Another response was active already: ask again when that one has ended."""
-        self._asked_at = None
+    def refused(self, now: float) -> None:
+        """Another response was active already: ask again when that one has ended. It may also have been the
+        model itself that wanted to answer a turn, and does not try again."""
+        self._asked_at = self._turn_ended_at = None
         self.wanted = True
+        if self.active is None:
+            self._not_before = now + AGAIN_AFTER_S
+
+    def failed(self, now: float) -> None:
+        """What was asked for, or began, has come to nothing by the model's fault: try again, not for ever."""
+        self._failures += 1
+        if self._failures <= MOST_FAILURES:
+            self._asked_at = None
+            self.wanted = True
+            self._not_before = now + AGAIN_AFTER_S
 
     def is_overdue(self, now: float) -> bool:
         return self._asked_at is not None and now - self._asked_at >= ANSWERED_WITHIN_S
@@ -99,6 +120,9 @@ class Responses:
     def ended(self, response_id: str) -> None:
         if self.active == response_id:
             self.active = None
+
+    def succeeded(self) -> None:
+        self._failures = 0
 
     def silence(self, response_id: str) -> None:
         """Nothing of the response is to be heard from now on."""

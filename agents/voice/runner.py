@@ -21,6 +21,7 @@ import structlog
 from agents.voice.call import Call
 from agents.voice.call_state import Counts
 from agents.voice.events import ModelError, ModelEvent, SessionConfirmed, StreamStarted, ToolAsked
+from agents.voice.model_side import ConnectModel, ModelUnreachable
 from agents.voice.ports import (
     Caller,
     Ending,
@@ -48,24 +49,6 @@ RENEW_AFTER_S = 55 * 60.0
 RENEW_AT_LAST_S = 59 * 60.0
 
 PHONE_PARAMETERS = ("callerPhone", "caller_phone", "From", "from", "caller")
-
-
-class ModelUnreachable(Exception):
-    """No session with the model could be opened; the message says why, without keys."""
-
-
-class ModelSide(Protocol):
-    """Who is told what a connection to the model receives."""
-
-    def event(self, event: ModelEvent) -> None: ...
-
-    def lost(self) -> None: ...
-
-
-class ConnectModel(Protocol):
-    async def __call__(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
-        """Raises ModelUnreachable."""
-        ...
 
 
 class Watching(Protocol):
@@ -106,10 +89,13 @@ class _Side:
             self._runner.call.model_event(event)
 
     def lost(self) -> None:
-        if self.is_current:
-            if not self.confirmed.done():
-                self.confirmed.cancel()
+        if not self.confirmed.done():
+            self.confirmed.cancel()  # whoever is opening it tries again
+        elif self.is_current:
             self._runner.model_lost("the connection was closed")
+
+    def audio_dropped(self) -> None:
+        self._runner.call.counts.unheard += 1
 
 
 class CallRunner:
@@ -158,11 +144,11 @@ class CallRunner:
         telling = asyncio.create_task(self._tell_turns())
         script = asyncio.create_task(self._script())
         try:
-            await asyncio.wait({script, self._over}, return_when=asyncio.FIRST_COMPLETED)
-            if script.done() and (failure := script.exception()) is not None:
-                self._log.error("call_failed", exc_info=failure)
-                self.call.end("failed")
-            await self._over
+            for needed in (script, ticker):
+                await asyncio.wait({needed, ticker, self._over}, return_when=asyncio.FIRST_COMPLETED)
+                if needed.done() and (failure := needed.exception()) is not None:
+                    self._log.error("call_failed", exc_info=failure)
+                    self.call.end("failed")
         except asyncio.CancelledError:
             self.call.end("shut_down")
             raise
@@ -239,6 +225,8 @@ class CallRunner:
             if side.confirmed.cancelled():
                 raise ModelUnreachable("the session was closed before it was confirmed") from None
             raise
+        if not self._line_plays:
+            return  # the format is a matter between the model's side and the line
         for wanted, said in (
             (settings.input_format, confirmed.input_format),
             (settings.output_format, confirmed.output_format),

@@ -1,7 +1,20 @@
-"""Calls that the model's own SIP connector takes: the audio goes past, the session is steered from here."""
+"""Calls that the model's SIP connector takes: the audio goes past, the session is steered from here (V12).
+
+What differs from a line of our own:
+
+1. The call waits with the model's server until it is accepted, which is done when the playbook has said who
+   is to speak. One that is not taken is declined; otherwise it would ring on.
+2. The session is the call's, not the connection's: after a loss the same session is joined again, which has
+   kept what was said.
+3. The session ends when the caller hangs up. Its connection is closed with a close frame then; one that ends
+   without is a connection that broke.
+4. Whether an accept has arrived is not known when its answer has not: whatever may have been answered is hung
+   up at the end.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -9,9 +22,11 @@ from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableT
 
 from agents.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
 from agents.voice.events import ModelEvent, StreamStarted, StreamStopped
-from agents.voice.openai_realtime import RealtimeLink, session_of, sideband_url
-from agents.voice.ports import ModelLink, SessionSettings
-from agents.voice.runner import CallRunner, ModelSide, ModelUnreachable
+from agents.voice.model_side import ModelSide, ModelUnreachable
+from agents.voice.openai_realtime import RealtimeLink, session_of
+from agents.voice.ports import ModelLink, SessionSettings, Turn
+from agents.voice.realtime_urls import sideband_url
+from agents.voice.runner import CallRunner
 from agents.voice.server.carriers import LineControlFailed
 from agents.voice.server.sip_calls import SipCall, SipCalls, SipLine
 from agents.voice.sockets import MAX_MODEL_MESSAGE
@@ -23,7 +38,9 @@ DECLINED = 603
 
 
 class SipConnection(SipLine):
-    """One call's line, and the way to the session that goes with it."""
+    """One call's line, and the way to the session that goes with it. `runner` is set before it runs."""
+
+    runner: CallRunner
 
     def __init__(self, call: SipCall, calls: SipCalls, realtime: Realtime, tap: Tap | None) -> None:
         super().__init__(call.call_id, calls)
@@ -31,9 +48,9 @@ class SipConnection(SipLine):
         self._sip = calls
         self._realtime = realtime
         self._tap = tap
+        self._was_accepting = False
         self._is_accepted = False
         self._link: RealtimeLink | None = None
-        self.runner: CallRunner | None = None
 
     @property
     def started(self) -> StreamStarted:
@@ -44,21 +61,20 @@ class SipConnection(SipLine):
             self._link.clear_playback()
 
     def close(self) -> None:
-        if self._is_accepted:
+        if self._was_accepting:
             super().close()
 
-    async def decline_if_open(self) -> None:
-        """For a call that ended before it was taken: otherwise it would ring on."""
+    async def ended(self) -> None:
+        """Returns when the model's server has been told that the call is over."""
+        await self.left()
         if not self._is_accepted:
-            try:
-                await self._sip.reject(self._call.call_id, DECLINED)
-            except LineControlFailed as failed:
-                log.warning("sip_reject_failed", reason=str(failed))
+            await self._decline()
 
     async def connect(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
         """Accept the call and join its session. Raises ModelUnreachable."""
         await self._accept(settings)
-        socket = ModelSocket(_OnTheLine(side, self), self._tap)
+        session = _Session(side, self)
+        socket = session.socket = ModelSocket(session, self._tap)
         try:
             await ws_connect(
                 lambda: socket,
@@ -71,7 +87,8 @@ class SipConnection(SipLine):
             )
         except (OSError, WSError) as error:
             raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
-        self._link = RealtimeLink(tapped(socket.send, "model", self._tap), socket.close, carries_audio=False)
+        self._is_accepted = True
+        self._link = _SipLink(session, socket, self._tap)
         return self._link
 
     async def move(self, target: str) -> bool:
@@ -85,28 +102,54 @@ class SipConnection(SipLine):
     async def _accept(self, settings: SessionSettings) -> None:
         if self._is_accepted:
             return
+        may_be_accepted, self._was_accepting = self._was_accepting, True
+        session = {**session_of(settings, carries_audio=False), "model": settings.model}
         try:
-            await self._sip.accept(
-                self._call.call_id, {**session_of(settings, carries_audio=False), "model": settings.model}
-            )
+            await self._sip.accept(self._call.call_id, session)
         except LineControlFailed as failed:
-            raise ModelUnreachable(str(failed)) from failed
-        self._is_accepted = True
+            if not may_be_accepted:
+                raise ModelUnreachable(str(failed)) from failed
+            log.warning("sip_accept_failed", reason=str(failed))
+        else:
+            self._is_accepted = True
+
+    async def _decline(self) -> None:
+        try:
+            await self._sip.reject(self._call.call_id, DECLINED)
+        except LineControlFailed as failed:
+            log.warning("sip_reject_failed", reason=str(failed))
 
 
-class _OnTheLine:
-    """A session that ends without being told to: its caller has hung up."""
+class _Session:
+    """One connection to the call's session: whoever ends it, and why, is told apart here."""
+
+    socket: ModelSocket
 
     def __init__(self, side: ModelSide, connection: SipConnection) -> None:
         self._side = side
         self._connection = connection
+        self.was_left = False
 
     def event(self, event: ModelEvent) -> None:
         self._side.event(event)
 
     def lost(self) -> None:
-        runner = self._connection.runner
-        if runner is not None and runner.has_started:
-            runner.call.line_event(StreamStopped())
-        else:
-            self._side.lost()
+        if self.socket.said_goodbye and not self.was_left:
+            self._connection.runner.call.line_event(StreamStopped())
+        self._side.lost()
+
+    def audio_dropped(self) -> None:
+        self._side.audio_dropped()
+
+
+class _SipLink(RealtimeLink):
+    def __init__(self, session: _Session, socket: ModelSocket, tap: Tap | None) -> None:
+        super().__init__(tapped(socket.send, "model", tap), socket.close, carries_audio=False)
+        self._session_of_call = session
+
+    def add_history(self, turns: Sequence[Turn]) -> None:
+        """The session has kept it."""
+
+    def close(self) -> None:
+        self._session_of_call.was_left = True
+        super().close()

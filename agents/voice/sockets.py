@@ -36,7 +36,10 @@ class MessageSocket(WSListener):
         self._parts: list[bytes] = []
         self._unreadable = 0
         self._is_gone = False
+        self._closing: asyncio.TimerHandle | None = None
         self.is_congested = False
+        self.said_goodbye = False
+        """The other side has sent a close frame: it ends the connection on purpose."""
 
     def message(self, message: bytes) -> None:
         raise NotImplementedError
@@ -57,10 +60,11 @@ class MessageSocket(WSListener):
     def close(self) -> None:
         """Send what is waiting, say goodbye, and see that the connection ends soon."""
         transport = self._transport
-        if transport is not None and not self._is_gone:
+        if transport is not None and not self._is_gone and self._closing is None:
             transport.send_close(WSCloseCode.OK)
             transport.disconnect()
-            asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, transport.disconnect, False)
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(CLOSE_WITHIN_S, transport.disconnect, False)
 
     def drop(self) -> None:
         """End the connection now; what is waiting is lost."""
@@ -85,6 +89,7 @@ class MessageSocket(WSListener):
         if kind == _TEXT and frame.fin and not self._parts:
             self.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
+            self.said_goodbye = True
             transport.send_close(frame.get_close_code())
             transport.disconnect()
         elif kind in (_TEXT, WSMsgType.CONTINUATION):
@@ -95,6 +100,8 @@ class MessageSocket(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         if not self._is_gone:
             self._is_gone = True
+            if self._closing is not None:
+                self._closing.cancel()
             task = asyncio.get_running_loop().create_task(_settled(transport))
             _settling.add(task)
             task.add_done_callback(_settling.discard)

@@ -18,6 +18,8 @@ from agents.voice.playback import Cut
 from agents.voice.ports import Turn
 
 TEXT_WITHIN_S = 5.0
+MS_PER_LETTER = 65.0
+"""About what speech takes, where nobody says how long an item is."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,9 @@ class _Entry:
     def turn(self) -> Turn | None:
         text = (self.text or "").strip()
         if self.cut is not None:
-            text = heard_part(text, self.cut.heard_ms / self.cut.sent_ms)
+            text = heard_part(
+                text, self.cut.heard_ms / (self.cut.sent_ms or max(1, len(text)) * MS_PER_LETTER)
+            )
         return Turn(self.role, text, self.at, interrupted=self.cut is not None) if text else None
 
 
@@ -50,6 +54,11 @@ class Transcript:
     @property
     def turns(self) -> tuple[Turn, ...]:
         return tuple(self._turns)
+
+    @property
+    def awaits_words(self) -> bool:
+        """Something that the caller said has not been given out yet."""
+        return any(entry.role == "user" for entry in self._entries)
 
     def added(self, item_id: str, role: Literal["user", "assistant"], now: float) -> None:
         if item_id not in self._known and item_id not in self._dropped:

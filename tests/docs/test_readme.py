@@ -49,3 +49,13 @@ def test_commands_and_links_exist() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"):
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), (page.name, link)
+        for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+            headings = re.findall(
+                r"^#+ (.+)$", (page.parent / link if link else page).read_text(), re.MULTILINE
+            )
+            assert anchor in {_anchor(heading) for heading in headings}, (page.name, link, anchor)
+
+
+def _anchor(heading: str) -> str:
+    """As the reader of Markdown makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
-
-import structlog
+from typing import Final
 
 from agents.declarative.body_builders import BuilderRegistry
-from agents.declarative.http_calls import HttpCaller
-from agents.declarative.scope import Scope
-from agents.declarative.tools import CallContext, ToolExecutor
-from agents.voice.config.checks import blocking
-from agents.voice.config.lifecycle import keep_books, outcome_of
-from agents.voice.config.models import ConfigUrlSession, InlineSession, PreCallCheck, VoiceConfig
+from agents.declarative.tools import ToolExecutor
+from agents.voice.config.books import CallBooks
+from agents.voice.config.models import ConfigUrlSession, InlineSession, VoiceConfig
 from agents.voice.config.sessions import Session, SessionFailed, fetched_session, inline_session
-from agents.voice.config.transcripts import as_entry, summary, utc_milliseconds
 from agents.voice.config.voices import VOICES
-from agents.voice.config.wording import wording
 from agents.voice.ports import (
     CallControls,
     Caller,
@@ -34,8 +27,6 @@ from agents.voice.ports import (
 from flow_engine.ports import OutboundSender
 from flow_engine.values import JsonValue
 from llm.tools import Approval
-
-_log: Any = structlog.get_logger("flow_engine.voice")
 
 OPEN_WITHIN_S: Final = 25.0
 """Checks and session together: nobody listens to silence any longer."""
@@ -88,27 +79,19 @@ class ConfiguredPlaybook:
         config = business.config
         self._business = business
         self._config = config
-        self._caller = caller
         self._controls = controls
-        self._log = _log.bind(agent_id=config.agent.id, call_id=caller.call_id)
-        self._http = HttpCaller(business.outbound, {"agent_id": config.agent.id, "call_id": caller.call_id})
-        self._tools = ToolExecutor(config.tools, self._http, business.builders, business.approval)
-        self._turns: list[Turn] = []
-        self._duration_s: float | None = None
+        self._books = books = CallBooks(config, business.outbound, business.clock, caller)
+        self._log = books.log
+        self._context = books.context
+        self._tools = ToolExecutor(config.tools, books.http, business.builders, business.approval)
         self._silences = 0
-        self._context = CallContext(
-            ctx=_first_context(config, caller),
-            agent={**config.agent.model_dump()},
-            root={"base_url": config.base_url},
-            specials=self._specials,
-        )
 
     async def open(self) -> SessionSettings | Refused:
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
-                check = await blocking(self._config.pre_call_checks, self._http, self._scope(), self._log)
-                if check is not None:
-                    return self._refused(check)
+                refusal = await self._books.refusal()
+                if refusal is not None:
+                    return refusal
                 session = await self._session()
         except SessionFailed as failure:
             self._log.error("session_failed", reason=str(failure))
@@ -121,10 +104,7 @@ class ConfiguredPlaybook:
         return self._settings(session)
 
     async def started(self) -> str | None:
-        stored = await keep_books(
-            "on_start", self._config.lifecycle.on_start, self._http, self._scope(), self._log
-        )
-        self._context.ctx.update(stored)
+        await self._books.began()
         return self._greeting()
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
@@ -133,7 +113,7 @@ class ConfiguredPlaybook:
     async def said(self, turn: Turn) -> None:
         if turn.role == "user":
             self._silences = 0
-        self._remember([*self._turns, turn])
+        self._books.said(turn)
 
     async def silent(self) -> None:
         """Ask whether the caller is there; say goodbye when that was asked twice without an answer."""
@@ -146,30 +126,15 @@ class ConfiguredPlaybook:
         self._controls.hang_up()
 
     async def ended(self, ending: Ending) -> None:
-        if not ending.started:
-            return
-        self._remember(list(ending.transcript))
-        self._duration_s = ending.duration_s
-        lifecycle = self._config.lifecycle
-        outcome = outcome_of(lifecycle.outcome_rules, self._context.ctx)
-        self._log.info(
-            "call_outcome", outcome=outcome, flags=self._flags(), duration_ms=round(ending.duration_s * 1000)
-        )
-        for event, call in (("on_no_action", lifecycle.on_no_action), ("on_end", lifecycle.on_end)):
-            scope = self._context.scope(outcome=outcome)
-            self._context.ctx.update(await keep_books(event, call, self._http, scope, self._log))
+        await self._books.ended(ending)
 
     # Inside ----------------------------------------------------------------------------------------
-
-    def _refused(self, check: PreCallCheck) -> Refused:
-        text = check.message.render_text(self._scope()) if check.message else ""
-        return Refused(text or None)
 
     async def _session(self) -> Session:
         session = self._business.session
         if isinstance(session, InlineSession):
-            return inline_session(session, self._scope())
-        return await fetched_session(session, self._http, self._scope())
+            return inline_session(session, self._books.scope())
+        return await fetched_session(session, self._books.http, self._books.scope())
 
     def _settings(self, session: Session) -> SessionSettings:
         settings = self._config.settings(session.instructions)
@@ -186,49 +151,8 @@ class ConfiguredPlaybook:
         greeting = self._config.greeting
         if greeting is None:
             return None
-        scope = self._scope()
+        scope = self._books.scope()
         field = greeting.condition_field
         is_known = field is not None and scope.lookup(field) is not None
         template = greeting.known_customer if is_known else None
         return (template or greeting.unknown_customer).render_text(scope) or None
-
-    def _remember(self, turns: list[Turn]) -> None:
-        self._turns = turns
-        self._context.ctx["transcript"] = [as_entry(turn) for turn in turns]
-        self._context.ctx["had_conversation"] = bool(turns)
-
-    def _scope(self) -> Scope:
-        return self._context.scope()
-
-    def _specials(self) -> Mapping[str, JsonValue]:
-        now = self._business.clock()
-        duration_s = self._duration_s
-        if duration_s is None:
-            duration_s = (now - self._caller.started_at).total_seconds()
-        return {
-            "now_iso": utc_milliseconds(now),
-            "caller_phone": self._caller.phone,
-            "call_duration_sec": round(duration_s),
-            "transcript": [as_entry(turn) for turn in self._turns],
-            "transcript_summary": summary(self._turns, wording(self._config.agent.language)),
-        }
-
-    def _flags(self) -> list[str]:
-        """The flags of the config that are set, for the log: their names tell nothing of the caller."""
-        named = {rule.flag for rule in self._config.lifecycle.outcome_rules if rule.flag is not None}
-        named.update(flag for tool in self._config.tools.values() for flag in tool.on_success_flags)
-        return sorted(flag for flag in named if self._context.ctx.get(flag))
-
-
-def _first_context(config: VoiceConfig, caller: Caller) -> dict[str, JsonValue]:
-    """What the engine itself keeps in `ctx` (V11). `call_id` and `customer_id` are the business's to fill."""
-    return {
-        "caller_phone": caller.phone,
-        "agent_id": config.agent.id,
-        "call_start": utc_milliseconds(caller.started_at),
-        "call_id": None,
-        "customer_id": None,
-        "had_conversation": False,
-        "transcript": [],
-        "should_hangup": False,
-    }

@@ -18,7 +18,7 @@ from flow_engine.values import JsonValue
 ROOT_NAMES = frozenset({"base_url"})
 AGENT_NAMES = frozenset({"id", "name", "type", "language"})
 
-_UNUSED_IN_FLOWS = ("pre_call_checks", "greeting", "lifecycle", "tools")
+_UNUSED_IN_FLOWS = ("greeting", "tools")
 
 
 def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:

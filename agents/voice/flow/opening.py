@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from agents.engine.client import EngineClient, FlowChoice, engine_http
+from agents.engine.listings import Listings
 from agents.engine.mcp_tools import McpConnections
 from agents.voice.config.models import FlowSession, VoiceConfig
 from agents.voice.flow.playbook import FlowPlaybook
@@ -39,6 +40,7 @@ class FlowCalls:
         self._mcp_timeout_s = session.mcp_timeout_s
         self._now = now
         self._approval = approval
+        self._listings = Listings()
 
     def __call__(self, caller: Caller, controls: CallControls) -> FlowPlaybook:
         servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
@@ -51,6 +53,7 @@ class FlowCalls:
             servers=servers,
             now=self._now,
             approval=self._approval,
+            listings=self._listings,
         )
 
     async def aclose(self) -> None:

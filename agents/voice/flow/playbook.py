@@ -24,17 +24,19 @@ from typing import Any, Final, Literal, cast
 import orjson
 import structlog
 
-from agents.engine.client import Contact, EngineClient, NewContact, Said
+from agents.engine.client import EngineClient, Said
 from agents.engine.errors import EngineError, StateConflict
+from agents.engine.listings import Listings
 from agents.engine.mcp_tools import McpServers
 from agents.engine.replies import AgentData, PromptReply, ReachableTask, TaskRefused
 from agents.engine.toolbox import Toolbox
 from agents.engine.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
 from agents.voice.flow.freshness import PromptWatch
+from agents.voice.flow.listening import CallerWords
 from agents.voice.flow.reporting import DialogueReport
 from agents.voice.flow.scene import Scene
 from agents.voice.flow.settings import session_settings
-from agents.voice.flow.start import FlowStart
+from agents.voice.flow.start import FlowStart, new_contact
 from agents.voice.flow.wording import LOST, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
 from agents.voice.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
 from flow_engine.values import JsonValue
@@ -53,13 +55,11 @@ END_REASONS: Final[Mapping[EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
 """Reasons that the engine would misread: it tells from the words who ended a contact, and takes an agent for
 a person. All others go as they are."""
 
-CONVERSATION_PARAMETER: Final = "conversationId"
-CONTACT_PARAMETERS: Final = ("calleeId", "room", "name")
-
 
 class FlowPlaybook:
     """Implements `Playbook`. `base` is what the agent's own configuration says about the session, `servers`
-    are this call's own. `now` is the time of day, aware."""
+    are this call's own, `listings` what is remembered of them from other calls. `now` is the time of day,
+    aware."""
 
     def __init__(
         self,
@@ -72,17 +72,19 @@ class FlowPlaybook:
         servers: McpServers,
         now: Callable[[], datetime],
         approval: Approval | None = None,
+        listings: Listings | None = None,
     ) -> None:
         self._start = start
         self._base = base
         self._controls = controls
         self._engine = engine
         self._now = now
-        self._new = _new_contact(start, caller)
+        self._new = new_contact(start, caller)
         self.contact = self._new.contact
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
-        self._toolbox = Toolbox(engine, servers, self._tool_ran, approval)
+        self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, listings)
         self._watch = PromptWatch(engine, self.contact.conversation_id, self._refreshed, self._lose)
+        self._words = CallerWords(controls, self._watch)
         self._report = DialogueReport(engine, self.contact, self._told)
         self._scene_lock = asyncio.Lock()
         self._scene: Scene | None = None
@@ -104,6 +106,7 @@ class FlowPlaybook:
         except EngineError as error:
             log.error("flow_not_started", reason=str(error))
             return Refused(self._start.apology)
+        _note_model(data)
         await self._set_scene(await self._or_without_human(data))
         self._transfers_after_first_words = self._target is not None
         return self._settings()
@@ -122,9 +125,15 @@ class FlowPlaybook:
             self._controls.hang_up()
             answer = {"status": "ok"}
         else:
-            answer = await self._current.tools.registry.execute(ToolCall(name, name, given))
+            answer = await self._use_tool(name, given)
         log.info("tool_called", tool=name, duration_ms=round((now() - began) * 1000))
         return answer
+
+    async def _use_tool(self, name: str, given: Mapping[str, JsonValue]) -> JsonValue:
+        tools = self._current.tools
+        if any(tool.takes_variables for tool in tools.tools if tool.name == name):
+            await self._words.read()
+        return await tools.registry.execute(ToolCall(name, name, given))
 
     async def said(self, turn: Turn) -> None:
         self._name_call()
@@ -189,6 +198,8 @@ class FlowPlaybook:
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
 
     async def _change_task(self, asked: JsonValue) -> JsonValue:
+        if any(task.missing_variables for task in self._current.reachable if task.name == asked):
+            await self._words.read()
         async with self._scene_lock:
             try:
                 reply = await self._engine.change_task(self.contact, asked if isinstance(asked, str) else "")
@@ -329,6 +340,7 @@ class FlowPlaybook:
 
     def _told(self, said: Said) -> None:
         if said.src == "user":
+            self._words.told(said)
             self._watch.after_user_turn()
 
     def _message_id(self) -> str:
@@ -351,21 +363,11 @@ class FlowPlaybook:
         await self._watch.look()
 
 
-def _new_contact(start: FlowStart, caller: Caller) -> NewContact:
-    """A conversation of its own for each call, unless the line names one to go on with."""
-    conversation_id = caller.parameters.get(CONVERSATION_PARAMETER) or caller.call_id
-    facts: dict[str, JsonValue] = {
-        name: caller.parameters[name] for name in CONTACT_PARAMETERS if caller.parameters.get(name)
-    }
-    if caller.phone is not None:
-        facts["callerId"] = caller.phone
-    return NewContact(
-        Contact(conversation_id, caller.call_id),
-        start.choice,
-        "phone",
-        tenant=start.tenant,
-        facts=facts,
-    )
+def _note_model(data: AgentData) -> None:
+    """A realtime model speaks whatever the flow says; but the engine has other instructions for those."""
+    model = None if data.llm is None else data.llm.model
+    if "realtime" not in (model or ""):
+        log.info("flow_not_for_realtime", flow_model=model, task=data.task_name)
 
 
 def _is_routing(data: AgentData) -> bool:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from agents.engine.client import FlowChoice
+from agents.engine.client import Contact, FlowChoice, NewContact
 from agents.engine.replies import Routing
+from agents.voice.ports import Caller
 from flow_engine.values import JsonValue
+
+CONVERSATION_PARAMETER: Final = "conversationId"
+CONTACT_PARAMETERS: Final = ("calleeId", "room", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +43,20 @@ class FlowStart:
             )
         )
         return next((self.transfers[name] for name in asked if name in self.transfers), self.transfer_to)
+
+
+def new_contact(start: FlowStart, caller: Caller) -> NewContact:
+    """A conversation of its own for each call, unless the line names one to go on with."""
+    conversation_id = caller.parameters.get(CONVERSATION_PARAMETER) or caller.call_id
+    facts: dict[str, JsonValue] = {
+        name: caller.parameters[name] for name in CONTACT_PARAMETERS if caller.parameters.get(name)
+    }
+    if caller.phone is not None:
+        facts["callerId"] = caller.phone
+    return NewContact(
+        Contact(conversation_id, caller.call_id),
+        start.choice,
+        "phone",
+        tenant=start.tenant,
+        facts=facts,
+    )

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from agents.voice.openai_realtime import DEFAULT_URL
+from agents.voice.realtime_urls import DEFAULT_URL
 
 
 class VoiceSettings(BaseSettings):
@@ -56,14 +56,6 @@ class VoiceSettings(BaseSettings):
     outbound_allow: str = Field(
         default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"
     )
-    engine_url: str = Field(
-        default="http://127.0.0.1:8080",
-        validation_alias="FLOW_ENGINE_URL",
-        description="The flow engine, for configs whose session comes from a flow",
-    )
-    engine_api_key: SecretStr | None = Field(
-        default=None, validation_alias="FLOW_ENGINE_API_KEY", description="Key for the flow engine"
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged; debug shows what callers say"
     )
@@ -73,7 +65,7 @@ class VoiceSettings(BaseSettings):
     def _is_websocket(cls, url: str) -> str:
         return _checked(url, ("wss", "ws"))
 
-    @field_validator("public_url", "twilio_api_url", "engine_url")
+    @field_validator("public_url", "twilio_api_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None and "?" in url:
@@ -108,6 +100,10 @@ def _host_and_port(url: str) -> str | None:
 
 
 def variable_of(name: str) -> str:
-    """The environment variable that a field is read from."""
-    alias = VoiceSettings.model_fields[name].validation_alias
+    """The environment variable that a field is read from. Where it has a name of its own, pydantic's errors
+    name that instead of the field."""
+    field = VoiceSettings.model_fields.get(name)
+    if field is None:
+        return name
+    alias = field.validation_alias
     return alias if isinstance(alias, str) else f"FLOW_ENGINE_{name.upper()}"

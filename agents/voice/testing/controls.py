@@ -10,11 +10,13 @@ from agents.voice.ports import SessionSettings, Turn
 @dataclass(slots=True)
 class RecordingControls:
     """Implements `CallControls`. `told` holds each method's name and arguments, oldest first; `settings` are
-    the latest that the playbook gave. A test appends to `turns` what is to be the transcript."""
+    the latest that the playbook gave. A test appends to `turns` what is to be the transcript, and says by
+    `awaits_words` that something is still being written down."""
 
     told: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
     settings: SessionSettings | None = None
     turns: list[Turn] = field(default_factory=list[Turn])
+    awaits_words: bool = False
 
     @property
     def transcript(self) -> tuple[Turn, ...]:

@@ -111,15 +111,17 @@ class TestWhatTheModelSees:
         )
         assert [tool.name for tool in found] == ["book"]
 
-    def test_the_engine_s_tools_are_reached_where_the_engine_is_and_its_change_task_is_ours(self) -> None:
+    def test_of_the_engine_s_tools_the_model_is_given_the_one_that_writes(self) -> None:
+        """Reached where the engine is, whatever address it gives to others."""
+        names = ("change_task", "get_memory", "set_memory")
         engine = server(
-            *map(selected, ("change_task", "get_memory")),
+            *map(selected, names),
             name="flow-engine",
             url="https://public.example/mcp",
         )
-        offered = [listed("change_task"), listed("get_memory")]
-        (tool,) = task_tools(data(engine), {ENGINE_MCP: offered}, engine_mcp_url=ENGINE_MCP)
-        assert (tool.name, tool.url) == ("get_memory", ENGINE_MCP)
+        offered = {ENGINE_MCP: [listed(name) for name in names]}
+        (tool,) = task_tools(data(engine), offered, engine_mcp_url=ENGINE_MCP)
+        assert (tool.name, tool.url) == ("set_memory", ENGINE_MCP)
 
     def test_a_name_that_is_taken_gets_its_server_s_before_it(self) -> None:
         other = "https://mcp.example.com/other"

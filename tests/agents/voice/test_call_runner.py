@@ -22,8 +22,9 @@ from agents.voice.events import (
     StreamStopped,
     ToolAsked,
 )
+from agents.voice.model_side import ModelSide, ModelUnreachable
 from agents.voice.ports import CallControls, Caller, Refused, SessionSettings
-from agents.voice.runner import CallPlan, CallRunner, ModelSide, ModelUnreachable
+from agents.voice.runner import CallPlan, CallRunner
 from agents.voice.testing.recording import RecordingLine, RecordingModel
 from agents.voice.virtual_time import run_in_virtual_time
 from flow_engine.values import JsonValue

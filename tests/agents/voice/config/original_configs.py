@@ -15,13 +15,14 @@ EXAMPLES = ROOT / "agents" / "voice" / "config" / "examples"
 _SOURCE = ROOT.parent / "shared" / "seeds" / "000_d33a27299775d5ef.txt"
 _JSON_BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
 
+HAS_ORIGINALS = _SOURCE.exists()
 KINDS = ("restaurant", "switchboard", "medical")
 _TYPES = {"restaurant": "restaurant", "switchboard": "standard", "medical": "medical"}
 
 
 def original(kind: str) -> dict[str, Any]:
     """A fresh copy of the original config of this kind; the test is skipped where it is not at hand."""
-    if not _SOURCE.exists():
+    if not HAS_ORIGINALS:
         pytest.skip("the original configs are not at hand")
     return json.loads(_originals()[_TYPES[kind]])
 

@@ -384,7 +384,7 @@ def validator() -> Any:
     return Draft202012Validator(schema)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "health_booking_flow"])
 def test_the_examples_fit_the_schema(validator: Any, kind: str) -> None:  # V1
     assert list(validator.iter_errors(example(kind))) == []
 

@@ -23,8 +23,9 @@ from agents.voice.events import (
     ToolAsked,
 )
 from agents.voice.flow.playbook import FlowPlaybook
+from agents.voice.model_side import ModelSide
 from agents.voice.ports import CallControls, Caller, Playbook, SessionSettings
-from agents.voice.runner import CallPlan, CallRunner, ModelSide
+from agents.voice.runner import CallPlan, CallRunner
 from agents.voice.testing.recording import RecordingLine, RecordingModel
 from tests.agents.engine.engine_doubles import client_of
 from tests.agents.voice.books import Watcher

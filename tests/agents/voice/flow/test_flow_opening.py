@@ -62,18 +62,19 @@ async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(e
     assert isinstance(settings, SessionSettings)
     assert "Studio Verdi" in settings.instructions
     names = [str(tool["name"]) for tool in settings.tools]
-    assert names == ["change_task", "get_memory", "set_memory", "end_call"]  # the sample's servers are away
-    set_memory: Any = settings.tools[2]
-    assert list(set_memory["parameters"]["properties"]) == ["updatedBy", "entries"]
+    assert names == ["change_task", "set_memory", "end_call"]  # the sample's servers are away
+    set_memory: Any = settings.tools[1]
+    assert list(set_memory["parameters"]["properties"]) == ["entries"]
     assert await playbook.started() == "/start"
 
     await playbook.said(Turn("user", "Il mio numero è 347 123 4567", NOW))
     await eventually(lambda: "+393471234567" in memory_of(controls), within_s=20)  # F38
-    stored = {"updatedBy": "the model", "entries": [{"varId": "sede", "value": "Lido"}]}
+    stored = {"entries": [{"varId": "sede", "value": "Lido"}]}
     await playbook.run_tool("set_memory", json.dumps(stored))
     assert "Lido" in memory_of(controls)  # F35
-    refused: Any = await playbook.run_tool("set_memory", json.dumps(stored | {"updatedBy": "convMiner"}))
-    assert "convMiner" in refused["error"]
+    wrong = {"entries": [{"varId": "sede", "value": "Roma"}]}
+    refused: Any = await playbook.run_tool("set_memory", json.dumps(wrong))
+    assert "Lido" in refused["error"]  # the members that there are
 
     await playbook.run_tool("change_task", '{"task": "operatore"}')
     assert controls.told[-1] == ("transfer", OPERATOR)

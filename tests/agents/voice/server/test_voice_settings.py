@@ -30,8 +30,7 @@ class TestSettings:
             "OPENAI_WEBHOOK_SECRET": "whsec_eA==",
             "FLOW_ENGINE_TWILIO_AUTH_TOKEN": "12345",
             "FLOW_ENGINE_REALTIME_URL": "ws://127.0.0.1:9000/v1/realtime/",
-            "FLOW_ENGINE_URL": "http://engine:8080",
-            "FLOW_ENGINE_API_KEY": "k",
+            "FLOW_ENGINE_TWILIO_API_URL": "https://api.ie1.twilio.com",
             "FLOW_ENGINE_VOICE_MAX_CALLS": "7",
         }.items():
             monkeypatch.setenv(name, value)
@@ -39,7 +38,7 @@ class TestSettings:
         assert settings.openai_api_key is not None
         assert settings.openai_api_key.get_secret_value() == "sk-1"
         assert settings.realtime_url == "ws://127.0.0.1:9000/v1/realtime"
-        assert (settings.engine_url, settings.voice_max_calls) == ("http://engine:8080", 7)
+        assert (settings.twilio_api_url, settings.voice_max_calls) == ("https://api.ie1.twilio.com", 7)
         shown = f"{settings!r}"
         assert not any(secret in shown for secret in ("sk-1", "12345", "whsec_eA=="))
 
@@ -75,11 +74,11 @@ class TestSettings:
     def test_that_are_wrong_are_all_named_by_their_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # V12
         monkeypatch.setenv("FLOW_ENGINE_PUBLIC_URL", "voice.example")
-        monkeypatch.setenv("FLOW_ENGINE_URL", "engine")
+        monkeypatch.setenv("FLOW_ENGINE_TWILIO_API_URL", "twilio")
         with pytest.raises(CallTheOperator) as caught:
             voice_settings()
         assert "FLOW_ENGINE_PUBLIC_URL: " in caught.value.detail
-        assert "FLOW_ENGINE_URL: " in caught.value.detail
+        assert "FLOW_ENGINE_TWILIO_API_URL: " in caught.value.detail
 
     def test_servers_that_are_named_may_be_called(self) -> None:  # F45
         settings = VoiceSettings.model_validate(

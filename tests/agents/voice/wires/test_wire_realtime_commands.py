@@ -17,15 +17,12 @@ from pydantic import BaseModel, TypeAdapter
 
 from agents.voice.events import ItemAdded
 from agents.voice.openai_realtime import (
-    DEFAULT_URL,
     RealtimeLink,
-    connect_headers,
     decode,
-    realtime_url,
     session_of,
-    sideband_url,
 )
 from agents.voice.ports import ModelLink, SessionSettings, Turn, TurnDetection
+from agents.voice.realtime_urls import DEFAULT_URL, connect_headers, realtime_url, sideband_url
 
 CLIENT_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeClientEvent)
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
