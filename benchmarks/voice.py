@@ -32,7 +32,7 @@ from benchmarks.processes import Cores, pinned
 LIMIT_MS = 5.0
 ALL_FRAMES = 0.97
 STEPS = "100,200,300,400,500,600,700,800"
-PIPECAT_STEPS = "10,20,40,50,60,70,80"
+PIPECAT_STEPS = "10,20,40,60,80,100"
 CONFIG = {
     "version": "2.0",
     "agent": {"id": "bench", "name": "Bench", "type": "bench"},

@@ -189,10 +189,7 @@ class Call:
         """A tool's answer; without effect for one that was stopped."""
         if call_id not in self._tools.running:
             return
-        if isinstance(output, dict) and "error" in output:
-            self.counts.tools_failed += 1
-        else:
-            self.counts.tools_answered += 1
+        self.counts.tool_finished(output)
         self._dialogue.tool_answered(call_id, name, output)
         if not self._tools.running:
             self._want_response()
@@ -316,13 +313,8 @@ class Call:
         self._note_heard()
         interruption = self._audible.interrupt(now)
         self.counts.interruptions += interruption.had_audio or active is not None
-        model, cut = self._dialogue.model, interruption.audible
-        if model is None or not self._audible.line_plays:
-            return
-        if cut is not None and self._audible.is_known(cut.item_id):
-            model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
-        for item_id in filter(self._audible.is_known, interruption.unheard):
-            model.forget(item_id)
+        if self._audible.line_plays:
+            self._dialogue.interrupted(interruption, self._audible.is_known)
 
     def _response_started(self, event: ResponseStarted) -> None:
         asked = self._responses.is_asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agents.voice.ports import EndReason
+from flow_engine.values import JsonValue
 
 DIGITS_TOGETHER_S = 1.5
 KEYS = "0123456789*#ABCD"
@@ -25,6 +26,12 @@ class Counts:
     """The model got an error for an answer."""
     tools_stopped: int = 0
     old_marks: int = 0
+
+    def tool_finished(self, output: JsonValue) -> None:
+        if isinstance(output, dict) and "error" in output:
+            self.tools_failed += 1
+        else:
+            self.tools_answered += 1
 
 
 @dataclass(frozen=True, slots=True)

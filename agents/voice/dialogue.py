@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from agents.voice.call_state import OpenTools
+from agents.voice.playback import Interruption
 from agents.voice.ports import ModelLink, SessionSettings, Turn
 from agents.voice.responses import Responses
 from flow_engine.values import JsonValue
@@ -77,6 +78,16 @@ class Dialogue:
         self.responses.silence(response_id)
         if self.model is not None:
             self.model.cancel(response_id)
+
+    def interrupted(self, interruption: Interruption, is_known: Callable[[str], bool]) -> None:
+        """Have the model know what was heard, of the items that are its own."""
+        if self.model is None:
+            return
+        cut = interruption.audible
+        if cut is not None and is_known(cut.item_id):
+            self.model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
+        for item_id in filter(is_known, interruption.unheard):
+            self.model.forget(item_id)
 
     def forget(self, item_id: str) -> None:
         if self.model is not None:

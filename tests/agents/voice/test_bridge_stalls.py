@@ -98,11 +98,11 @@ class TestALineThatStalls:
     ) -> None:  # V12
         monkeypatch.setattr(call_module, "LINE_SILENT_S", 1.0)
         monkeypatch.setattr(sockets_module, "CLOSE_WITHIN_S", 0.3)
-        async with scene(ENDLESS, pace=Pace(chunk_ms=1000, speed=1e6)) as s:
-            async with FakeTwilioCall(s.bridge.url) as call:
-                await s.model.session()
-                call.stall()
-                await s.over("line_lost")
+        pace = Pace(chunk_ms=1000, speed=1e6)
+        async with scene(ENDLESS, pace=pace) as s, FakeTwilioCall(s.bridge.url) as call:
+            await s.model.session()
+            call.stall()
+            await s.over("line_lost")
 
     async def test_that_only_listens_is_lost_too(self, monkeypatch: pytest.MonkeyPatch) -> None:  # V12
         monkeypatch.setattr(call_module, "LINE_SILENT_S", 0.6)

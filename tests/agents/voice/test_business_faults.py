@@ -1,4 +1,4 @@
-"""V2-V6, V12: a business's API that fails in any way ends or recovers the call once, and is told its end once."""
+"""V2-V6, V12: a business's API that fails in any way: the call ends or goes on once, its end told once."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_without_a_session_the_caller_hears_an_apology_and_no_books_are_ke
         assert (await s.agent.metrics())["calls_total{reason=refused}"] == 1
 
 
-async def test_a_business_that_is_not_there_at_all(monkeypatch: pytest.MonkeyPatch) -> None:  # V2-V6
+async def test_a_business_that_is_not_there_at_all() -> None:  # V2-V6
     async with nothing_left(), FakeRealtime(STEPS) as model, business_server() as gone:
         pass
     async with nothing_left(), FakeRealtime(STEPS) as model:
@@ -122,8 +122,8 @@ async def test_a_business_that_is_not_there_at_all(monkeypatch: pytest.MonkeyPat
             await eventually(lambda: agent.count("calls_total", reason="agent_hung_up") == 1)
 
 
-async def test_a_caller_who_hangs_up_during_a_slow_tool_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = simple_config()  # V12
+async def test_a_caller_who_hangs_up_during_a_slow_tool_stops_it() -> None:  # V12
+    config = simple_config()
     config["tools"]["look_up"]["timeout_s"] = 10.0
     async with scene(config, {"/tool": "silence"}) as s:
         async with FakeTwilioCall(s.agent.line_url, latency_s=0.0) as call:

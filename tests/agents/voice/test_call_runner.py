@@ -168,6 +168,21 @@ def test_the_second_try_may_succeed() -> None:  # V12
     assert stage.book.asked == ["open", "started", "ended"]
 
 
+def test_a_session_that_closes_while_it_is_opened_is_opened_by_one_side_only() -> None:  # V12
+    stage = Stage(models=Models(["closes", "confirms"])).play(hangs_up)
+    assert len(stage.models.sides) == 2
+    assert (stage.watcher.renewed, stage.watcher.ended) == (0, ["caller_hung_up"])
+
+
+def test_a_machine_that_breaks_ends_its_call() -> None:
+    async def breaks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        runner.call.tick = lambda: 1 / 0  # type: ignore[method-assign, assignment]
+
+    stage = Stage().play(breaks)
+    assert (stage.book.asked[-1], stage.watcher.ended) == ("ended", ["failed"])
+
+
 def test_a_playbook_that_breaks_ends_the_call_and_nothing_else() -> None:
     stage = Stage(Book(opens=ValueError("a bug"))).play(lambda stage, runner: asyncio.sleep(1))
     assert stage.watcher.ended == ["failed"]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -39,14 +41,15 @@ from agents.voice.testing.fake_twilio import FakeTwilioCall
 from agents.voice.testing.realtime_session import Command, RealtimeSession
 from agents.voice.testing.script import Script
 from flows.samples import load_samples
-from tests.agents.voice.voice_process import API_KEY, agent_environment, serve_command
 from tests.background.talking import EventReceiver, event_receiver
 from tests.service_process import ROOT, free_port, running_service
 
+VOICE_SERVE = (sys.executable, "-m", "service.cli", "voice", "serve")
 FLOW_ID = "health-booking"
 EXAMPLE = ROOT / "agents" / "voice" / "config" / "examples" / "health_booking_flow.json"
 PUBLIC_URL = "https://voice.example.com"
 ACCOUNT, TOKEN = "AC123", "a token of the tests"
+MODEL_KEY = "a key of the tests"
 CALLER = "+393471234567"
 BLOCKED = "+393470000000"
 CARDIOGRAM = {"idPrestazione": "ECG-1", "nome": "Elettrocardiogramma"}
@@ -145,9 +148,9 @@ def running_voice_agent(config: Path, log: Path, **environment: str) -> Generato
     port = free_port()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            serve_command(config, port),
+            [*VOICE_SERVE, "--config", str(config), "--port", str(port)],
             cwd=ROOT,
-            env=agent_environment(**environment),
+            env={**os.environ, "OPENAI_API_KEY": MODEL_KEY, **environment},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -320,7 +323,7 @@ async def line_of(
         httpx.AsyncClient(base_url=site.engine_url, timeout=30) as engine,
         serving(business_server(engine).streamable_http_app(), site.business_port),
         serving(outside.application(), site.outside_port),
-        FakeRealtime(script, pace=pace, port=site.model_port, api_key=API_KEY) as model,
+        FakeRealtime(script, pace=pace, port=site.model_port, api_key=MODEL_KEY) as model,
     ):
         stream_url, parameters = await incoming_call(site, phone)
         local = site.voice_url.replace("http", "ws", 1) + "/media-stream"

@@ -32,14 +32,9 @@ from agents.voice.events import (
     ToolAsked,
     Unreadable,
 )
-from agents.voice.openai_realtime import (
-    RealtimeLink,
-    connect_headers,
-    decode,
-    realtime_url,
-    sideband_url,
-)
+from agents.voice.openai_realtime import RealtimeLink, decode
 from agents.voice.ports import SessionSettings
+from agents.voice.realtime_urls import connect_headers, realtime_url, sideband_url
 from agents.voice.testing.answer import Pace
 from agents.voice.testing.fake_realtime import FakeRealtime, Fault
 from agents.voice.testing.realtime_session import RealtimeSession, item_number

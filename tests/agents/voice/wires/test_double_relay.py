@@ -11,8 +11,9 @@ import pytest
 from picows import WSUpgradeRequest, ws_connect, ws_create_server
 
 from agents.voice.events import AgentAudio, AgentAudioEnded, CallerAudio, SpeechStarted, StreamStarted
-from agents.voice.openai_realtime import RealtimeLink, decode, realtime_url
+from agents.voice.openai_realtime import RealtimeLink, decode
 from agents.voice.ports import SessionSettings
+from agents.voice.realtime_urls import realtime_url
 from agents.voice.testing.answer import Pace
 from agents.voice.testing.fake_realtime import FakeRealtime
 from agents.voice.testing.fake_twilio import FakeTwilioCall
