@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from agents.voice import bridge as bridge_module
 from agents.voice.testing.fake_realtime import FakeRealtime, Fault
 from agents.voice.testing.fake_twilio import FakeTwilioCall
 from agents.voice.testing.script import Reaction, Say, Script
@@ -106,7 +107,8 @@ async def test_a_model_that_stays_away_after_a_loss_ends_the_call_once() -> None
         assert bridge.watcher.ended == ["model_lost"]
 
 
-async def test_a_socket_on_which_no_call_begins_is_closed() -> None:  # V12
+async def test_a_socket_on_which_no_call_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:  # V12
+    monkeypatch.setattr(bridge_module, "BEGIN_WITHIN_S", 0.3)
     book = Book()
     async with bridged(book, "ws://127.0.0.1:9/v1/realtime") as bridge:
         call = FakeTwilioCall(bridge.url)
