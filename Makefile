@@ -8,6 +8,8 @@
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8080
+# Many tests wait for time to pass, so there is room for more of them than cores.
+WORKERS ?= 3
 BIN := .venv/bin
 
 .PHONY: run test check bench bench-voice lock
@@ -16,7 +18,7 @@ run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

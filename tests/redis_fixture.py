@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from tests.ports import free_port
+
 START_TIMEOUT_S = 20.0
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
 CLUSTER = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
@@ -32,16 +33,6 @@ LAST_SLOT = 16_383
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 )
-
-
-def free_port(upper: int = 65_535) -> int:
-    """`upper` leaves room for ports that are derived from this one."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port <= upper:
-            return port
 
 
 def spawn(
@@ -139,7 +130,7 @@ def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
     def start(options: Sequence[str] = DURABLE, slots: tuple[int, int] = (0, LAST_SLOT)) -> RedisServer:
         require_redis()
         # A cluster's nodes talk to one another on the port that is higher by 10,000.
-        server = RedisServer(tmp_path_factory.mktemp("redis"), free_port(upper=55_000), options)
+        server = RedisServer(tmp_path_factory.mktemp("redis"), free_port(), options)
         servers.append(server)
         if "--cluster-enabled" in options:
             server.own(*slots)

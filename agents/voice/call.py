@@ -110,8 +110,7 @@ class Call:
             case DigitPressed():
                 self._keypad.press(event.digit, self._clock())
             case StreamStopped():
-                leaving = self._leaving
-                self.end(leaving.reason if leaving and leaving.target is None else "caller_hung_up")
+                self._line_stopped()
             case _:
                 pass
 
@@ -249,13 +248,24 @@ class Call:
         waits = self._responses.wanted or self._responses.is_asked or bool(self._tools.running)
         self._leave("transferred", target, last_words=waits)
 
-    def end(self, reason: EndReason, target: str | None = None) -> None:
+    def moved(self, done: bool) -> None:
+        """What became of `CallHooks.move`. A call that was not moved goes on, unless its line is gone."""
+        if self._leaving is None or not self._leaving.is_moving:
+            return
+        if done:
+            self.end("transferred")
+        elif self._leaving.line_is_gone:
+            self.end("caller_hung_up")
+        else:
+            self._leaving, self._last_words, self._quiet_since = None, False, self._clock()
+
+    def end(self, reason: EndReason) -> None:
         """At once. From outside for what is nobody's wish: a lost side, the end of the program."""
         if not self._is_over:
             self._is_over = True
             self.counts.tools_stopped += len(self._tools.running)
             self._tools.running.clear()
-            self._hooks.over(reason, target)
+            self._hooks.over(reason)
 
     # Time ------------------------------------------------------------------------------------------
 
@@ -266,10 +276,10 @@ class Call:
         if self._is_over:
             return
         line_silent = self._line_watch.silent_s(now)
-        if self._audible.line_plays and line_silent >= LINE_SILENT_S:
+        if self._leaving is not None and now >= self._leaving.until:
+            self._go(self._leaving)
+        elif self._audible.line_plays and line_silent >= LINE_SILENT_S:
             self.end("line_lost")
-        elif self._leaving is not None and now >= self._leaving.until:
-            self.end(self._leaving.reason, self._leaving.target)
         elif self._leaving is None and now >= self._ends_at:
             self._leave("time_limit")
         elif self._is_model_stalled(now):
@@ -331,12 +341,13 @@ class Call:
         return self.settings is not None and self.settings.allow_interruptions
 
     def _response_ended(self, event: ResponseEnded) -> None:
+        was_active = self._responses.active == event.response_id
         self._responses.ended(event.response_id)
         self._quiet_since = self._clock()
         self._audible.mark_rest()
         if event.status == "failed":
             self._hooks.model_refused(ModelError("response_failed", event.reason or "no reason given"))
-            if self._leaving is None and not self._responses.is_silenced(event.response_id):
+            if was_active and self._leaving is None and not self._responses.is_silenced(event.response_id):
                 self._responses.failed(self._clock())
         elif event.status == "completed":
             self._responses.succeeded()
@@ -395,4 +406,18 @@ class Call:
             return
         self._audible.mark_rest()
         if self._audible.is_drained:
-            self.end(leaving.reason, leaving.target)
+            self._go(leaving)
+
+    def _line_stopped(self) -> None:
+        leaving = self._leaving
+        if leaving is not None and leaving.is_moving:
+            leaving.line_is_gone = True  # as it is when the move succeeds
+        else:
+            self.end(leaving.reason if leaving and leaving.target is None else "caller_hung_up")
+
+    def _go(self, leaving: Leaving) -> None:
+        if leaving.target is None:
+            self.end(leaving.reason)
+        elif not leaving.is_moving:
+            leaving.is_moving = True
+            self._hooks.move(leaving.target)

@@ -34,11 +34,15 @@ class Counts:
             self.tools_answered += 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Leaving:
+    """`target` is where the line is to be moved; while it `is_moving`, its end may be the move's."""
+
     reason: EndReason
     until: float
     target: str | None = None
+    is_moving: bool = False
+    line_is_gone: bool = False
 
 
 @dataclass(slots=True)

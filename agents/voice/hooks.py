@@ -27,6 +27,10 @@ class CallHooks(Protocol):
 
     def model_refused(self, error: ModelError) -> None: ...
 
-    def over(self, reason: EndReason, target: str | None) -> None:
-        """The call has ended; said once. `target` is where the line is to go on."""
+    def move(self, target: str) -> None:
+        """Give the line to `target`, and say by `Call.moved` whether that was done."""
+        ...
+
+    def over(self, reason: EndReason) -> None:
+        """The call has ended; said once."""
         ...

@@ -172,7 +172,8 @@ class CallControls(Protocol):
         ...
 
     def transfer(self, target: str) -> None:
-        """Give the call to a phone number or SIP address once everything that was said has been heard."""
+        """Give the call to a phone number or SIP address once everything that was said has been heard. A call
+        that cannot be given away goes on: `Playbook.not_transferred`."""
         ...
 
 
@@ -199,6 +200,10 @@ class Playbook(Protocol):
 
     async def silent(self) -> None:
         """Nobody has spoken for the settings' `silence_s`."""
+        ...
+
+    async def not_transferred(self, target: str) -> None:
+        """The line could not be given to `target`; the caller is still there."""
         ...
 
     async def ended(self, ending: Ending) -> None:

@@ -43,6 +43,7 @@ START_WITHIN_S = 15.0
 CONNECT_WITHIN_S = 5.0
 TRIES = 2
 TOOL_WITHIN_S = 60.0
+MOVE_WITHIN_S = 15.0
 ENDED_WITHIN_S = 30.0
 TICK_S = 0.2
 RENEW_AFTER_S = 55 * 60.0
@@ -125,7 +126,7 @@ class CallRunner:
         )
         self._log = log.bind(agent_id=plan.agent_id, call_id=self.caller.call_id)
         self._playbook: Playbook = plan.open_playbook(self.caller, self.call)
-        self._over: asyncio.Future[tuple[EndReason, str | None]] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
         self._side: _Side | None = None
         self._link: ModelLink | None = None
         self._connected_at = 0.0
@@ -278,9 +279,12 @@ class CallRunner:
     def model_refused(self, error: ModelError) -> None:
         self._log.warning("model_error", code=error.code, command=error.event_id)
 
-    def over(self, reason: EndReason, target: str | None) -> None:
+    def move(self, target: str) -> None:
+        self._errand(self._move(target))
+
+    def over(self, reason: EndReason) -> None:
         if not self._over.done():
-            self._over.set_result((reason, target))
+            self._over.set_result(reason)
 
     def model_lost(self, why: str) -> None:
         """Go on with a new connection, unless one is being opened already."""
@@ -350,9 +354,7 @@ class CallRunner:
             self._log.exception(event)
 
     async def _end(self, telling: asyncio.Task[None]) -> None:
-        reason, target = self._over.result()
-        if target is not None and not await self._moved(target):
-            reason = "failed"
+        reason = self._over.result()
         self._replaced()
         self._line.close()
         self.call.close_transcript()
@@ -366,6 +368,18 @@ class CallRunner:
             await self._tried(errand, "end_not_told")
         self._plan.watching.call_ended(reason, duration_s, self.call.counts)
         self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
+
+    async def _move(self, target: str) -> None:
+        done = False
+        try:
+            async with asyncio.timeout(MOVE_WITHIN_S):
+                done = await self._moved(target)
+        except TimeoutError:
+            self._log.error("call_not_transferred", reason=f"no answer within {MOVE_WITHIN_S:g} s")
+        finally:
+            self.call.moved(done)
+        if not self._over.done():
+            await self._playbook.not_transferred(target)
 
     async def _moved(self, target: str) -> bool:
         if self._transfer is None:

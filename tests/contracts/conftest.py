@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 START_TIMEOUT_S = 30.0
 
 
@@ -32,14 +34,8 @@ class WireServer:
             self.process.wait(timeout=10)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _start(folder: Path) -> WireServer:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "nx_27017.nx_27017", "--data-dir", "memory", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--log-file", str(folder / "log"), "--pid-file", str(folder / "pid")]
     with (folder / "output").open("wb") as output:

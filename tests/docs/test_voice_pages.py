@@ -34,7 +34,8 @@ from agents.voice.metrics import Counting
 from agents.voice.record import read_recording
 from agents.voice.server.settings import VoiceSettings, variable_of
 from tests.docs.walkthrough import BLOCK, assert_shows, looks_like
-from tests.service_process import ROOT, free_port
+from tests.ports import free_port
+from tests.service_process import ROOT
 
 GUIDE, REFERENCE, REPLAY, OPERATIONS = (
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

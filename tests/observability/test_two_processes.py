@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import orjson
 
+from tests.ports import free_port
 from tests.redis_fixture import RedisServer, end
-from tests.service_process import ROOT, free_port, running_service
+from tests.service_process import ROOT, running_service
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 WITHIN_S = 60.0

@@ -19,7 +19,8 @@ from urllib.parse import quote
 
 import orjson
 
-from tests.redis_fixture import RedisServer, end, free_port, spawn
+from tests.ports import free_port
+from tests.redis_fixture import RedisServer, end, spawn
 from tests.resilience.flow import VERSION_ID
 from tests.resilience.operations import (
     ChangeTask,

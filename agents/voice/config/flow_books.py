@@ -75,6 +75,9 @@ class FlowWithBooks:
     async def silent(self) -> None:
         await self._flow.silent()
 
+    async def not_transferred(self, target: str) -> None:
+        await self._flow.not_transferred(target)
+
     async def ended(self, ending: Ending) -> None:
         if not self._is_flow_open:
             return

@@ -35,6 +35,9 @@ MOST_SILENCES: Final = 3
 ASK_WHETHER_THERE: Final = (
     "The caller has not said anything for a while. Ask in a few words whether they are still there."
 )
+NOT_PUT_THROUGH: Final = (
+    "The call could not be put through. Tell the caller so with an apology, and offer what else you can do."
+)
 SAY_GOODBYE: Final = (
     "The caller still does not say anything, and the call ends now. Say goodbye in one short sentence."
 )
@@ -124,6 +127,9 @@ class ConfiguredPlaybook:
         self._log.info("caller_silent", times=self._silences)
         self._controls.instruct(SAY_GOODBYE)
         self._controls.hang_up()
+
+    async def not_transferred(self, target: str) -> None:
+        self._controls.instruct(NOT_PUT_THROUGH)
 
     async def ended(self, ending: Ending) -> None:
         await self._books.ended(ending)

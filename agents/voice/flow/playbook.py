@@ -37,7 +37,7 @@ from agents.voice.flow.reporting import DialogueReport
 from agents.voice.flow.scene import Scene
 from agents.voice.flow.settings import session_settings
 from agents.voice.flow.start import FlowStart, new_contact
-from agents.voice.flow.wording import LOST, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
+from agents.voice.flow.wording import LOST, NOBODY_FREE, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
 from agents.voice.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
 from flow_engine.values import JsonValue
 from llm.chat import ToolCall
@@ -157,6 +157,20 @@ class FlowPlaybook:
             return
         seconds = self._current.data.user_interaction_timeout or 0.0
         self._controls.instruct(nobody_spoke(seconds, self._silences))
+
+    async def not_transferred(self, target: str) -> None:
+        """The engine is told, and says how the conversation goes on without that person."""
+        self._name_call()
+        async with self._scene_lock:
+            try:
+                data = await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
+            except EngineError as error:
+                log.error("handover_not_told", reason=str(error))
+                self._controls.instruct(NOBODY_FREE)
+                return
+            await self._set_scene(data)
+            self._target = None  # the same address again would be no help
+            self._controls.change_scene(self._settings(), data.command)
 
     async def ended(self, ending: Ending) -> None:
         if self._has_ended:

@@ -10,6 +10,10 @@ LOST: Final = (
     "This conversation goes on elsewhere and this call can do nothing more in it. Say goodbye in one short "
     "sentence, in the language of the conversation, and call end_call."
 )
+NOBODY_FREE: Final = (
+    "Nobody could be reached who would take over. Tell the caller so with an apology, in the language of the "
+    "conversation, and offer what else you can do."
+)
 WHEN_TO_END: Final = (
     "Hang up. Call it after saying goodbye, when the caller needs nothing more or wants to end the call."
 )

@@ -94,7 +94,8 @@ class RecordingHooks:
     stalls: int = 0
     confirmed: list[SessionConfirmed] = field(default_factory=list[SessionConfirmed])
     errors: list[ModelError] = field(default_factory=list[ModelError])
-    ended: list[tuple[EndReason, str | None]] = field(default_factory=list[tuple[EndReason, str | None]])
+    moves: list[str] = field(default_factory=list[str])
+    ended: list[EndReason] = field(default_factory=list[EndReason])
 
     def start_tool(self, asked: ToolAsked) -> None:
         self.tools.append(asked)
@@ -117,5 +118,8 @@ class RecordingHooks:
     def model_refused(self, error: ModelError) -> None:
         self.errors.append(error)
 
-    def over(self, reason: EndReason, target: str | None) -> None:
-        self.ended.append((reason, target))
+    def move(self, target: str) -> None:
+        self.moves.append(target)
+
+    def over(self, reason: EndReason) -> None:
+        self.ended.append(reason)

@@ -61,6 +61,9 @@ class Book:
     async def silent(self) -> None:
         self.asked.append("silent")
 
+    async def not_transferred(self, target: str) -> None:
+        self.asked.append(f"not transferred {target}")
+
     async def ended(self, ending: Ending) -> None:
         self.asked.append("ended" if ending.started else "closed")
         self.ending = ending

@@ -23,7 +23,8 @@ import httpx
 from agents.voice.testing.fake_realtime import FakeRealtime
 from agents.voice.testing.fake_twilio import FakeTwilioCall
 from agents.voice.testing.sockets import eventually
-from tests.service_process import ROOT, free_port
+from tests.ports import free_port
+from tests.service_process import ROOT
 
 API_KEY = "key-of-the-test"
 READY_WITHIN_S = 60

@@ -302,7 +302,7 @@ class TestLeaving:
         scene.wait(2.1)
         assert scene.hooks.ended == []
         scene.plays_all()
-        assert scene.hooks.ended == [("agent_hung_up", None)]
+        assert scene.hooks.ended == ["agent_hung_up"]
         assert scene.asks() == 0
 
     def test_the_goodbye_is_not_cut_by_the_caller(self) -> None:  # V12
@@ -321,7 +321,7 @@ class TestLeaving:
         assert scene.model.said("cancel") == []
         assert scene.hooks.ended == []
         scene.plays_all()
-        assert scene.hooks.ended == [("agent_hung_up", None)]
+        assert scene.hooks.ended == ["agent_hung_up"]
 
     def test_a_mark_that_never_returns_is_not_waited_for_longer_than_15_seconds(self) -> None:  # V12
         scene = Scene()
@@ -329,7 +329,7 @@ class TestLeaving:
         scene.wait(14.5)
         assert scene.hooks.ended == []
         scene.wait(1)
-        assert scene.hooks.ended == [("agent_hung_up", None)]
+        assert scene.hooks.ended == ["agent_hung_up"]
 
     def test_a_transfer_waits_until_the_command_was_spoken(self) -> None:  # V2
         scene = Scene()
@@ -343,7 +343,31 @@ class TestLeaving:
         scene.answers("moment", 1000, "r2")
         assert scene.hooks.ended == []
         scene.plays_all()
-        assert scene.hooks.ended == [("transferred", "+390212345")]
+        assert (scene.hooks.moves, scene.hooks.ended) == (["+390212345"], [])
+        scene.call.moved(True)
+        assert scene.hooks.ended == ["transferred"]
+
+    def test_a_call_that_could_not_be_moved_goes_on(self) -> None:  # V2
+        scene = Scene()
+        scene.call.transfer("+390212345")
+        scene.wait(1)
+        assert scene.hooks.moves == ["+390212345"]  # asked for once
+        scene.call.moved(False)
+        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.answers("sorry", 500)
+        scene.plays_all()
+        assert (scene.hooks.ended, scene.model.said("cancel")) == ([], [])
+        scene.call.transfer("+390299999")
+        assert scene.hooks.moves == ["+390212345", "+390299999"]
+
+    def test_the_end_of_a_line_that_is_being_moved_is_the_moves_if_that_succeeds(self) -> None:  # V2
+        for done, reason in ((True, "transferred"), (False, "caller_hung_up")):
+            scene = Scene()
+            scene.call.transfer("+390212345")
+            scene.call.line_event(StreamStopped())
+            assert scene.hooks.ended == []
+            scene.call.moved(done)
+            assert scene.hooks.ended == [reason]
 
     def test_an_apology_is_spoken_before_the_line_closes(self) -> None:  # V2
         scene = Scene()
@@ -351,19 +375,19 @@ class TestLeaving:
         scene.answers("sorry", 1000)
         assert scene.hooks.ended == []
         scene.plays_all()
-        assert scene.hooks.ended == [("refused", None)]
+        assert scene.hooks.ended == ["refused"]
 
     def test_the_end_is_said_once(self) -> None:  # V12
         scene = Scene()
         scene.call.line_event(StreamStopped())
         scene.call.line_event(StreamStopped())
         scene.call.end("model_lost")
-        assert scene.hooks.ended == [("caller_hung_up", None)]
+        assert scene.hooks.ended == ["caller_hung_up"]
 
     def test_a_call_ends_at_its_longest_duration(self) -> None:  # V12
         scene = Scene()
         scene.wait(601)
-        assert scene.hooks.ended == [("time_limit", None)]
+        assert scene.hooks.ended == ["time_limit"]
 
 
 class TestWatching:
@@ -373,7 +397,7 @@ class TestWatching:
         for _ in range(80):
             scene.now += 0.2
             scene.call.tick()
-        assert scene.hooks.ended == [("line_lost", None)]
+        assert scene.hooks.ended == ["line_lost"]
 
     def test_a_model_that_does_not_answer_is_stalled(self) -> None:  # V12
         scene = Scene()
@@ -585,7 +609,7 @@ class TestTrouble:
         scene = Scene()
         scene.call.say_last("We are closed.")
         scene.call.detach()
-        assert scene.hooks.ended == [("refused", None)]
+        assert scene.hooks.ended == ["refused"]
 
     def test_what_is_no_key_is_not_told_to_the_model(self) -> None:  # V12
         scene = Scene()

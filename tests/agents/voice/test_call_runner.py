@@ -69,6 +69,7 @@ class Stage:
     line: RecordingLine = field(default_factory=RecordingLine)
     watcher: Watcher = field(default_factory=Watcher)
     moved: list[str] = field(default_factory=list)
+    moves_succeed: bool = True
     controls: CallControls | None = None
     callers: list[Caller] = field(default_factory=list)
     finished_at: float = 0.0
@@ -87,7 +88,7 @@ class Stage:
 
         async def transfer(target: str) -> bool:
             self.moved.append(target)
-            return True
+            return self.moves_succeed
 
         plan = CallPlan(
             connect=self.models,
@@ -321,6 +322,20 @@ def test_a_transfer_moves_the_line() -> None:  # V2
 
     stage = Stage().play(moves)
     assert (stage.moved, stage.watcher.ended) == (["+390299999"], ["transferred"])
+
+
+def test_a_call_that_could_not_be_moved_is_the_playbooks_again() -> None:  # V2
+    async def moves(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
+        runner.call.transfer("+390299999")
+        await asyncio.sleep(1)
+        assert stage.watcher.ended == []
+        await hangs_up(stage, runner)
+
+    stage = Stage(moves_succeed=False).play(moves)
+    assert stage.book.asked == ["open", "started", "not transferred +390299999", "ended"]
+    assert stage.watcher.ended == ["caller_hung_up"]
 
 
 def test_a_program_that_ends_ends_its_calls_with_their_lifecycle() -> None:  # V12

@@ -17,7 +17,8 @@ import httpx
 
 from agents.voice.testing.sockets import eventually
 from tests.agents.voice.business_server import BusinessServer
-from tests.service_process import ROOT, free_port
+from tests.ports import free_port
+from tests.service_process import ROOT
 
 READY_WITHIN_S = 60.0
 

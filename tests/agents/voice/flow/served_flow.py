@@ -42,7 +42,8 @@ from agents.voice.testing.realtime_session import Command, RealtimeSession
 from agents.voice.testing.script import Script
 from flows.samples import load_samples
 from tests.background.talking import EventReceiver, event_receiver
-from tests.service_process import ROOT, free_port, running_service
+from tests.ports import free_port
+from tests.service_process import ROOT, running_service
 
 VOICE_SERVE = (sys.executable, "-m", "service.cli", "voice", "serve")
 FLOW_ID = "health-booking"

@@ -26,7 +26,7 @@ from agents.voice.manager.roster import Roster, Source
 from flow_engine.ports import OutboundFailed, OutboundReply
 from outbound.client import GuardedClient
 from outbound.policy import AllowList
-from tests.service_process import free_port
+from tests.ports import free_port
 
 FAKE_AGENT = Path(__file__).with_name("fake_manager_agent.py")
 API = "https://business.example"

@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 from service.cli import app
 from tests.agents.voice.manager.manager_bench import FAKE_AGENT, TEMPLATE, entry, sip_entry
 from tests.agents.voice.manager.manager_processes import family_of, gone, note_pid, script, wait_until
-from tests.service_process import ROOT, free_port
+from tests.ports import free_port
+from tests.service_process import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
 
