@@ -17,7 +17,7 @@ from agents.voice.config import lifecycle, playbook
 from agents.voice.config.lifecycle import outcome_of
 from agents.voice.config.loader import load_config
 from agents.voice.config.models import OutcomeRule
-from agents.voice.config.playbook import ASK_WHETHER_THERE, SAY_GOODBYE, open_configured
+from agents.voice.config.playbook import ASK_WHETHER_THERE, NOT_PUT_THROUGH, SAY_GOODBYE, open_configured
 from agents.voice.config.transcripts import summary
 from agents.voice.config.wording import wording
 from agents.voice.ports import Ending, Refused, SessionSettings, Turn
@@ -357,6 +357,12 @@ class TestTools:
         await call.tool("pass_on", to="+390612345678")
         assert "error" in str(await call.tool("pass_on", to="the boss"))
         assert call.controls.told == [("transfer", "+390612345678")]
+
+    async def test_a_caller_who_could_not_be_put_through_is_told_so(self) -> None:  # V6
+        call = scene(inline())
+        await call.begin()
+        await call.playbook.not_transferred("+390612345678")
+        assert call.controls.told == [("instruct", NOT_PUT_THROUGH)]
 
     async def test_the_operator_s_policy_is_asked(self) -> None:
         class NoOrders:

@@ -11,7 +11,7 @@ import pytest
 
 from agents.engine.client import EngineClient
 from agents.engine.fake_mcp import ScriptedMcp
-from agents.voice.flow.wording import LOST, TRY_AGAIN
+from agents.voice.flow.wording import LOST, NOBODY_FREE, TRY_AGAIN
 from agents.voice.ports import Refused
 from flow_engine.values import JsonValue
 from tests.agents.engine.engine_doubles import client_with
@@ -272,6 +272,31 @@ class TestHandingOver:
             await call.over()
             outcomes = [e for e in await call.system_events() if e["subtype"] == "human_task"]
         assert [outcome["outcome"] for outcome in outcomes] == ["failed"]
+
+    async def test_a_caller_who_could_not_be_put_through_goes_on_with_the_agent(self) -> None:  # V2, F34
+        async with flow_call(quiet_clinic(), transfer_to=OPERATOR) as call:
+            await call.opened()
+            await call.tool("change_task", task="operator")
+            await call.playbook.not_transferred(OPERATOR)
+            name, _, command = call.controls.told[-1]
+            assert (name, str(command).partition(" ")[0]) == ("change_scene", "/human_task_failed")
+            assert "Nobody was available" in call.settings.instructions
+            await call.over()
+            outcomes = [e for e in await call.system_events() if e["subtype"] == "human_task"]
+        assert [outcome["outcome"] for outcome in outcomes] == ["failed"]  # once, not at the end again
+
+    async def test_nor_does_the_call_end_when_the_engine_cannot_be_told(self) -> None:  # V2
+        gone = False
+
+        def lost(request: httpx.Request) -> bool:
+            return gone
+
+        async with flow_call(quiet_clinic(), transfer_to=OPERATOR, lost=lost) as call:
+            await call.opened()
+            await call.tool("change_task", task="operator")
+            gone = True
+            await call.playbook.not_transferred(OPERATOR)
+            assert call.controls.told[-1] == ("instruct", NOBODY_FREE)
 
     async def test_a_call_that_could_not_be_moved_is_told_as_failed(self) -> None:  # F34
         async with flow_call(quiet_clinic(), transfers={}, transfer_to="sip:desk@example.com") as call:
