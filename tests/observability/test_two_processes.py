@@ -16,7 +16,7 @@ import httpx
 import orjson
 
 from tests.ports import free_port
-from tests.redis_fixture import RedisServer, end
+from tests.redis_fixture import StartRedis, end
 from tests.service_process import ROOT, running_service
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -46,7 +46,8 @@ def scraped(port: int) -> str:
     return ""
 
 
-def test_a_turn_goes_on_in_another_process(tmp_path: Path, redis_server: RedisServer) -> None:  # F46
+def test_a_turn_goes_on_in_another_process(tmp_path: Path, start_redis: StartRedis) -> None:  # F46
+    redis_server = start_redis()  # of its own: elsewhere there may be jobs of others
     out, err, port = tmp_path / "out", tmp_path / "err", free_port()
     both = {
         "FLOW_ENGINE_REDIS_URL": redis_server.url,

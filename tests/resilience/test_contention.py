@@ -13,7 +13,7 @@ from tests.resilience.fleet import HttpEngine
 from tests.resilience.flow import publish
 from tests.resilience.in_process import in_process
 from tests.resilience.naive_memory import NaiveMemory
-from tests.resilience.verifier import breaches_of
+from tests.resilience.verifier import Breach, breaches_of
 from tests.resilience.workload import CLIENTS, Workload
 
 pytestmark = pytest.mark.anyio
@@ -50,10 +50,13 @@ async def test_the_verifier_finds_lost_and_doubled_writes_on_a_store_that_gets_m
     redis_server: RedisServer, store: RedisMemory, tmp_path: Path
 ) -> None:  # F15
     await publish(tmp_path)
-    async with in_process(redis_server.url, tmp_path, NaiveMemory) as engine:
-        workload = Workload(engine, "naive")
-        await workload.run(25)
-    found = await breaches_of(workload, store)
-    kinds = {breach.kind for breach in found}
-    assert {"lost", "doubled", "chain"} <= kinds, found
-    assert any("acknowledged was" in breach.detail for breach in found), "no value of a variable was lost"
+    found: list[Breach] = []
+    for attempt in range(5):  # which races happen is chance, and one attempt nearly always shows all
+        async with in_process(redis_server.url, tmp_path, NaiveMemory) as engine:
+            workload = Workload(engine, f"naive{attempt}")
+            await workload.run(25)
+        found += await breaches_of(workload, store)
+        shown = {"lost", "doubled", "chain"} <= {breach.kind for breach in found}
+        if shown and any("acknowledged was" in breach.detail for breach in found):
+            return
+    raise AssertionError(f"not every kind of breach was found: {found}")

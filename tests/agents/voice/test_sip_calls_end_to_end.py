@@ -368,11 +368,13 @@ class TestTransfer:
             assert watcher.ended == ["transferred"]
             assert book.asked.count("ended") == 1
 
-    async def test_that_is_refused_ends_the_call_and_says_so(self) -> None:  # V2, V12
+    async def test_that_is_refused_leaves_the_caller_with_the_agent(self) -> None:  # V2, V12
         book = Book()
         async with self.call(book, {"refer": [500]}) as (sip, watcher):
             assert book.controls is not None
             book.controls.transfer("sip:desk@pbx.example")
-            await eventually(lambda: book.ending is not None, 5.0)
+            await eventually(lambda: "not transferred sip:desk@pbx.example" in book.asked, 5.0)
+            assert watcher.ended == []
+            book.controls.hang_up()
             await eventually(lambda: sip.asked("rtc_1") == ["accept", "hangup"])
-            assert watcher.ended == ["failed"]
+            await eventually(lambda: watcher.ended == ["agent_hung_up"])
