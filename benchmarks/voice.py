@@ -31,7 +31,7 @@ from benchmarks.processes import Cores, pinned
 
 LIMIT_MS = 5.0
 ALL_FRAMES = 0.97
-STEPS = "100,200,300,400,500,600,700,800"
+STEPS = "100,300,400,500,600,700"
 PIPECAT_STEPS = "10,20,40,60,80,100"
 CONFIG = {
     "version": "2.0",
@@ -212,7 +212,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", default=STEPS, help="numbers of calls at once")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each step")
-    parser.add_argument("--rounds", type=int, default=2, help="the best of so many counts")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
     parser.add_argument("--goal", type=int, default=500)
     parser.add_argument("--json", type=Path)
     parser.add_argument(

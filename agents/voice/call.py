@@ -83,6 +83,8 @@ class Call:
         self._last_words = self._has_instruction = False
         self._is_over = False
         self._keypad = Keypad()
+        self._past_response: str | None = None
+        """What the model was saying when the scene changed; it may still ask for tools of the old one."""
         self._quiet_since = clock()
         self._line_watch = Watch(clock())
         self._model_watch = Watch(clock())
@@ -164,8 +166,7 @@ class Call:
             case AgentAudioEnded():
                 self._audible.item_ended(event.item_id)
             case ToolAsked():
-                if self._tools.begin(event.call_id):
-                    self._hooks.start_tool(event)
+                self._tool_asked(event)
             case ItemAdded():
                 self._item_added(event)
             case CallerSaid() | AgentSaid():
@@ -183,6 +184,15 @@ class Call:
                 self._model_error(event)
             case _:
                 pass
+
+    def _tool_asked(self, event: ToolAsked) -> None:
+        if not self._tools.begin(event.call_id):
+            return
+        if event.response_id == self._past_response:
+            self.counts.tools_stopped += 1
+            self._dialogue.tool_stopped(event.call_id)
+        else:
+            self._hooks.start_tool(event)
 
     def tool_finished(self, call_id: str, name: str, output: JsonValue) -> None:
         """A tool's answer; without effect for one that was stopped."""
@@ -209,6 +219,7 @@ class Call:
             self._dialogue.model.configure(settings)
 
     def change_scene(self, settings: SessionSettings, command: str | None) -> None:
+        self._past_response = self._responses.active
         self._stop_speaking()
         for call_id in self._hooks.stop_other_tools():
             if call_id in self._tools.running:

@@ -279,6 +279,16 @@ class TestScenes:
         scene.call.tool_finished("c2", "slow", "too late")
         assert scene.model.told == []
 
+    def test_a_tool_of_the_old_scene_that_is_asked_for_late_does_not_run(self) -> None:  # V2
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"), tool("c1", "change_task"))
+        scene.hooks.calling = "c1"
+        scene.call.change_scene(SessionSettings("x"), None)
+        scene.goes(tool("c2", "book"))
+        scene.goes(ResponseEnded("r1", "cancelled"), ResponseStarted("r2"), tool("c3", "pay", "r2"))
+        assert [asked.call_id for asked in scene.hooks.tools] == ["c1", "c3"]
+        assert "stopped" in str(scene.model.said("answer_tool"))
+
     def test_a_fresh_prompt_lets_the_agent_go_on_speaking(self) -> None:  # V2
         scene = Scene()
         scene.goes(ResponseStarted("r1"), AgentAudio("r1", "a", 0, FRAME))
