@@ -16,7 +16,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from agents.voice.audible import Audible
-from agents.voice.call_state import Counts, Keypad, Leaving, Watch
+from agents.voice.call_state import Counts, Keypad, Watch
+from agents.voice.departure import Departure
 from agents.voice.dialogue import Dialogue
 from agents.voice.events import (
     AgentAudio,
@@ -44,7 +45,6 @@ from agents.voice.hooks import CallHooks
 from agents.voice.ports import EndReason, Line, ModelLink, SessionSettings, Turn
 from flow_engine.values import JsonValue
 
-LEAVE_WITHIN_S = 15.0
 LINE_SILENT_S = 15.0
 MODEL_SILENT_S = 20.0
 """Without an event in the middle of a response."""
@@ -79,8 +79,8 @@ class Call:
         self._tools = self._dialogue.tools
         self._audible = Audible(line, wall, line_plays=line_plays)
         self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
-        self._leaving: Leaving | None = None
-        self._last_words = self._has_instruction = False
+        self._departure = Departure()
+        self._has_instruction = False
         self._is_over = False
         self._keypad = Keypad()
         self._past_response: str | None = None
@@ -112,7 +112,8 @@ class Call:
             case DigitPressed():
                 self._keypad.press(event.digit, self._clock())
             case StreamStopped():
-                self._line_stopped()
+                if (reason := self._departure.line_stopped()) is not None:
+                    self.end(reason)
             case _:
                 pass
 
@@ -133,8 +134,8 @@ class Call:
         """The model is gone. What it was doing is due on the next one, but no words of farewell."""
         self._audible.model_gone()
         self._dialogue.detach()
-        if self._leaving is not None:
-            self._responses.wanted = self._last_words = False
+        if self._departure.is_under_way:
+            self._responses.wanted = self._departure.last_words = False
         self._settle()
 
     def agent_audio(self, event: AgentAudio) -> None:
@@ -249,7 +250,7 @@ class Call:
         self._leave("refused", last_words=True)
 
     def hang_up(self) -> None:
-        if self._leaving is not None:
+        if self._departure.is_under_way:
             return
         waits = self._has_instruction
         self._responses.wanted = self._responses.wanted and waits
@@ -261,14 +262,12 @@ class Call:
 
     def moved(self, done: bool) -> None:
         """What became of `CallHooks.move`. A call that was not moved goes on, unless its line is gone."""
-        if self._leaving is None or not self._leaving.is_moving:
+        if not self._departure.is_moving:
             return
-        if done:
-            self.end("transferred")
-        elif self._leaving.line_is_gone:
-            self.end("caller_hung_up")
-        else:
-            self._leaving, self._last_words, self._quiet_since = None, False, self._clock()
+        reason = self._departure.moved(done=done)
+        self._quiet_since = self._clock()
+        if reason is not None:
+            self.end(reason)
 
     def end(self, reason: EndReason) -> None:
         """At once. From outside for what is nobody's wish: a lost side, the end of the program."""
@@ -287,11 +286,11 @@ class Call:
         if self._is_over:
             return
         line_silent = self._line_watch.silent_s(now)
-        if self._leaving is not None and now >= self._leaving.until:
-            self._go(self._leaving)
+        if self._departure.is_due(now):
+            self._go()
         elif self._audible.line_plays and line_silent >= LINE_SILENT_S:
             self.end("line_lost")
-        elif self._leaving is None and now >= self._ends_at:
+        elif not self._departure.is_under_way and now >= self._ends_at:
             self._leave("time_limit")
         elif self._is_model_stalled(now):
             self._hooks.model_stalled()
@@ -324,7 +323,7 @@ class Call:
 
     def _caller_speaks(self) -> None:
         self._responses.speaking = True
-        if self._may_interrupt() and self._leaving is None:
+        if self._may_interrupt() and not self._departure.is_under_way:
             self._stop_speaking()
 
     def _stop_speaking(self) -> None:
@@ -340,11 +339,12 @@ class Call:
     def _response_started(self, event: ResponseStarted) -> None:
         asked = self._responses.is_asked
         self._responses.started(event.response_id)
-        if self._last_words:
-            self._last_words = False
-        elif self._leaving is not None or (asked and self._responses.speaking and self._may_interrupt()):
+        departure = self._departure
+        if departure.last_words:
+            departure.last_words = False
+        elif departure.is_under_way or (asked and self._responses.speaking and self._may_interrupt()):
             self._dialogue.silence(event.response_id)
-            self._responses.wanted = self._leaving is None
+            self._responses.wanted = not departure.is_under_way
             return
         self._has_instruction = False
 
@@ -353,12 +353,13 @@ class Call:
 
     def _response_ended(self, event: ResponseEnded) -> None:
         was_active = self._responses.active == event.response_id
+        departing = self._departure.is_under_way
         self._responses.ended(event.response_id)
         self._quiet_since = self._clock()
         self._audible.mark_rest()
         if event.status == "failed":
             self._hooks.model_refused(ModelError("response_failed", event.reason or "no reason given"))
-            if was_active and self._leaving is None and not self._responses.is_silenced(event.response_id):
+            if was_active and not (departing or self._responses.is_silenced(event.response_id)):
                 self._responses.failed(self._clock())
         elif event.status == "completed":
             self._responses.succeeded()
@@ -376,16 +377,16 @@ class Call:
             self._hooks.model_refused(event)
             if self._responses.is_asked and (event.event_id or "").startswith("response.create"):
                 self._responses.failed(self._clock())
-        if self._leaving is not None and not self._last_words:
+        if self._departure.waits:
             self._responses.wanted = False
 
     def _want_response(self) -> None:
-        if self._leaving is None or self._last_words:
+        if self._departure.may_speak:
             self._responses.want()
             self._dialogue.respond_if_due()
 
     def _notice_silence(self, now: float) -> None:
-        if self._leaving is not None or self.settings is None or self.settings.silence_s is None:
+        if self._departure.is_under_way or self.settings is None or self.settings.silence_s is None:
             return
         if not self.is_calm():
             self._quiet_since = now
@@ -400,9 +401,7 @@ class Call:
 
     def _leave(self, reason: EndReason, target: str | None = None, *, last_words: bool = False) -> None:
         """`last_words` are still to be begun."""
-        if self._leaving is None:
-            until = self._clock() + LEAVE_WITHIN_S * (2 if last_words else 1)
-            self._leaving, self._last_words = Leaving(reason, until, target), last_words
+        if self._departure.begin(reason, target, self._clock(), last_words=last_words):
             self._settle()
 
     def _settle(self) -> None:
@@ -412,23 +411,18 @@ class Call:
         self._note_heard()
         for turn in self._audible.transcript.ready(self._clock()):
             self._hooks.turn(turn)
-        leaving, responses = self._leaving, self._responses
-        if leaving is None or responses.active is not None or self._last_words or responses.is_asked:
+        if not self._departure.waits or self._responses.active is not None or self._responses.is_asked:
             return
         self._audible.mark_rest()
         if self._audible.is_drained:
-            self._go(leaving)
+            self._go()
 
-    def _line_stopped(self) -> None:
-        leaving = self._leaving
-        if leaving is not None and leaving.is_moving:
-            leaving.line_is_gone = True  # as it is when the move succeeds
-        else:
-            self.end(leaving.reason if leaving and leaving.target is None else "caller_hung_up")
-
-    def _go(self, leaving: Leaving) -> None:
-        if leaving.target is None:
-            self.end(leaving.reason)
-        elif not leaving.is_moving:
-            leaving.is_moving = True
-            self._hooks.move(leaving.target)
+    def _go(self) -> None:
+        target = self._departure.target
+        if self._departure.is_moving:
+            return
+        reason = self._departure.go()
+        if reason is not None:
+            self.end(reason)
+        elif target is not None:
+            self._hooks.move(target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents.voice.ports import EndReason
 from flow_engine.values import JsonValue
 
 DIGITS_TOGETHER_S = 1.5
@@ -32,17 +31,6 @@ class Counts:
             self.tools_failed += 1
         else:
             self.tools_answered += 1
-
-
-@dataclass(slots=True)
-class Leaving:
-    """`target` is where the line is to be moved; while it `is_moving`, its end may be the move's."""
-
-    reason: EndReason
-    until: float
-    target: str | None = None
-    is_moving: bool = False
-    line_is_gone: bool = False
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ import hypothesis.strategies as st
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agents.voice.call import LEAVE_WITHIN_S, Call
+from agents.voice.call import Call
+from agents.voice.departure import LEAVE_WITHIN_S
 from agents.voice.events import (
     AgentAudio,
     AgentAudioEnded,
@@ -91,6 +92,7 @@ class Talk(RuleBasedStateMachine):
         self.sent_ms: dict[str, int] = {}
         self.leaves_by: float | None = None
         self.moves_done = 0
+        self.asked_for: set[str] = set()
         self.seen_line = self.seen_model = 0
         self.attach(resumed=False)
 
@@ -174,6 +176,7 @@ class Talk(RuleBasedStateMachine):
 
     @rule(call_id=CALLS, response=RESPONSES)
     def tool_is_asked_for(self, call_id: str, response: str) -> None:
+        self.asked_for.add(call_id)
         self.call.model_event(ToolAsked(response, f"item-{call_id}", call_id, "look_up", "{}"))
 
     @rule(call_id=CALLS, fails=st.booleans())
@@ -270,7 +273,7 @@ class Talk(RuleBasedStateMachine):
         assert len(set(answered)) == len(answered)
         asked = [tool.call_id for tool in self.hooks.tools]
         assert len(set(asked)) == len(asked)
-        assert set(answered) <= set(asked)
+        assert set(answered) <= self.asked_for  # one of an old scene is answered without being run
 
     @invariant()
     def turns_are_given_out_once_and_say_something(self) -> None:
