@@ -14,6 +14,7 @@ from agents.declarative.body_builders import BuilderRegistry, installed_builders
 from agents.voice.config.loader import ConfigRefused, load_config
 from agents.voice.config.models import VoiceConfig
 from agents.voice.metrics import Counting
+from agents.voice.realtime_urls import DEFAULT_URL
 from agents.voice.server.app import voice_app
 from agents.voice.server.serving import serve_voice
 from agents.voice.server.settings import VoiceSettings, variable_of
@@ -41,6 +42,8 @@ def serve_until_stopped(
         _print(config, "error", refused.problems)
         return 2
     _print(config, "warning", loaded.warnings)
+    if settings.openai_api_key is None and settings.realtime_url == DEFAULT_URL:
+        typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
     configure_logging(settings.log_level)
     uvloop.run(_serve(settings, loaded.config, builders, host, port, recordings))
     return 0

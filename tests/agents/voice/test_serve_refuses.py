@@ -23,12 +23,12 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def serve(config: Path, port: int) -> tuple[int, list[str]]:
+def serve(config: Path, port: int, **variables: str) -> tuple[int, list[str]]:
     """The exit code, and the lines that say why."""
     done = subprocess.run(
         serve_command(config, port),
         cwd=ROOT,
-        env=agent_environment(),
+        env=agent_environment(**variables),
         capture_output=True,
         text=True,
         timeout=60,
@@ -70,6 +70,13 @@ def test_a_config_without_errors_gets_as_far_as_the_port(tmp_path: Path, taken_p
     assert code != 0
     assert " error at " not in "\n".join(lines)
     assert str(taken_port) in "\n".join(lines)
+
+
+def test_a_missing_key_is_told_at_the_start_and_not_by_the_first_call(
+    tmp_path: Path, taken_port: int
+) -> None:  # V12
+    _, lines = serve(written(tmp_path, example("switchboard")), taken_port, OPENAI_API_KEY="")
+    assert any("OPENAI_API_KEY is not set" in line for line in lines)
 
 
 def test_a_builder_that_is_not_installed_is_an_error_like_any_other(tmp_path: Path, taken_port: int) -> None:
