@@ -38,6 +38,9 @@ PRIORITY = "normal"
 DELIVERIES = 2
 """Of one task. A job that kills whoever runs it comes back through the schedule then, which counts."""
 
+_AWAY = (RedisError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+"""How coredis says that a connection is gone; the last two where it is asked while that happens."""
+
 log: Any = structlog.get_logger("flow_engine.jobs")
 
 
@@ -97,7 +100,7 @@ class StreaqWorker:
                     await _forget_dead_readers(queue)
                     await self._dispatch(queue)
                     group.cancel_scope.cancel()
-            except* (RedisError, OSError) as away:
+            except* _AWAY as away:
                 log.warning("job_queue_away", reason=type(away.exceptions[0]).__name__)
             await self._pause(1.0)
 
