@@ -10,11 +10,9 @@ from starlette.responses import Response
 
 from api.bodies import ChangeTask, HandleEndContact, HandleHumanTask, HandleNewContact, HandleUtterance
 from api.calls import Call, Endpoint, Parameter, answer_response, json_response
-from flow_engine.contacts import NewContact
-from flow_engine.conversations import Conversations, VersionChoice
-from flow_engine.dialogue import Dialogue, Utterance
-from flow_engine.prompt import MemoryFormat
-from flow_engine.replies import (
+from flow_engine.runtime.contacts import NewContact
+from flow_engine.runtime.prompt import MemoryFormat
+from flow_engine.runtime.replies import (
     AgentData,
     ContactEndReply,
     PromptReply,
@@ -22,6 +20,8 @@ from flow_engine.replies import (
     TaskRefused,
     UtteranceReply,
 )
+from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.dialogue import Dialogue, Utterance
 
 LONGEST_WAIT_MS = 10_000
 

@@ -31,7 +31,7 @@ from api.problems import error_response, internal_error, problem_response
 from api.schemas import SchemaRoutes
 from api.tracing import traced
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
-from flow_engine.tracing import Tracing, Untraced
+from flow_engine.ports.tracing import Tracing, Untraced
 
 PREFIX = "/v1"
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds

@@ -20,9 +20,9 @@ from starlette.responses import Response
 from api.auth import Principal, Scope
 from api.bodies import parse_body
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.ports import ConversationRef
-from flow_engine.stepping import Answer
-from flow_engine.storage import KeyedRequest
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.storage import KeyedRequest
+from flow_engine.use_cases.transactor import Answer
 
 MAX_KEY_LENGTH = 255
 JSON = "application/json"

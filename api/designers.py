@@ -13,11 +13,12 @@ from typing_extensions import TypedDict
 from api.bodies import CreateFlow, MoveTag, RenameFlow
 from api.calls import JSON, Call, Endpoint, Parameter, json_response
 from api.problems import FindingReply, findings_reply
-from flow_engine.catalog import FlowCatalog
 from flow_engine.errors import CorrectTheInput
-from flow_engine.kept_replies import IdempotencyRequest, Reply
-from flow_engine.ports import Clock, FlowRecord
-from flow_engine.submissions import Submission, Submissions
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.flow_store import FlowRecord
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.idempotency import IdempotencyRequest, Reply
+from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.values import utc_text
 
 CHANNELS = ("phone", "whatsapp", "sms", "mail", "chat")

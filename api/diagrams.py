@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from api.calls import JSON, Call, Endpoint, Parameter, json_response
-from flow_engine.catalog import FlowCatalog
 from flow_engine.diagrams import dot, mermaid, xstate
 from flow_engine.documents import FlowVersion
-from flow_engine.ports import DiagramRenderer
+from flow_engine.ports.designer_help import DiagramRenderer
+from flow_engine.use_cases.flow_service import FlowCatalog
 
 FORMATS = ("mermaid", "svg", "xstate")
 MERMAID = "text/vnd.mermaid"

@@ -12,7 +12,9 @@ from typing_extensions import TypedDict
 from api.bodies import Body, Name
 from api.calls import Call, Endpoint, Parameter, json_response
 from flow_engine.documents import AudioMediaConfigPreset
-from flow_engine.offers import (
+from flow_engine.ports.designer_help import DescriptionDraft, TextRewriter
+from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.use_cases.model_catalog import (
     Catalogue,
     ModelOffer,
     ModelProvider,
@@ -23,7 +25,6 @@ from flow_engine.offers import (
     VoiceProvider,
     speaks,
 )
-from flow_engine.ports import DescriptionDraft, SystemPrompts, TextRewriter
 
 MODEL_PROVIDERS: tuple[str, ...] = get_args(ModelProvider)
 VOICE_PROVIDERS: tuple[str, ...] = get_args(VoiceProvider)

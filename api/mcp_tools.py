@@ -21,14 +21,14 @@ from pydantic.alias_generators import to_camel
 from api.auth import Principal, Scope
 from api.bodies import Id, parse_body
 from api.calls import MAX_KEY_LENGTH
-from flow_engine.conversations import Conversations
-from flow_engine.dialogue import Dialogue
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, pointer
-from flow_engine.memory import Description, MemoryWrite
-from flow_engine.ports import ConversationRef
-from flow_engine.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
-from flow_engine.storage import KeyedRequest
-from flow_engine.tables import Row, render_markdown, value_text
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.memory import Description, MemoryWrite
+from flow_engine.runtime.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
+from flow_engine.runtime.storage import KeyedRequest
+from flow_engine.runtime.tables import Row, render_markdown, value_text
+from flow_engine.use_cases.conversations import Conversations
+from flow_engine.use_cases.dialogue import Dialogue
 from flow_engine.values import JsonValue, VariableType
 
 # A header's value cannot hold a line break, so no `Idempotency-Key` of an HTTP call is one of these.

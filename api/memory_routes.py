@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from api.bodies import MemoryBatch, MemoryEntryBody
 from api.calls import Call, Endpoint, answer_response, json_response
-from flow_engine.dialogue import Dialogue
-from flow_engine.memory import Description, MemoryWrite
-from flow_engine.replies import MemoryDump, MemoryWritten
+from flow_engine.runtime.memory import Description, MemoryWrite
+from flow_engine.runtime.replies import MemoryDump, MemoryWritten
+from flow_engine.use_cases.dialogue import Dialogue
 from flow_engine.values import JsonValue
 
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
 from api.calls import Call, Endpoint, Parameter, json_response
-from flow_engine.migrations import Migrated, MigrationOrder, Migrations
+from flow_engine.use_cases.migrations import Migrated, MigrationOrder, Migrations
 
 AT_MOST = 1_000
 

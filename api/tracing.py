@@ -12,7 +12,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flow_engine.tracing import Tracing
+from flow_engine.ports.tracing import Tracing
 
 Handle = Callable[[Request], Awaitable[Response]]
 

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import TypeAdapter
 
-from extraction import ExtractionRequest, extract
+from adapters.extraction import ExtractionRequest, extract
 from flow_engine.values import JsonValue, VariableSpec, VariableType, canonical
 
 PRECISION, RECALL = 0.97, 0.85

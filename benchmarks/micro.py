@@ -12,10 +12,10 @@ import orjson
 
 from benchmarks import documents
 from benchmarks.results import Figure
-from flow_engine.compiled import CompiledFlow, compile_flow
 from flow_engine.documents import DocumentLimits, parse_version
-from flow_engine.submissions import Submissions
+from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.templates import TemplateScope, compile_template
+from flow_engine.use_cases.submissions import Submissions
 from system_prompts.loader import load_system_prompts
 
 COMPILE_MS = 50.0

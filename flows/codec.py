@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from flow_engine.errors import CallTheOperator
-from flow_engine.ports import FlowRecord
+from flow_engine.ports.flow_store import FlowRecord
 
 FORMAT = 1
 

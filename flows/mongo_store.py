@@ -27,7 +27,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.ports import FlowRecord, StoredVersion
+from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flows.codec import flow_from_plain, flow_to_plain
 
 DATABASE_NAME = "flow_engine"

@@ -17,7 +17,7 @@ import aiosqlite
 import orjson
 
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.ports import FlowRecord, StoredVersion
+from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flows.codec import flow_from_plain, flow_to_plain
 
 FILE_NAME = "flows.sqlite3"

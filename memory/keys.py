@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
 
-from flow_engine.ports import ConversationRef
+from flow_engine.ports.dialogue import ConversationRef
 
 
 def _encode(part: str) -> str:

@@ -12,18 +12,18 @@ from typing import Any, Protocol, TypeVar
 import orjson
 
 from flow_engine.errors import CallTheOperator
-from flow_engine.jobs import Job
-from flow_engine.memory import (
+from flow_engine.ports.dialogue import ConversationRef, is_user_turn
+from flow_engine.ports.jobs import Job
+from flow_engine.runtime.memory import (
     MemoryEntry,
     decode_entry,
     decode_previous_contact,
     encode_entry,
     encode_previous_contact,
 )
-from flow_engine.mining_state import MiningState, decode_mining, encode_mining
-from flow_engine.ports import ConversationRef, is_user_turn
-from flow_engine.session import decode_session, encode_session
-from flow_engine.storage import (
+from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
+from flow_engine.runtime.session import decode_session, encode_session
+from flow_engine.runtime.storage import (
     Changes,
     Committed,
     KeyedRequest,

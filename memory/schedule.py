@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from flow_engine.jobs import Claim, DeadLetter, DueJob, Job
+from flow_engine.ports.jobs import Claim, DeadLetter, DueJob, Job
 from memory.instants import decode_instant, encode_instant
 from memory.keys import (
     DEAD_LETTER_TEXTS_KEY,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import extraction
-from flow_engine.background import BackgroundWork, Helpers
-from flow_engine.extraction import ExtractionRequest, Extractor, ExtractsNothing
-from flow_engine.jobs import JobHandler, JobKind
-from flow_engine.model import Model, NoModel
-from flow_engine.observing import Observer
-from flow_engine.stepping import Stepper
+from adapters import extraction
+from adapters.jobs.running import Tuning
+from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsNothing
+from flow_engine.ports.jobs import JobHandler, JobKind
+from flow_engine.ports.models import Model, NoModel
+from flow_engine.ports.observing import Observer
+from flow_engine.use_cases.background import BackgroundWork, Helpers
+from flow_engine.use_cases.transactor import Stepper
 from flow_engine.values import JsonValue
-from jobs.running import Tuning
 from service.settings import Settings
 
 

@@ -69,7 +69,7 @@ def show_settings() -> None:
     console = Console(soft_wrap=False)
     console.print(_table("serve and worker", settings, _variable))
     # The voice agent's are loaded here alone: what answers calls would make every other command start slowly.
-    agent = import_module("agents.voice.server.settings")
+    agent = import_module("channels.voice.server.settings")
     try:
         console.print(_table("voice serve", agent.VoiceSettings(), agent.variable_of))
     except ValidationError as error:

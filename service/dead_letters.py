@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from flow_engine.errors import CallTheOperator
-from flow_engine.jobs import DeadLetter
+from flow_engine.ports.jobs import DeadLetter
 from memory.connection import connect
 from memory.schedule import MOST_LETTERS, RedisDeadLetters
 from service.settings import Settings

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.linting import CODES, Severity
-from flow_engine.submissions import Submissions
+from flow_engine.use_cases.submissions import Submissions
 from service.settings import Settings
 from system_prompts.loader import load_system_prompts
 

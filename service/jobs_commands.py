@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flow_engine.errors import FlowEngineError
-from flow_engine.jobs import DeadLetter
+from flow_engine.ports.jobs import DeadLetter
 from service.settings import Settings
 
 _Result = TypeVar("_Result")

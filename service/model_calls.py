@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flow_engine.tracing import Tracing
-from llm.audit import CallLog, ModelCallRecord
+from adapters.models.audit import CallLog, ModelCallRecord
+from flow_engine.ports.tracing import Tracing
 from service.observing import PrometheusObserver
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
-from flow_engine.jobs import JobHandler, JobKind
-from flow_engine.observing import Observer
-from flow_engine.ports import Clock, OutboundSender
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.jobs import JobHandler, JobKind
+from flow_engine.ports.observing import Observer
+from flow_engine.ports.outbound import OutboundSender
 from memory.connection import RedisMemory
+from memory.event_stream import RedisEvents, Routing
 from memory.keys import outbox_key
 from memory.schedule import RedisJobSchedule
-from reporting.events_in_redis import RedisEvents, Routing
-from reporting.relay import Delivery, Relay
-from reporting.webhook import Webhook
+from service.relay import Delivery, Relay
 from service.settings import Settings
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from flow_engine.catalog import FlowCatalog
 from flow_engine.errors import ReloadAndDecide
-from flow_engine.kept_replies import Reply
-from flow_engine.ports import Clock, FlowRecord, FlowStore, VersionStore
-from flow_engine.submissions import Submissions
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.idempotency import Reply
+from flow_engine.use_cases.submissions import Submissions
 from flows.samples import SampleFlow, load_samples
 
 TENANT = "default"

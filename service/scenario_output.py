@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flow_engine.documents import DocumentLimits
-from flow_testing.report import (
+from flow_engine.testing.report import (
     FAILED,
     PASSED,
     Minimum,

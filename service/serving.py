@@ -13,9 +13,9 @@ import typer
 import uvicorn
 import uvloop
 
-from flow_engine.tracing import Tracing
-from jobs.worker import Worker
-from observability.loading import tracing_to
+from adapters.jobs.worker import Worker
+from adapters.telemetry.loading import tracing_to
+from flow_engine.ports.tracing import Tracing
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service

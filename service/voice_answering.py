@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from picows import WSListener
 
-from agents.declarative.body_builders import BuilderRegistry
-from agents.voice.bridge import Bridge, Realtime, Tap, Transfer, connect_realtime
-from agents.voice.call_state import Counts
-from agents.voice.config.flow_books import with_books
-from agents.voice.config.models import FlowSession, VoiceConfig
-from agents.voice.config.playbook import open_configured
-from agents.voice.events import StreamStarted
-from agents.voice.metrics import Counting
-from agents.voice.ports import EndReason, OpenPlaybook
-from agents.voice.realtime_urls import connect_headers
-from agents.voice.record import RecordedOutbound, Recorder, create_recording
-from agents.voice.runner import CallPlan, CallRunner
-from agents.voice.server.answering import LineRequest
-from agents.voice.server.carriers import LineControlFailed
-from agents.voice.server.settings import VoiceSettings
-from agents.voice.server.sip_calls import SipCall, SipCalls
-from agents.voice.server.twilio_calls import TwilioCalls
-from agents.voice.sip_bridge import SipConnection
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from channels.http_tools.body_builders import BuilderRegistry
+from channels.voice.bridge import Bridge, Realtime, Tap, Transfer, connect_realtime
+from channels.voice.call.events import StreamStarted
+from channels.voice.call.ports import EndReason, OpenPlaybook
+from channels.voice.call.state import Counts
+from channels.voice.carriers.rest import LineControlFailed
+from channels.voice.carriers.sip.bridge import SipConnection
+from channels.voice.carriers.sip.calls import SipCall, SipCalls
+from channels.voice.carriers.twilio.calls import TwilioCalls
+from channels.voice.config.flow_books import with_books
+from channels.voice.config.models import FlowSession, VoiceConfig
+from channels.voice.config.playbook import open_configured
+from channels.voice.metrics import Counting
+from channels.voice.recording import RecordedOutbound, Recorder, create_recording
+from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.server.call_server import LineRequest
+from channels.voice.server.settings import VoiceSettings
+from channels.voice.wires.realtime_urls import connect_headers
 from flow_engine.errors import CallTheOperator, CorrectTheInput
-from flow_engine.ports import OutboundSender
-from outbound.client import GuardedClient
-from outbound.policy import AllowList
+from flow_engine.ports.outbound import OutboundSender
 
 if TYPE_CHECKING:
-    from agents.voice.flow.opening import FlowCalls
+    from channels.voice.flow.opening import FlowCalls
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -172,7 +172,7 @@ def _flow_calls(parts: Parts, session: FlowSession) -> FlowCalls:
     allow = AllowList.parse(parts.settings.outbound_allowed(session.engine_url))
     key = os.environ.get(session.api_key_env) or None
     # MCP's SDK takes a second to load, and only flows need it.
-    opening = import_module("agents.voice.flow.opening")
+    opening = import_module("channels.voice.flow.opening")
     return opening.FlowCalls(parts.config, session, api_key=key, allow=allow, now=_now)
 
 

@@ -16,11 +16,11 @@ from typing import Final
 import typer
 from pydantic import ValidationError
 
-from agents.voice.config import loader
-from agents.voice.testing.fake_business import FakeBusiness
-from agents.voice.testing.fake_realtime import FakeRealtime
-from agents.voice.testing.fake_twilio import FakeTwilioCall
-from agents.voice.testing.script import Reaction, Say, Script, UseTool, read_script
+from channels.voice.config import loader
+from channels.voice.testing.fake_business import FakeBusiness
+from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_twilio import FakeTwilioCall
+from channels.voice.testing.script import Reaction, Say, Script, UseTool, read_script
 from flow_engine.errors import CorrectTheInput
 from service.logs import configure_logging
 from service.voice_dialogue import Dialogue

@@ -10,10 +10,10 @@ from typing import Any, cast
 import orjson
 import typer
 
-from agents.voice.testing.fake_business import FakeBusiness
-from agents.voice.testing.fake_realtime import FakeRealtime
-from agents.voice.testing.fake_twilio import FakeTwilioCall
-from agents.voice.testing.realtime_session import Command, RealtimeSession, Sent, item_number
+from channels.voice.testing.fake_business import FakeBusiness
+from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_twilio import FakeTwilioCall
+from channels.voice.testing.realtime_session import Command, RealtimeSession, Sent, item_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ import typer
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from agents.declarative.body_builders import installed_builders
-from agents.voice.manager.configs import ConfigFiles
-from agents.voice.manager.directory import Directory, locked_directory
-from agents.voice.manager.fleet import Limits
-from agents.voice.manager.manager import Manager, Pace
-from agents.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Commands, Programs
-from agents.voice.manager.roster import Roster, Source
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from channels.http_tools.body_builders import installed_builders
+from channels.voice.manager.configs import ConfigFiles
+from channels.voice.manager.directory import Directory, locked_directory
+from channels.voice.manager.fleet import Limits
+from channels.voice.manager.manager import Manager, Pace
+from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Commands, Programs
+from channels.voice.manager.roster import Roster, Source
 from flow_engine.errors import CallTheOperator
-from outbound.client import GuardedClient
-from outbound.policy import AllowList
 from service.logs import configure_logging
 from service.voice_manage import ManageOptions
 

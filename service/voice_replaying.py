@@ -11,13 +11,13 @@ from pathlib import Path
 import orjson
 import typer
 
-from agents.declarative.body_builders import installed_builders
-from agents.voice.config.loader import ConfigRefused, load_config
-from agents.voice.ports import OpenPlaybook
-from agents.voice.record import Entry, RecordingRefused, read_recording
-from agents.voice.replay import BEGAN, replay
+from channels.http_tools.body_builders import installed_builders
+from channels.voice.call.ports import OpenPlaybook
+from channels.voice.config.loader import ConfigRefused, load_config
+from channels.voice.recording import Entry, RecordingRefused, read_recording
+from channels.voice.replay import BEGAN, replay
 from flow_engine.errors import CorrectTheInput
-from flow_engine.ports import OutboundSender
+from flow_engine.ports.outbound import OutboundSender
 from service.logs import configure_logging
 from service.voice_answering import open_playbook_of
 

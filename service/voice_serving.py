@@ -10,19 +10,19 @@ import typer
 import uvloop
 from pydantic import ValidationError
 
-from agents.declarative.body_builders import BuilderRegistry, installed_builders
-from agents.voice.config.loader import ConfigRefused, load_config
-from agents.voice.config.models import VoiceConfig
-from agents.voice.metrics import Counting
-from agents.voice.realtime_urls import DEFAULT_URL
-from agents.voice.server.app import voice_app
-from agents.voice.server.serving import serve_voice
-from agents.voice.server.settings import VoiceSettings, variable_of
-from agents.voice.server.sip_calls import SipCalls
-from agents.voice.server.twilio_calls import TwilioCalls
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from channels.http_tools.body_builders import BuilderRegistry, installed_builders
+from channels.voice.carriers.sip.calls import SipCalls
+from channels.voice.carriers.twilio.calls import TwilioCalls
+from channels.voice.config.loader import ConfigRefused, load_config
+from channels.voice.config.models import VoiceConfig
+from channels.voice.metrics import Counting
+from channels.voice.server.app import voice_app
+from channels.voice.server.serving import serve_voice
+from channels.voice.server.settings import VoiceSettings, variable_of
+from channels.voice.wires.realtime_urls import DEFAULT_URL
 from flow_engine.errors import CallTheOperator, Finding
-from outbound.client import GuardedClient
-from outbound.policy import AllowList
 from service.logs import configure_logging
 from service.voice_answering import Parts, VoiceAnswering
 

@@ -20,16 +20,16 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from agents.declarative.body_builders import installed_builders
-from agents.voice.config.loader import load_config
-from agents.voice.config.models import VoiceConfig
-from agents.voice.metrics import Counting
-from agents.voice.server.app import voice_app
-from agents.voice.server.serving import server_of
-from agents.voice.server.settings import VoiceSettings
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from channels.http_tools.body_builders import installed_builders
+from channels.voice.config.loader import load_config
+from channels.voice.config.models import VoiceConfig
+from channels.voice.metrics import Counting
+from channels.voice.server.app import voice_app
+from channels.voice.server.serving import server_of
+from channels.voice.server.settings import VoiceSettings
 from flow_engine.errors import Finding
-from outbound.client import GuardedClient
-from outbound.policy import AllowList
 from service.voice_answering import Parts, VoiceAnswering
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from flow_engine.errors import RetryLater
-from flow_engine.ports import Clock
+from flow_engine.ports.clock import Clock
 from memory.backlog import RedisBacklog
 from service.observing import Backlog, PrometheusObserver
 

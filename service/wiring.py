@@ -13,6 +13,13 @@ from typing import Protocol
 
 from fastapi import FastAPI
 
+from adapters.jobs.running import JobRunner
+from adapters.models.audit import LoggedCalls
+from adapters.models.factory import build_model
+from adapters.models.rewriter import ModelRewriter
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from adapters.telemetry.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
 from api.agents import AgentRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, Keyring, LocalOnly
@@ -26,33 +33,28 @@ from api.metrics import Metrics
 from api.migrations import MigrationRoutes
 from api.operations import OperatorRoutes
 from api.schemas import SchemaRoutes
-from flow_engine.catalog import FlowCatalog
-from flow_engine.conversations import Conversations
-from flow_engine.dialogue import Dialogue
 from flow_engine.errors import CallTheOperator
-from flow_engine.migrations import Migrations
-from flow_engine.model import Model, NoModel
-from flow_engine.platform import Platform
-from flow_engine.ports import Clock, FlowStore, OutboundCaller, OutboundSender, VersionStore
-from flow_engine.rewriting import UnconfiguredRewriter
-from flow_engine.stepping import Collaborators, Stepper
-from flow_engine.submissions import Submissions
-from flow_engine.tracing import Tracing, Untraced
-from flow_engine.versions_in_use import VersionsInUse
-from flow_engine.without_model import RuleSummariser
+from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.flow_store import FlowStore, VersionStore
+from flow_engine.ports.models import Model, NoModel
+from flow_engine.ports.outbound import OutboundCaller, OutboundSender
+from flow_engine.ports.tracing import Tracing, Untraced
+from flow_engine.runtime.platform import Platform
+from flow_engine.use_cases.conversations import Conversations
+from flow_engine.use_cases.dialogue import Dialogue
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.migrations import Migrations
+from flow_engine.use_cases.rewriting import UnconfiguredRewriter
+from flow_engine.use_cases.submissions import Submissions
+from flow_engine.use_cases.transactor import Collaborators, Stepper
+from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
-from jobs.running import JobRunner
-from llm.audit import LoggedCalls
-from llm.factory import build_model
-from llm.rewriter import ModelRewriter
 from memory.backlog import RedisBacklog
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
 from memory.schedule import RedisJobSchedule
-from observability.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
-from outbound.client import GuardedClient
-from outbound.policy import AllowList
 from service.background import job_handlers, tuning_of
 from service.graphviz import Graphviz
 from service.model_calls import ObservedCalls

@@ -9,12 +9,12 @@ import typer
 import uvloop
 from prometheus_client import start_http_server
 
+from adapters.jobs.running import JobRunner
+from adapters.jobs.streaq_worker import StreaqWorker
+from adapters.jobs.worker import Worker
+from adapters.telemetry.loading import tracing_to
 from flow_engine.errors import CallTheOperator
-from flow_engine.tracing import Tracing
-from jobs.running import JobRunner
-from jobs.streaq_worker import StreaqWorker
-from jobs.worker import Worker
-from observability.loading import tracing_to
+from flow_engine.ports.tracing import Tracing
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from flow_engine.errors import CallTheOperator, pointer
-from flow_engine.offers import Catalogue
+from flow_engine.use_cases.model_catalog import Catalogue
 
 _FILE = Path(__file__).parent / "catalogue.json"
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from flow_engine.documents import parse_audio_preset
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
-from flow_engine.ports import SystemMcpServer
+from flow_engine.ports.system_prompts import SystemMcpServer
 from system_prompts.pieces import PIECES, problems_of_piece
 
 DEFAULT_GROUP = "default"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flow_engine.diagrams.drawing import Box, Drawing, conditions, drawing_of
 from flow_engine.documents import FlowVersion
-from flow_engine.states import HUMAN_EVENTS, SUB_STATES
+from flow_engine.task_types import HUMAN_EVENTS, SUB_STATES
 
 # All that is neither letter nor digit goes as an entity, but for what no rule of the grammar begins with.
 _UNQUOTED = frozenset(" ,.()·")

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from flow_engine.diagrams.drawing import Box, Drawing, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
-from flow_engine.states import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES
 
 JsonObject = dict[str, object]
 

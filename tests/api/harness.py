@@ -13,13 +13,13 @@ import orjson
 from fakeredis import FakeServer
 from fastapi import FastAPI
 
+from adapters.outbound.fake import Answer, ScriptedOutbound
 from api.auth import Authenticator, LocalOnly
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory, embedded
-from outbound.fake import Answer, ScriptedOutbound
 from service.settings import Settings
 from service.wiring import FlowDatabase, Surroundings, assemble
-from tests.documents.samples import JsonObject, aio_task, hum_task, minimal_version
+from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 T0 = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)  # a Thursday
 BASE_URL = "http://127.0.0.1:8080"

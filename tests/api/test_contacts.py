@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flow_engine.ports import OutboundFailed, OutboundRefused, OutboundReply
-from outbound.fake import Answer
+from adapters.outbound.fake import Answer
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 from tests.api.harness import (
     CALL,
     HANDLER,
@@ -18,7 +18,7 @@ from tests.api.harness import (
     open_scene,
     over_many_contacts,
 )
-from tests.documents.samples import JsonObject, stt
+from tests.flow_engine.documents.samples import JsonObject, stt
 
 pytestmark = pytest.mark.anyio
 NO = {HANDLER: [OutboundReply(200, b"false")]}

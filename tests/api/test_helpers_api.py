@@ -11,7 +11,7 @@ import pytest
 from api.helpers import MODEL_PROVIDERS, STT_PROVIDERS, VOICE_PROVIDERS
 from flow_engine.documents import LlmConfig
 from flow_engine.errors import CallTheOperator
-from flow_engine.offers import speaks
+from flow_engine.use_cases.model_catalog import speaks
 from system_prompts.catalogue import load_catalogue
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import Scene, open_scene

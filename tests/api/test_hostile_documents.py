@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.api.harness import Scene, clinic, open_scene
-from tests.documents.samples import JsonObject, aio_task, many_tasks, minimal_version
+from tests.flow_engine.documents.samples import JsonObject, aio_task, many_tasks, minimal_version
 
 pytestmark = pytest.mark.anyio
 

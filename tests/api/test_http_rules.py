@@ -16,9 +16,9 @@ import pytest
 from fakeredis import FakeServer
 
 from api.auth import Keyring
-from flow_engine.ports import OutboundReply
+from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, open_scene, over_many_contacts
-from tests.documents.samples import JsonObject
+from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
 START: JsonObject = {**CALL, "conversationalFlowVersionId": "version-1", "channel": "phone"}

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from api.auth import Keyring
-from flow_engine.ports import OutboundReply
+from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, open_scene, over_many_contacts
-from tests.documents.samples import JsonObject
+from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
 KEY = "key-1"

@@ -34,7 +34,7 @@ from api.calls import Call
 from api.mcp_server import PATH, McpServer
 from api.mcp_tools import ConversationTools, Tool, ToolCall, ToolReply
 from api.metrics import Metrics
-from flow_engine.tables import parse_markdown
+from flow_engine.runtime.tables import parse_markdown
 from service.settings import Settings
 from service.wiring import build_service
 from system_prompts.loader import load_system_prompts

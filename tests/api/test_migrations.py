@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from flow_engine.ports import OutboundReply
+from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
-from tests.documents.samples import JsonObject
+from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
 

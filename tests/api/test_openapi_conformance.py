@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from llm.script import Says
-from tests.background.talking import model_settings, scripted_openai
+from adapters.models.script import Says
+from tests.flow_engine.listening.talking import model_settings, scripted_openai
 from tests.service_process import running_service
 
 CHECKS = ",".join(

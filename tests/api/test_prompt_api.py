@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flow_engine.ports import OutboundReply
+from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, clinic, entry, open_scene, over_many_contacts
 
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ from flow_engine.documents import parse_version
 from flow_engine.documents.json_schema import version_schema
 from flow_engine.errors import CorrectTheInput
 from tests.api.harness import clinic, open_scene, over_many_contacts
-from tests.diagrams.drawn import SAMPLES, sample
-from tests.documents import samples
-from tests.documents.test_documents_parity import EXAMPLES, SCHEMA_CODES, TEXTS, mutated
+from tests.flow_engine.diagrams.drawn import SAMPLES, sample
+from tests.flow_engine.documents import samples
+from tests.flow_engine.documents.test_documents_parity import EXAMPLES, SCHEMA_CODES, TEXTS, mutated
 
 BASES = (
     samples.minimal_version(),

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from flow_engine.ports import OutboundReply
+from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, clinic, entry, needs, open_scene, over_many_contacts
-from tests.documents.samples import JsonObject, aio_task
+from tests.flow_engine.documents.samples import JsonObject, aio_task
 
 pytestmark = pytest.mark.anyio
 

@@ -21,18 +21,18 @@ from openai.types.realtime import realtime_session_create_request as realtime_se
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from agents.declarative import documents
-from agents.declarative.expressions import Condition
-from agents.declarative.json_paths import JsonPath
-from agents.declarative.scope import NAMESPACES, SPECIALS, Scope
-from agents.declarative.templates import JsonTemplate, UrlTemplate
-from agents.voice.config import models
-from agents.voice.config.loader import load_config
-from agents.voice.config.review import AGENT_NAMES, ROOT_NAMES
-from agents.voice.config.voices import VOICES
-from agents.voice.metrics import Counting
-from agents.voice.record import read_recording
-from agents.voice.server.settings import VoiceSettings, variable_of
+from channels.http_tools import documents
+from channels.http_tools.expressions import Condition
+from channels.http_tools.json_paths import JsonPath
+from channels.http_tools.scope import NAMESPACES, SPECIALS, Scope
+from channels.http_tools.templates import JsonTemplate, UrlTemplate
+from channels.voice.config import models
+from channels.voice.config.loader import load_config
+from channels.voice.config.review import AGENT_NAMES, ROOT_NAMES
+from channels.voice.config.voices import VOICES
+from channels.voice.metrics import Counting
+from channels.voice.recording import read_recording
+from channels.voice.server.settings import VoiceSettings, variable_of
 from tests.docs.walkthrough import BLOCK, assert_shows, looks_like
 from tests.ports import free_port
 from tests.service_process import ROOT
@@ -42,7 +42,7 @@ GUIDE, REFERENCE, REPLAY, OPERATIONS = (
     for name in ("voice", "voice-config", "voice-replay", "operations")
 )
 PORTS = ("5050", "8765")
-STAYS = ("flow-engine voice serve --config desk.json", "python -m agents.voice.testing.fake_realtime")
+STAYS = ("flow-engine voice serve --config desk.json", "python -m channels.voice.testing.fake_realtime")
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("FLOW_ENGINE_", "OPENAI_"))},
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

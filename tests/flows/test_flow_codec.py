@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.errors import CallTheOperator
-from flow_engine.ports import FlowRecord, StoredReply, TagEntry, VersionEntry
+from flow_engine.ports.flow_store import FlowRecord, StoredReply, TagEntry, VersionEntry
 from flows.codec import FORMAT, flow_from_plain, flow_to_plain
 
 TEXT = st.text(max_size=20)

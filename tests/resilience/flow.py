@@ -7,15 +7,15 @@ from typing import Any
 
 import orjson
 
-from flow_engine.catalog import FlowCatalog
 from flow_engine.documents import DocumentLimits
-from flow_engine.kept_replies import Reply
-from flow_engine.ports import FlowRecord
-from flow_engine.submissions import Submissions
+from flow_engine.ports.flow_store import FlowRecord
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.idempotency import Reply
+from flow_engine.use_cases.submissions import Submissions
 from service.settings import Settings
 from service.wiring import SystemClock, new_id, open_flow_database
 from system_prompts.loader import load_system_prompts
-from tests.documents.samples import aio_task, minimal_version
+from tests.flow_engine.documents.samples import aio_task, minimal_version
 
 TENANT = "default"
 FLOW_ID = "hot"

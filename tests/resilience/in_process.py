@@ -9,21 +9,21 @@ from pathlib import Path
 
 import orjson
 
+from adapters.outbound.fake import ScriptedOutbound
 from api.problems import error_response
-from flow_engine.catalog import FlowCatalog
-from flow_engine.conversations import Conversations, VersionChoice
-from flow_engine.dialogue import Dialogue, Utterance
 from flow_engine.errors import FlowEngineError
-from flow_engine.memory import MemoryWrite
-from flow_engine.platform import Platform
-from flow_engine.ports import ConversationRef
-from flow_engine.runner import NewContact as AnnouncedContact
-from flow_engine.stepping import Answer, Collaborators, Stepper
-from flow_engine.storage import ConversationMemory, KeyedRequest
-from flow_engine.versions_in_use import VersionsInUse
-from flow_engine.without_model import RuleSummariser
+from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.memory import MemoryWrite
+from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.runner import NewContact as AnnouncedContact
+from flow_engine.runtime.storage import ConversationMemory, KeyedRequest
+from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.dialogue import Dialogue, Utterance
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.transactor import Answer, Collaborators, Stepper
+from flow_engine.use_cases.versions_in_use import VersionsInUse
 from memory.connection import RedisMemory, connect
-from outbound.fake import ScriptedOutbound
 from service.settings import Settings
 from service.wiring import SystemClock, new_id, open_flow_database
 from system_prompts.loader import load_system_prompts

@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from flow_engine.memory import MemoryEntry, encode_entry, encode_previous_contact
-from flow_engine.ports import ConversationRef
-from flow_engine.session import encode_session
-from flow_engine.storage import Changes, Committed, KeyedRequest, Loaded, Outcome
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.memory import MemoryEntry, encode_entry, encode_previous_contact
+from flow_engine.runtime.session import encode_session
+from flow_engine.runtime.storage import Changes, Committed, KeyedRequest, Loaded, Outcome
 from memory.codec import encode_reply_head, encode_turn
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import orjson
 
-from flow_engine.ports import ConversationRef
-from flow_engine.storage import Loaded
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.storage import Loaded
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
 from tests.resilience.flow import FIRST_TASK, TENANT

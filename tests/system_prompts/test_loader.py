@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flow_engine.documents import parse_audio_preset
 from flow_engine.errors import CallTheOperator
-from flow_engine.ports import SystemMcpServer, SystemPrompts
+from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.templates import lint_template
 from system_prompts.loader import ApiVersionFiles, FileSystemPrompts, load_system_prompts
 from system_prompts.pieces import PIECES, placeholders, problems_of_piece

@@ -1,0 +1,342 @@
+"""Days, and days with a time, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM` in the user's own zone.
+
+1. Relative days count from the day on which the turn was said. A bare weekday is the next one, never today;
+   for a variable that speaks of the past it is the last one.
+2. A day without a year is the next such day, today included; for the past, the last one.
+3. A weekday beside a day of the month must agree with it, else what was meant is unknown.
+4. A time counts only beside a day, or when it corrects the time of a day. A part of the day adds no time.
+5. What is no single day is nothing: "next week", "since Monday", "from the 3rd to the 5th", "on Mondays".
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
+
+from adapters.extraction.context import follows_correction, in_range
+from adapters.extraction.dateparser_adapter import read_day
+from adapters.extraction.mentions import Mention
+from adapters.extraction.times import TimeMention, part_of_day, times
+from adapters.extraction.vocabulary import Vocabulary, alternation, few
+
+_REACH = 40
+_WORD = re.compile(r"[\wº']+")
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """When and how the turn is read: the user's local clock and the order of day and month."""
+
+    now: datetime
+    order: str
+
+    @property
+    def day(self) -> date:
+        return self.now.date()
+
+
+@dataclass(frozen=True, slots=True)
+class _Day:
+    start: int
+    end: int
+    day: date | None
+    """As a variable of what is to come reads it, and `back` as one of the past does; None: no such day."""
+    back: date | None
+    vague: bool = False
+    clock: time | None = None
+    """Only of moments counted from now: "in two hours"."""
+
+
+def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
+    found = [day for day in _days(text, vocabulary, today) if not _not_meant(text, day, vocabulary)]
+    clocks = sorted(times(text, vocabulary), key=lambda clock: clock.start)
+    clocks = [
+        clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)
+    ]
+    return [_with_time(day, place, found, clocks, text, vocabulary) for place, day in enumerate(found)]
+
+
+def _with_time(
+    day: _Day,
+    place: int,
+    days: Sequence[_Day],
+    clocks: Sequence[TimeMention],
+    text: str,
+    vocabulary: Vocabulary,
+) -> Mention:
+    clock = next((clock for clock in clocks if _linked(day, clock, text, vocabulary)), None)
+    start, end, minutes = day.start, day.end, None
+    if clock is not None:
+        start, end = min(start, clock.start), max(end, clock.end)
+        corrected = _corrected(clock, days[place + 1 :], clocks, text, vocabulary)
+        around = (
+            text[max(0, start - 4) : end + _REACH]
+            if corrected is clock
+            else text[corrected.start : corrected.end + _REACH]
+        )
+        part = part_of_day(re.split(r"[.;?!]", around)[0], vocabulary)
+        end = max(end, corrected.end)
+        minutes = corrected.of_day(part)
+
+    def written(which: date | None) -> str | None:
+        if which is None:
+            return None
+        if day.clock is not None:
+            return datetime.combine(which, day.clock).isoformat(timespec="minutes")
+        if minutes is None:
+            return which.isoformat()
+        return datetime.combine(which, time(minutes // 60, minutes % 60)).isoformat(timespec="minutes")
+
+    return Mention(
+        "date",
+        start,
+        end,
+        written(day.day),
+        looking_back=written(day.back),
+        vague=day.vague and clock is None,
+    )
+
+
+def _linked(day: _Day, clock: TimeMention, text: str, vocabulary: Vocabulary) -> bool:
+    gap = text[day.end : clock.start] if clock.start >= day.end else text[clock.end : day.start]
+    if len(gap) > _REACH or re.search(r"[.;?!]", gap):
+        return False
+    return all(word in _links(vocabulary) for word in _WORD.findall(gap))
+
+
+@cache
+def _links(vocabulary: Vocabulary) -> frozenset[str]:
+    return frozenset(word for phrase in vocabulary.dates.links for word in phrase.split(" "))
+
+
+def _corrected(
+    clock: TimeMention,
+    later: Sequence[_Day],
+    clocks: Sequence[TimeMention],
+    text: str,
+    vocabulary: Vocabulary,
+) -> TimeMention:
+    """The time that replaces `clock` ("at 10, no, at 11"), unless a day was named after it."""
+    until = later[0].start if later else len(text)
+    for other in clocks:
+        if (
+            clock.end <= other.start
+            and other.end <= until
+            and follows_correction(text, clock.end, other.start, vocabulary)
+        ):
+            clock = other
+    return clock
+
+
+def _not_meant(text: str, day: _Day, vocabulary: Vocabulary) -> bool:
+    lead = text[max(0, day.start - _REACH) : day.start]
+    return _before_not_meant(vocabulary).search(lead) is not None or in_range(text, day.start, vocabulary)
+
+
+@cache
+def _before_not_meant(vocabulary: Vocabulary) -> re.Pattern[str]:
+    return re.compile(alternation(vocabulary.dates.not_meant) + r"['’]? ?$")
+
+
+def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
+    """Every day that is named, in order; a weekday and the day of the month beside it are one."""
+    found_days = few(_day(vocabulary).finditer(text))
+    named = [day for found in found_days if (day := _read(found, vocabulary, today))]
+    days: list[_Day] = []
+    for found in few(_weekday(vocabulary).finditer(text)):
+        beside = next((day for day in named if _is_beside(text, found, day, vocabulary)), None)
+        if beside is None:
+            days.extend(_read_weekday(found, vocabulary, today))
+            continue
+        named.remove(beside)
+        wanted = _index(found["weekday"], vocabulary.dates.weekdays)
+        ahead, back = (day if day and day.weekday() == wanted else None for day in (beside.day, beside.back))
+        if ahead or back:
+            start, end = min(found.start(), beside.start), max(found.end(), beside.end)
+            days.append(replace(beside, start=start, end=end, day=ahead, back=back, vague=False))
+    free = [
+        day for day in named if not any(day.start < other.end and other.start < day.end for other in days)
+    ]
+    return sorted((*days, *free), key=lambda day: day.start)
+
+
+def _is_beside(text: str, weekday: re.Match[str], day: _Day, vocabulary: Vocabulary) -> bool:
+    """ "Monday the 9th of March" or "the 9th of March, Monday"."""
+    if day.start >= weekday.end():
+        return _beside(vocabulary).fullmatch(text, weekday.end(), day.start) is not None
+    return day.end <= weekday.start() and text[day.end : weekday.start()] in (", ", " ")
+
+
+def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
+    start, end = found.span()
+    if found["relative"]:
+        day = _plus(today.day, vocabulary.dates.days[_spaced(found["relative"])])
+        return _Day(start, end, day, day, vague=day == today.day)  # "today" is in every other complaint
+    if found["ahead_n"] or found["from_now_n"] or found["ago_n"]:
+        return _counted(found, vocabulary, today)
+    if found["bare"]:
+        ahead, back = (_on(int(found["bare"]), today.day, step) for step in (1, -1))
+        return _Day(start, end, ahead, back, vague=True) if ahead and back else None
+    ahead, back = (_named(found, vocabulary, today, back) for back in (False, True))
+    if ahead is None or back is None:
+        return None
+    return _Day(start, end, ahead, back, vague=found["short"] is not None)
+
+
+def _counted(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
+    """So many units from now or ago; minutes and hours are moments, the others days."""
+    back = found["ago_n"] is not None
+    which = "ago" if back else "ahead" if found["ahead_n"] else "from_now"
+    said, unit = found[f"{which}_n"], found[f"{which}_unit"]
+    count = int(said) if said.isdigit() else 1
+    seconds = {"minute": 60, "hour": 3600}.get(vocabulary.dates.units[unit])
+    if seconds is None:
+        phrase = (vocabulary.dates.ago if back else vocabulary.dates.ahead).format(n=count, unit=unit)
+        day = read_day(phrase, language=vocabulary.code, today=today.day, order=today.order, back=back)
+        return _Day(*found.span(), day, day) if day else None
+    # Counted in UTC: an hour later is an hour later, also when the clocks change in between.
+    moment = today.now.astimezone(UTC) + timedelta(seconds=-count * seconds if back else count * seconds)
+    local = moment.astimezone(today.now.tzinfo)
+    clock = local.time().replace(second=0, microsecond=0)
+    return _Day(*found.span(), local.date(), local.date(), vague=True, clock=clock)
+
+
+def _named(found: re.Match[str], vocabulary: Vocabulary, today: Today, back: bool) -> date | None:
+    """A day that was named by its month, in words or figures."""
+    phrase = found["short"]
+    if found["iso"]:
+        try:
+            return date.fromisoformat(found["iso"])
+        except ValueError:
+            return None
+    if found["numeric"]:
+        first, second, year = re.split(r"[/.-]", found["numeric"])
+        phrase = f"{first}/{second}/{_year(year, today.day, back)}"
+    elif not phrase:
+        number, month = found["day"] or found["day_after"], found["month"] or found["month_before"]
+        year = found["year"] or found["year_behind"] or found["short_year"]
+        phrase = f"{number} {month}" + (f" {_year(year.replace(' ', ''), today.day, back)}" if year else "")
+    near = _plus(today.day, 1 if back else -1)  # so that today itself is the nearest day
+    return read_day(phrase, language=vocabulary.code, today=near, order=today.order, back=back)
+
+
+def _year(said: str, today: date, back: bool) -> int:
+    """Two digits are the year closest to now, no later than this one for the past and ten years on else."""
+    year = int(said)
+    if len(said) == 4:
+        return year
+    century = today.year - today.year % 100
+    return century + year - (100 if century + year > today.year + (0 if back else 10) else 0)
+
+
+def _read_weekday(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> Iterator[_Day]:
+    start, end = found.span()
+    wanted = _index(found["weekday"], vocabulary.dates.weekdays)
+    if found["number"]:
+        days = [_on(int(found["number"]), today.day, step) for step in (1, -1)]
+        ahead, back = (day if day and day.weekday() == wanted else None for day in days)
+        if ahead or back:
+            yield _Day(start, end, ahead, back)
+        return
+    ahead = _plus(today.day, (wanted - today.day.weekday() - 1) % 7 + 1)
+    back = _plus(today.day, -((today.day.weekday() - wanted - 1) % 7 + 1))
+    if found["week_after"]:
+        ahead = back = _plus(today.day, 7 - today.day.weekday() + wanted)
+    elif found["last"] or found["last_behind"]:
+        ahead = back
+    elif found["next"] or found["next_behind"]:
+        back = ahead
+    yield _Day(start, end, ahead, back)
+
+
+def _on(number: int, today: date, step: int) -> date | None:
+    """The nearest day of that number, from today on (`step` 1) or up to today (-1)."""
+    year, month = today.year, today.month
+    for _ in range(12):
+        if 1 <= number <= calendar.monthrange(year, month)[1]:
+            day = date(year, month, number)
+            if (day - today).days * step >= 0:
+                return day
+        month += step
+        if not 1 <= month <= 12:
+            year, month = year + step, (month - 1) % 12 + 1
+        if not date.min.year <= year <= date.max.year:
+            return None
+    return None
+
+
+def _plus(day: date, days: int) -> date:
+    """Clamped to what a calendar holds."""
+    return date.fromordinal(min(max(day.toordinal() + days, date.min.toordinal()), date.max.toordinal()))
+
+
+def _index(name: str, names: Sequence[Sequence[str]]) -> int:
+    return next(place for place, spellings in enumerate(names) if name in spellings)
+
+
+def _spaced(phrase: str) -> str:
+    return re.sub(r"[ ,]+", " ", phrase)
+
+
+@cache
+def _day(vocabulary: Vocabulary) -> re.Pattern[str]:
+    tables = vocabulary.dates
+    months = alternation(name for names in tables.months for name in names)
+    units = alternation(tables.units)
+    one = alternation(
+        (*vocabulary.words.one, *vocabulary.words.articles, *(("a", "an") if vocabulary.code == "en" else ()))
+    )
+    count = rf"[0-9]{{1,4}}|{one}"
+    year = r"(?:19|20) ?[0-9]{2}(?![0-9])"
+    in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
+    tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
+    mark = "º" if tables.bare_day_needs_ordinal else "º?"
+    number = r"(?<![\w.,/:+-])"
+    return re.compile(
+        rf"(?<![\w/.-])(?P<iso>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?![\w-])"
+        rf"|(?<![\w/.-])(?P<numeric>[0-9]{{1,2}}([/.-])[0-9]{{1,2}}\3(?:[0-9]{{4}}|[0-9]{{2}}))(?![\w/-])"
+        rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
+        rf"|{number}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
+        rf"(?:{in_year}(?P<year>{year})"
+        rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.]))?"
+        rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?"
+        rf"(?![\wº:/]|[.,][0-9]| [0-9]{{3}})"
+        rf"(?:{in_year}(?P<year_behind>{year}))?"
+        rf"|(?P<relative>{alternation(tables.days)})"
+        rf"|{alternation(tables.ahead_lead)} (?P<ahead_n>{count}) (?P<ahead_unit>{units})"
+        rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units}) {alternation(tables.ahead_tail)}"
+        rf"|{_ago(vocabulary, count, units)}"
+        rf"|{alternation(tables.day_lead)} (?P<bare>[0-9]{{1,2}}){mark}{tail}"
+    )
+
+
+def _ago(vocabulary: Vocabulary, count: str, units: str) -> str:
+    """ "N units ago", before the amount or behind it as the language has it."""
+    tables = vocabulary.dates
+    said = rf"(?P<ago_n>{count}) (?P<ago_unit>{units})"
+    if tables.ago_lead:
+        return rf"{alternation(tables.ago_lead)} {said}"
+    return rf"(?<![\w.,+-]){said} {alternation(tables.ago_tail)}"
+
+
+@cache
+def _weekday(vocabulary: Vocabulary) -> re.Pattern[str]:
+    tables = vocabulary.dates
+    names = alternation(name for spellings in tables.weekdays for name in spellings)
+    ahead, back, lead = map(alternation, (tables.next, tables.last, tables.day_lead))
+    tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
+    return re.compile(
+        rf"(?:(?P<next>{ahead}) |(?P<last>{back}) )?(?P<weekday>{names})"
+        rf"(?: (?P<week_after>{alternation(tables.week_after)})"
+        rf"| (?P<next_behind>{ahead})| (?P<last_behind>{back})"
+        rf"|,? (?:{lead} )?(?P<number>[0-9]{{1,2}})º?{tail})?"
+    )
+
+
+@cache
+def _beside(vocabulary: Vocabulary) -> re.Pattern[str]:
+    return re.compile(rf",? (?:{alternation(vocabulary.dates.day_lead)} )?")

@@ -1,0 +1,134 @@
+"""An utterance as every scanner reads it: folded, number words as digits, hesitations gone.
+
+    "Ehm, tre tre tre, doppio cinque"   →  "3 3 3, 5 5"
+    "The twenty-first of May"           →  "the 21º of may"
+
+Ordinals carry `º` and only stand for digits beside a month or after "the": elsewhere ("the first visit") they
+are words. Articles that are also "one" stay words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import Protocol, cast
+
+import text_to_num
+
+from adapters.extraction.vocabulary import Vocabulary, alternation, fold
+
+MAX_CHARS = 2000
+"""An utterance is cut here: longer ones are no speech, and every scanner's work is bounded by it."""
+
+_TOKEN = re.compile(r"[^\W\d_]+|[0-9]+|\s+|.", re.DOTALL)
+_ORDINAL = re.compile(r"([0-9])\s?(?:[ºª°]|(?:st|nd|rd|th)(?!\w))")
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # halves of characters, which no UTF-8 carries
+_QUOTES = str.maketrans(
+    {"’": "'", "‘": "'", "`": "'", "´": "'", "–": "-", "—": "-", "…": ".", "¿": " ", "¡": " "}
+)
+_SPACES = re.compile(r"\s+")
+_DOTS = re.compile(r"\.(?:\s?\.)+")
+_REACH = 24
+"""How far before an ordinal a month is looked for: the longest name and "the" fit."""
+
+
+class _Found(Protocol):
+    """What text_to_num finds: tokens `start` to `end` (exclusive), their value and its digits."""
+
+    start: int
+    end: int
+    text: str
+    value: float
+    is_ordinal: bool
+
+
+class _Token:
+    """A word as text_to_num wants it."""
+
+    __slots__ = ("_is_word", "_text")
+
+    def __init__(self, text: str, is_word: bool) -> None:
+        self._text = text
+        self._is_word = is_word
+
+    def text(self) -> str:
+        return self._text
+
+    def nt_separated(self, previous: _Token) -> bool:
+        return False
+
+    def not_a_number_part(self) -> bool:
+        return self._is_word
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    fillers: re.Pattern[str]
+    not_numbers: re.Pattern[str]
+    before_ordinal: re.Pattern[str]
+    after_ordinal: re.Pattern[str]
+    zero: re.Pattern[str]
+    repeated: re.Pattern[str]
+    plus: re.Pattern[str]
+
+
+def normalise(text: str, vocabulary: Vocabulary) -> str:
+    patterns = _patterns(vocabulary)
+    text = _NO_TEXT.sub(" ", text[:MAX_CHARS].translate(_QUOTES).lower())
+    text = _ORDINAL.sub(r"\1º", text)
+    text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
+    text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
+    text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
+    text = patterns.repeated.sub(_repeat, text)
+    return patterns.plus.sub("+", text)
+
+
+@cache
+def _patterns(vocabulary: Vocabulary) -> _Patterns:
+    words, dates = vocabulary.words, vocabulary.dates
+    zero, twice, thrice = map(alternation, (words.zero, words.double, words.triple))
+    months = alternation(name for names in dates.months for name in names)
+    the = r"|(?<!\w)the" if dates.bare_day_needs_ordinal else ""
+    return _Patterns(
+        fillers=re.compile(rf"{alternation(words.fillers)}(?: ?[,.])*"),
+        not_numbers=re.compile(alternation(words.not_numbers)),
+        before_ordinal=re.compile(rf"(?:{months}(?: the)?{the}) $"),
+        after_ordinal=re.compile(rf" (?:{alternation(dates.of)} )?{months}"),
+        zero=re.compile(
+            rf"{zero}(?=[ ,]{{1,2}}(?:[0-9]|{zero}|{twice}|{thrice}))|(?<=[0-9] ){zero}(?!['’ ]clock)"
+        ),
+        repeated=re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])"),
+        plus=re.compile(rf"{alternation(words.plus)} (?=[0-9])"),
+    )
+
+
+def _repeat(found: re.Match[str]) -> str:
+    return " ".join(found["digit"] * (2 if found["twice"] else 3))
+
+
+def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:
+    """Number words become digits; an ordinal only beside a month or after "the", see above."""
+    words = vocabulary.words
+    no_numbers = [found.span() for found in patterns.not_numbers.finditer(text)]
+    stay = {*words.articles, *words.zero}
+    tokens = [
+        _Token(
+            words.respelled.get(found.group(), found.group()),
+            found.group() in stay or any(start <= found.start() < end for start, end in no_numbers),
+        )
+        for found in _TOKEN.finditer(text)
+    ]
+    parts = _TOKEN.findall(text)
+    starts = list(accumulate(map(len, parts), initial=0))
+    found = cast(list[_Found], text_to_num.find_numbers(tokens, vocabulary.code, threshold=0))
+    for number in reversed(found):
+        start, end = starts[number.start], starts[number.end]
+        if not number.is_ordinal:
+            text = text[:start] + number.text + text[end:]
+        elif patterns.before_ordinal.search(
+            text[max(0, start - _REACH) : start]
+        ) or patterns.after_ordinal.match(text, end):
+            text = f"{text[:start]}{int(number.value)}º{text[end:]}"
+    return text

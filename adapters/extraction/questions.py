@@ -1,0 +1,212 @@
+"""What the last bot turn asked for, told from the words that it shares with a variable's name and prompt.
+
+1. The questions of a turn count; in a turn without a question mark, its last sentence.
+2. Words are compared by their stems, without those that every question has. Parts of a prompt that say what
+   the variable is not ("Not the date of birth") count against it.
+3. A question whose topic (birth, price, age, an order …) the variable's own words lack is for another one.
+4. A question without words of its own ("When?", "Your number?") asks the variable of the type that its
+   question word is for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold
+from adapters.extraction.vocabulary import vocabulary as tables_of
+from flow_engine.values import VariableSpec, VariableType
+
+_WORD = re.compile(r"[^\W\d_]+")
+_SENTENCE = re.compile(r"[^.?!;]+[.?!;]*")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
+_PART = re.compile(r"[.;:,()]")
+_NEGATED = re.compile(r"\s*(?:non|not|no|never|nunca|mai)\b")
+_FALSE = re.compile(r"\b(?:falso|falsa|false)\b")
+_NEGATION = re.compile(r"\b(?:non|not|no)\b|n't\b")
+_MAX_CHARS = 2000
+_NAME_WEIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """A variable by its words."""
+
+    spec: VariableSpec
+    name: frozenset[str]
+    prompt: frozenset[str]
+    excluded: frozenset[str]
+    when_false: frozenset[str]
+    """Only in the part of a boolean's prompt that says when it is false."""
+    topics: frozenset[str]
+
+    @property
+    def words(self) -> frozenset[str]:
+        return self.name | self.prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """A bot turn that asks nothing in particular has no `stems`."""
+
+    stems: frozenset[str]
+    topics: frozenset[str]
+    asks: frozenset[VariableType]
+    offers_choice: bool
+    opens: bool
+    is_open_form: bool
+    """Begins with "when", "how many" and the like: yes or no answers something else."""
+    is_negated: bool
+    """ "Don't you need parking?": a plain yes may mean either."""
+
+
+def profile(spec: VariableSpec) -> Profile:
+    prompt = fold((spec.prompt or "")[:_MAX_CHARS])
+    name = fold(_CAMEL.sub(" ", spec.name or spec.id))
+    parts = _PART.split(prompt)
+    positive = " . ".join(part for part in parts if not _NEGATED.match(part))
+    negative = " . ".join(part for part in parts if _NEGATED.match(part))
+    false_part = ""
+    if spec.type == "boolean" and (cut := _FALSE.search(positive)):
+        positive, false_part = positive[: cut.start()], positive[cut.end() :]
+    members = " ".join(str(value) for value in spec.enum_values)
+    words = stems(positive) | stems(fold(members))
+    topics = topics_of(f"{name} . {positive}")
+    return Profile(
+        spec,
+        name=stems(name),
+        prompt=words,
+        excluded=stems(negative) - words,
+        when_false=stems(false_part) - words,
+        topics=topics | {"earlier"} if topics & {"past", "birth"} else topics,
+    )
+
+
+def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
+    """None when nothing was asked, or nothing in particular ("How can I help?")."""
+    if turn is None or not turn.strip():
+        return None
+    text = fold(turn[-_MAX_CHARS:])
+    sentences = [found.group() for found in _SENTENCE.finditer(text)]
+    asked = [sentence for sentence in sentences if "?" in sentence] or sentences[-1:]
+    text = " ".join(asked)
+    turns = vocabulary.turns
+    asks: set[VariableType] = set()
+    if anywhere(turns.asks_date).search(text):
+        asks.add("date")
+    found = stems(text)
+    # "Your number?" asks for a phone; "your number of …" for what it is the number of.
+    if anywhere(turns.asks_phone).search(text) or (not found and anywhere(turns.number_words).search(text)):
+        asks.add("phone")
+    if anywhere(turns.asks_number).search(text):
+        asks.add("number")
+    return Question(
+        found,
+        topics_of(text),
+        frozenset(asks),
+        offers_choice=anywhere(turns.alternatives).search(text) is not None,
+        opens=anywhere(turns.openers).search(text) is not None,
+        is_open_form=any(anywhere(vocabulary.answers.asking).match(part.strip(" ¿¡,")) for part in asked),
+        is_negated=_NEGATION.search(text) is not None,
+    )
+
+
+def score(profile: Profile, asked: Question) -> int:
+    """How many of the question's words are the variable's; 0 when it asks for what the variable is not.
+
+    "Which day for the visit?" does ask for a day that is "not that of earlier visits": words that are
+    excluded count one by one against the others, and the type that is asked for decides between equals.
+    """
+    own = _NAME_WEIGHT * len(asked.stems & profile.name) + len(asked.stems & (profile.prompt - profile.name))
+    against = len(asked.stems & profile.excluded)
+    if against > own or (against == own > 0 and profile.spec.type not in asked.asks):
+        return 0
+    return 0 if conflict(asked.topics, profile) else own
+
+
+_DECIDING: dict[VariableType, frozenset[str]] = {
+    "number": frozenset({"price", "reference", "age", "floor", "address", "birth", "clock"}),
+    "phone": frozenset({"reference", "age", "floor", "address", "price"}),
+    "date": frozenset({"birth", "earlier"}),
+}
+"""Which topics of a question or a clause another variable of that type cannot answer. The others are only
+touched on: "the last visit", "how many days"."""
+
+
+def conflict(topics: frozenset[str], profile: Profile) -> bool:
+    """Whether the topics speak of something that the variable's own words do not."""
+    return bool(topics & _DECIDING.get(profile.spec.type, frozenset()) - profile.topics)
+
+
+def asked_for(profiles: Sequence[Profile], asked: Question) -> frozenset[str]:
+    """The ids of the variables that the question is for: of each type at most one, the best match."""
+    scores = {each.spec.id: score(each, asked) for each in profiles}
+    best = max(scores.values(), default=0)
+    ids: set[str] = set()
+    for kind in {each.spec.type for each in profiles}:
+        same = [each for each in profiles if each.spec.type == kind]
+        ranked = sorted(same, key=lambda each: -scores[each.spec.id])
+        top = scores[ranked[0].spec.id]
+        alone = len(ranked) == 1 or top > scores[ranked[1].spec.id]
+        if alone and top > 0 and 2 * top >= best:
+            ids.add(ranked[0].spec.id)
+        elif len(same) == 1 and top == 0 and _plainly(same[0], asked, best):
+            ids.add(same[0].spec.id)
+    return frozenset(ids)
+
+
+def _plainly(profile: Profile, asked: Question, best: int) -> bool:
+    """Rule 4: the question word of the type, and nothing that speaks of another matter."""
+    if profile.spec.type not in asked.asks or asked.stems & profile.excluded:
+        return False
+    if conflict(asked.topics, profile):
+        return False
+    return best == 0 and (profile.spec.type != "number" or not asked.stems)
+
+
+def stems(text: str) -> frozenset[str]:
+    """Of folded text: its content words without their endings, at most five letters of each."""
+    return frozenset(
+        _stem(word) for word in _WORD.findall(text) if word not in _stop_words() and len(word) > 1
+    )
+
+
+def _stem(word: str) -> str:
+    cut = (
+        word[:-2]
+        if word.endswith("es") and len(word) > 4
+        else word[:-1]
+        if word.endswith("s") and len(word) > 3
+        else word
+    )
+    shorter = cut.rstrip("aeiou")
+    return (shorter if len(shorter) >= 3 else cut)[:5]
+
+
+@cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(word for code in LANGUAGES for word in tables_of(code).words.stop)
+
+
+@cache
+def _topic_words() -> dict[str, tuple[re.Pattern[str], ...]]:
+    """A flow's prompts and its conversations may be in different languages, so the three count together."""
+    every = [tables_of(code).topics for code in LANGUAGES]
+    return {name: tuple(anywhere(topics[name].words) for topics in every) for name in every[0]}
+
+
+def topics_of(text: str) -> frozenset[str]:
+    return frozenset(
+        name for name, patterns in _topic_words().items() if any(pattern.search(text) for pattern in patterns)
+    )
+
+
+def is_content(word: str) -> bool:
+    """Whether a word of folded text says what is spoken of, unlike articles, pronouns and verbs of asking."""
+    return len(word) > 1 and word not in _stop_words()
+
+
+def shares(words: Iterable[str], profile: Profile) -> bool:
+    return any(is_content(word) and _stem(word) in profile.words for word in words)

@@ -1,0 +1,226 @@
+"""The tables of a language: read once from `languages/<code>.toml`, folded, and checked against these
+shapes. The tables hold words; how words become patterns is in this file alone.
+
+1. A phrase is matched as whole words. A space in it also matches a comma, a trailing `*` any ending.
+2. Folding lowers case and removes accents, in tables and utterances alike, except from the few words whose
+   accent is their meaning (`sì` is "yes", `si` is not).
+3. Every pattern made here is linear: alternatives of literal words, no repetition inside a repetition.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import islice
+from typing import Literal, TypeVar, cast
+
+from pydantic import TypeAdapter
+
+LANGUAGES = ("it", "en", "es")
+
+Phrases = tuple[str, ...]
+Unit = Literal["minute", "hour", "day", "week", "month", "year"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    kept_accents: Phrases
+    fillers: Phrases
+    articles: Phrases
+    one: Phrases
+    respelled: dict[str, str]
+    not_numbers: Phrases
+    double: Phrases
+    triple: Phrases
+    zero: Phrases
+    plus: Phrases
+    minus: Phrases
+    thousand: Phrases
+    half_more: Phrases
+    between_digits: Phrases
+    stop: Phrases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """`yes` and `no` count where a clause begins, the firm ones anywhere; one unsure phrase ends it."""
+
+    yes: Phrases
+    no: Phrases
+    firm_yes: Phrases
+    firm_no: Phrases
+    unsure: Phrases
+    neutral: Phrases
+    bare_yes: Phrases
+    leading: Phrases
+    asking: Phrases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """How people take something back, refuse it, or ask for it."""
+
+    corrections: Phrases
+    plain_no: Phrases
+    alternatives: Phrases
+    negations: Phrases
+    refusals: Phrases
+    busy: Phrases
+    conditionals: Phrases
+    contrasts: Phrases
+    openers: Phrases
+    wishes: Phrases
+    bounds: Phrases
+    asks_date: Phrases
+    number_words: Phrases
+    asks_phone: Phrases
+    asks_number: Phrases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topic:
+    """What a number is about, by the words `after` and `before` it; `words` are how a prompt names it."""
+
+    after: Phrases
+    before: Phrases
+    words: Phrases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dates:
+    months: tuple[Phrases, ...]
+    weekdays: tuple[Phrases, ...]
+    days: dict[str, int]
+    next: Phrases
+    last: Phrases
+    week_after: Phrases
+    of: Phrases
+    year_after: Phrases
+    day_lead: Phrases
+    day_tail: Phrases
+    bare_day_needs_ordinal: bool
+    units: dict[str, Unit]
+    ahead: str
+    ahead_lead: Phrases
+    ahead_tail: Phrases
+    ago: str
+    ago_lead: Phrases
+    ago_tail: Phrases
+    not_meant: Phrases
+    ranges: Phrases
+    links: Phrases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """Minutes are added to the hour, or, when negative, taken from it; named times are minutes of the day."""
+
+    lead: Phrases
+    minutes_after: dict[str, int]
+    minutes_before: dict[str, int]
+    minute_joint: Phrases
+    sharp: Phrases
+    named: dict[str, int]
+    morning: Phrases
+    afternoon: Phrases
+    evening: Phrases
+    night: Phrases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    code: str
+    region: str
+    date_order: Literal["DMY", "MDY"]
+    decimal_mark: Literal[",", "."]
+    words: Words
+    answers: Answers
+    turns: Turns
+    topics: dict[str, Topic]
+    dates: Dates
+    times: Times
+
+
+_T = TypeVar("_T")
+_MOST = 40
+"""Mentions of one type in a turn: more are a list that was read out, and whatever reads them is quadratic."""
+_READER = TypeAdapter(Vocabulary)
+_NO_ACCENT = re.compile(r"[^\x00-\x7f]\w*|\w+")
+
+
+@cache
+def vocabulary(code: str) -> Vocabulary:
+    """The tables of one of `LANGUAGES`."""
+    table = tomllib.loads(
+        files("adapters.extraction").joinpath("languages", f"{code}.toml").read_text("utf-8")
+    )
+    kept = frozenset(table["words"]["kept_accents"])
+    return _READER.validate_python(_folded_table(table, kept))
+
+
+def fold(text: str, kept: Iterable[str] = ()) -> str:
+    """Lower case without accents; a word in `kept` keeps its own."""
+
+    def plain(found: re.Match[str]) -> str:
+        word = found.group()
+        if word.isascii() or word in kept:
+            return word
+        parts = unicodedata.normalize("NFD", word)
+        return "".join(part for part in parts if not unicodedata.combining(part))
+
+    return _NO_ACCENT.sub(plain, unicodedata.normalize("NFC", text.lower()))
+
+
+def alternation(phrases: Iterable[str]) -> str:
+    """A pattern of whole words, the longest first, for use inside a larger one. Never empty."""
+    ordered = sorted(set(phrases), key=lambda phrase: (-len(phrase), phrase))
+    return "(?:" + "|".join(map(_phrase, ordered)) + ")" if ordered else r"(?!)"
+
+
+def few(found: Iterable[_T]) -> Sequence[_T]:
+    """All, or none when there are too many to be an answer: what is weighed stays bounded."""
+    first = list(islice(found, _MOST + 1))
+    return first if len(first) <= _MOST else []
+
+
+@cache
+def anywhere(phrases: Phrases) -> re.Pattern[str]:
+    return re.compile(alternation(phrases))
+
+
+@cache
+def right_before(phrases: Phrases) -> re.Pattern[str]:
+    """Found in the text that leads up to something: one of `phrases`, then nothing but a space."""
+    return re.compile(alternation(phrases) + r"['’]? ?$")
+
+
+@cache
+def right_after(phrases: Phrases) -> re.Pattern[str]:
+    return re.compile(r" ?" + alternation(phrases))
+
+
+def _phrase(phrase: str) -> str:
+    stem, any_ending = (phrase[:-1], r"\w*") if phrase.endswith("*") else (phrase, "")
+    body = r"[ ,]{1,2}".join(map(re.escape, stem.split(" "))) + any_ending
+    left = r"(?<!\w)" if stem[0].isalnum() else ""
+    right = r"(?!\w)" if stem[-1].isalnum() else ""
+    return left + body + right
+
+
+def _folded_table(part: object, kept: frozenset[str]) -> object:
+    """Codes (a region, a date order) stay, as does what a word is respelled to: it is read, not matched."""
+    if isinstance(part, str):
+        return part if part.isupper() else fold(part, kept)
+    if isinstance(part, dict):
+        return {
+            fold(key, kept): value if key == "respelled" else _folded_table(value, kept)
+            for key, value in cast(dict[str, object], part).items()
+        }
+    if isinstance(part, list):
+        return [_folded_table(item, kept) for item in cast(list[object], part)]
+    return part

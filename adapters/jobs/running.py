@@ -1,0 +1,209 @@
+"""Doing one claimed job and giving it back: done, to be tried again, or buried (F41).
+
+1. A job is tried at most `attempts` times, ever later. Killed workers count too: the schedule counts claims.
+2. A handler says with TryJobAgain, or with an error of the core, that it may go better later. Any other
+   exception is a bug: logged with its trace, and tried again like the others.
+3. While a handler works its job's lease is renewed, so a lease may be short and a job long. A job that
+   somebody else has taken over is let go of.
+4. A job that has no handler in this process is left for one that has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import structlog
+
+from flow_engine.errors import FlowEngineError, RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
+from flow_engine.ports.observing import Observer
+from flow_engine.ports.tracing import Tracing, Untraced
+
+UNHANDLED_AGAIN_AFTER = timedelta(hours=1)
+
+log: Any = structlog.get_logger("flow_engine.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How jobs are run. `lease_s`: when a killed worker's job is due again; `timeout_s`: of one attempt.
+
+    The n-th pause between attempts is `first_pause_s` · 2^(n-1), at most `longest_pause_s`, of which up to
+    a half is taken off by chance. `poll_s` is the time between two looks for work, and grows up to
+    `idle_poll_s` while there is none. `stop_within_s`: so long a stopping worker waits for what it holds.
+    """
+
+    lease_s: float = 15.0
+    timeout_s: float = 60.0
+    attempts: int = 10
+    concurrency: int = 16
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 300.0
+    poll_s: float = 0.05
+    idle_poll_s: float = 0.25
+    stop_within_s: float = 10.0
+
+    def pause_s(self, attempt: int, chance: float) -> float:
+        """`chance` is from 0 up to 1."""
+        longest = min(self.first_pause_s * 2.0 ** min(attempt - 1, 30), self.longest_pause_s)
+        return longest * (1 - chance / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    reason: str
+    bug: BaseException | None = None
+
+
+_Outcome = Literal["done", "taken_over"] | _Failure
+
+
+class JobRunner:
+    """Runs claims of one schedule. `chance` gives random numbers from 0 up to 1.
+
+    Where traces are on, a job goes on in the trace of what caused it: `cause` gives its `traceparent`.
+    """
+
+    def __init__(
+        self,
+        schedule: JobSchedule,
+        handlers: Mapping[JobKind, JobHandler],
+        clock: Clock,
+        observer: Observer,
+        tuning: Tuning,
+        *,
+        chance: Callable[[], float] = random.random,
+        tracing: Tracing | None = None,
+        cause: Callable[[Job], Awaitable[str | None]] | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self.clock = clock
+        self.tuning = tuning
+        self._handlers = handlers
+        self._observer = observer
+        self._chance = chance
+        self._tracing = tracing or Untraced()
+        self._cause = cause
+
+    async def run(self, claim: Claim) -> None:
+        """Never raises but when cancelled; the job is then given back for somebody else to take."""
+        with structlog.contextvars.bound_contextvars(
+            job=claim.job.kind,
+            tenant_id=claim.job.conversation.tenant_id,
+            conversation_id=claim.job.conversation.conversation_id,
+            attempt=claim.attempt,
+        ):
+            try:
+                await self._run_traced(claim)
+            except RetryLater as away:
+                log.warning("job_not_given_back", code=away.code)  # its lease ends without us
+
+    async def run_if_still_held(self, claim: Claim) -> None:
+        """For a claim that has waited: by now it may be somebody else's."""
+        if await self._renewed(claim):
+            await self.run(claim)
+        else:
+            log.info("job_taken_over", job=claim.job.kind)
+
+    async def _run_traced(self, claim: Claim) -> None:
+        if not self._tracing.on:
+            await self._run(claim)
+            return
+        parent = None if self._cause is None else await self._cause(claim.job)
+        told = {
+            "flow_engine.job.kind": claim.job.kind,
+            "flow_engine.job.attempt": claim.attempt,
+            "flow_engine.conversation.id": claim.job.conversation.conversation_id,
+        }
+        with self._tracing.span(f"job {claim.job.kind}", "consumer", parent=parent, attributes=told):
+            await self._run(claim)
+
+    async def _run(self, claim: Claim) -> None:
+        handler = self._handlers.get(claim.job.kind)
+        if handler is None:
+            self._observer.count("jobs_unhandled", kind=claim.job.kind)
+            await self.schedule.retry(claim, self.clock.now() + UNHANDLED_AGAIN_AFTER)
+            return
+        if claim.attempt > self.tuning.attempts:
+            await self._bury(claim, "every worker that took it was killed or lost its store")
+            return
+        try:
+            outcome = await self._attempt(claim, handler)
+        except asyncio.CancelledError:
+            await self.schedule.retry(claim, self.clock.now())
+            raise
+        match outcome:
+            case "done":
+                await self.schedule.finish(claim)
+                self._tracing.note({"flow_engine.job.outcome": "done"})
+                self._observer.count("jobs_done", kind=claim.job.kind)
+            case "taken_over":
+                log.warning("job_taken_over")
+                self._tracing.note({"flow_engine.job.outcome": "taken_over"})
+            case _Failure() as failure:
+                await self._failed(claim, failure)
+
+    async def _attempt(self, claim: Claim, handler: JobHandler) -> _Outcome:
+        work = asyncio.ensure_future(handler(claim.job))
+        try:
+            interrupted = await self._hold(claim, work)
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        if interrupted is not None:
+            if not work.cancelled():
+                work.exception()  # asked for, so that asyncio does not report it as forgotten
+            return interrupted
+        match work.exception():
+            case None:
+                return "done"
+            case TryJobAgain() as failure:
+                return _Failure(str(failure))
+            case FlowEngineError() as error:
+                return _Failure(error.code)
+            case bug:
+                return _Failure(type(bug).__name__, bug)
+
+    async def _hold(self, claim: Claim, work: asyncio.Future[None]) -> _Outcome | None:
+        """Until the work is done: None. The outcome where it has to be interrupted."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self.tuning.timeout_s
+        while True:
+            await asyncio.wait({work}, timeout=min(self.tuning.lease_s / 3, deadline - clock()))
+            if work.done():
+                return None
+            if clock() >= deadline:
+                return _Failure("took too long")
+            if not await self._renewed(claim):
+                return "taken_over"
+
+    async def _renewed(self, claim: Claim) -> bool:
+        try:
+            return await self.schedule.renew(claim, self.clock.now(), lease_s=self.tuning.lease_s)
+        except RetryLater:  # nobody can take it over either
+            return True
+
+    async def _failed(self, claim: Claim, failure: _Failure) -> None:
+        self._observer.count("jobs_failed", kind=claim.job.kind)
+        self._tracing.note({"flow_engine.job.outcome": "failed", "error.type": failure.reason})
+        if failure.bug is not None:
+            log.error("job_failed", reason=failure.reason, exc_info=failure.bug)
+        else:
+            log.warning("job_failed", reason=failure.reason)
+        if claim.attempt >= self.tuning.attempts:
+            await self._bury(claim, failure.reason)
+        else:
+            pause = self.tuning.pause_s(claim.attempt, self._chance())
+            await self.schedule.retry(claim, self.clock.now() + timedelta(seconds=pause))
+
+    async def _bury(self, claim: Claim, reason: str) -> None:
+        await self.schedule.bury(claim, reason, self.clock.now())
+        self._observer.count("jobs_buried", kind=claim.job.kind)
+        log.error("job_buried", reason=reason)

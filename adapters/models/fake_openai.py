@@ -1,0 +1,267 @@
+"""A small server of OpenAI's chat completions on loopback, driven by a script: end to end without a network.
+
+It answers streaming and plain requests, structured output by `response_format` or by a forced tool, and
+goes wrong on the wire in the ways that servers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import orjson
+
+from adapters.models.answers import CHARACTERS_PER_TOKEN
+from adapters.models.script import (
+    Answers,
+    CallsToolBadly,
+    CallsTools,
+    Endless,
+    Fails,
+    Says,
+    Script,
+    Stalls,
+    Step,
+    Truncated,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An error reply, with OpenAI's error object."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropsStream:
+    """The connection breaks after this much of the answer."""
+
+    text: str = "It was a "
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Status 200 and a body that is not what the protocol says."""
+
+    body: bytes = b"data: {not json\n\n"
+
+
+WireStep: TypeAlias = Step | Status | DropsStream | Malformed
+Body: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request: header names in lower case, and the JSON body."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Body
+
+
+_STATUS_OF = {"too_many_calls": 429, "unreachable": 503, "refused": 401, "not_configured": 404}
+_PIECE = 16
+
+
+class FakeOpenAI:
+    """Serves on a free port while `running`. `requests` holds what it was sent, oldest first."""
+
+    def __init__(self, steps: Sequence[WireStep] | Callable[[Received], WireStep]) -> None:
+        self._script: Script[Received, WireStep] = Script(steps)
+        self._port = 0
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def requests(self) -> Sequence[Received]:
+        return self._script.asked
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[FakeOpenAI]:
+        connections: set[asyncio.Task[None]] = set()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(self._serve(reader, writer))
+            connections.add(task)
+            task.add_done_callback(connections.discard)
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        self._port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in connections:
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request a connection."""
+        try:
+            received = await _read(reader)
+            await self._answer(_Reply(received, writer))
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the client has gone, as clients do that have heard enough
+        finally:
+            writer.close()
+
+    async def _answer(self, reply: _Reply) -> None:
+        step = self._script.next(reply.received)
+        if isinstance(step, Fails) and step.reason == "timeout":
+            step = Stalls(30)
+        if isinstance(step, Stalls):
+            await asyncio.sleep(step.seconds)
+            step = step.then
+        match step:
+            case Status(code):
+                await reply.error(code)
+            case Fails(reason) if reason in _STATUS_OF:
+                await reply.error(_STATUS_OF[reason])
+            case Fails():
+                await reply.raw(Malformed().body)
+            case Malformed(body):
+                await reply.raw(body)
+            case DropsStream(text):
+                await reply.dropped(text)
+            case Endless(text):
+                await reply.endless(text)
+            case Says(text):
+                await reply.complete({"content": text})
+            case Answers(data):
+                await reply.complete(_structured(reply.received.body, orjson.dumps(data).decode()))
+            case Truncated(data):
+                text = orjson.dumps(data).decode()
+                await reply.complete(
+                    _structured(reply.received.body, text[: len(text) // 2]), finish="length"
+                )
+            case CallsTools(calls, text):
+                said = [(call.id, call.name, orjson.dumps(dict(call.arguments)).decode()) for call in calls]
+                await reply.complete(_calling(said, text))
+            case CallsToolBadly(name, arguments):
+                await reply.complete(_calling([("call-1", name, arguments)], ""))
+
+
+def _structured(body: Body, text: str) -> dict[str, Any]:
+    """The answer in the form that the request asked for."""
+    choice = body.get("tool_choice")
+    if "response_format" in body or not body.get("tools") or choice in (None, "auto", "none"):
+        return {"content": text}
+    forced = body["tools"][0] if choice == "required" else choice
+    return _calling([("call-1", forced["function"]["name"], text)], "")
+
+
+def _calling(calls: Sequence[tuple[str, str, str]], text: str) -> dict[str, Any]:
+    return {
+        "content": text or None,
+        "tool_calls": [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, name, arguments in calls
+        ],
+    }
+
+
+class _Reply:
+    """Writes one reply. The end of the connection ends the body."""
+
+    def __init__(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        self.received = received
+        self._writer = writer
+        self._streams = bool(received.body.get("stream"))
+
+    async def error(self, code: int) -> None:
+        error = {"message": f"scripted status {code}", "type": "scripted", "param": None, "code": None}
+        await self._head(code, "application/json")
+        await self._write(orjson.dumps({"error": error}))
+
+    async def raw(self, body: bytes) -> None:
+        await self._head(200, "text/event-stream" if self._streams else "application/json")
+        await self._write(body)
+
+    async def complete(self, message: Mapping[str, Any], finish: str | None = None) -> None:
+        finish = finish or ("tool_calls" if message.get("tool_calls") else "stop")
+        text = cast("str", message.get("content") or "")
+        calls = cast("list[dict[str, Any]]", message.get("tool_calls") or [])
+        written = len(text) + sum(len(call["function"]["arguments"]) for call in calls)
+        usage = self._usage(written)
+        if not self._streams:
+            choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+            await self.raw(orjson.dumps(self._object("chat.completion", [choice], usage)))
+            return
+        await self._head(200, "text/event-stream")
+        await self._delta({"role": "assistant", "content": ""})
+        for start in range(0, len(text), _PIECE):
+            await self._delta({"content": text[start : start + _PIECE]})
+        for index, call in enumerate(calls):
+            await self._streamed_call(index, call)
+        await self._delta({}, finish)
+        await self._event(self._object("chat.completion.chunk", [], usage))
+        await self._write(b"data: [DONE]\n\n")
+
+    async def dropped(self, text: str) -> None:
+        await self._head(200, "text/event-stream", chunked=True)
+        body = b"data: " + orjson.dumps(self._chunk({"content": text}, None)) + b"\n\n"
+        await self._write(b"%x\r\n" % len(body) + body + b"\r\n")
+
+    async def endless(self, text: str) -> None:
+        await self._head(200, "text/event-stream")
+        while True:
+            await self._delta({"content": text})
+
+    async def _streamed_call(self, index: int, call: Mapping[str, Any]) -> None:
+        function = call["function"]
+        named = {"name": function["name"], "arguments": ""}
+        await self._delta(
+            {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": named}]}
+        )
+        for start in range(0, len(function["arguments"]), _PIECE):
+            piece = {"arguments": function["arguments"][start : start + _PIECE]}
+            await self._delta({"tool_calls": [{"index": index, "function": piece}]})
+
+    async def _delta(self, delta: Mapping[str, Any], finish: str | None = None) -> None:
+        await self._event(self._chunk(delta, finish))
+
+    def _chunk(self, delta: Mapping[str, Any], finish: str | None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return self._object("chat.completion.chunk", [choice], None)
+
+    def _object(self, kind: str, choices: list[Any], usage: object) -> dict[str, Any]:
+        return {
+            "id": "chatcmpl-scripted",
+            "object": kind,
+            "created": 1_700_000_000,
+            "model": self.received.body.get("model", ""),
+            "choices": choices,
+            "usage": usage,
+        }
+
+    def _usage(self, written: int) -> dict[str, int]:
+        read = sum(len(str(message.get("content"))) for message in self.received.body.get("messages", []))
+        tokens = [-(-length // CHARACTERS_PER_TOKEN) for length in (read, written)]
+        return {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
+
+    async def _event(self, payload: object) -> None:
+        await self._write(b"data: " + orjson.dumps(payload) + b"\n\n")
+
+    async def _head(self, code: int, content_type: str, *, chunked: bool = False) -> None:
+        lines = [f"HTTP/1.1 {code} Scripted", f"Content-Type: {content_type}", "Connection: close"]
+        lines += ["Transfer-Encoding: chunked"] if chunked else []
+        await self._write("\r\n".join([*lines, "", ""]).encode())
+
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+
+async def _read(reader: asyncio.StreamReader) -> Received:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    request, *lines = head.strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    content = await reader.readexactly(int(headers.get("content-length", "0")))
+    body: Body = orjson.loads(content) if content else {}
+    return Received(request.split(" ")[1], headers, body)

@@ -1,0 +1,111 @@
+"""Platform-wide limits on model calls, as a model around a model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from adapters.models.chat import LanguageModel, LLMAnswer, LLMRequest
+from flow_engine.errors import RetryLater
+from flow_engine.ports.models import ModelAnswer, ModelCall, ModelFailed
+
+CALLS_A_MINUTE = 600
+AT_ONCE = 16
+WINDOW_S = 60.0
+
+
+class CallBudget(Protocol):
+    """Calls a minute, over all processes that share it. Raises RetryLater when its store is away."""
+
+    async def take(self) -> float:
+        """0 when a call is granted, else the seconds until it is worth asking again."""
+        ...
+
+
+class ProcessCallBudget:
+    """Implements `CallBudget` for one process: fixed windows of a minute."""
+
+    def __init__(
+        self, calls_a_minute: int = CALLS_A_MINUTE, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._calls = calls_a_minute
+        self._clock = clock
+        self._window = -1
+        self._taken = 0
+
+    async def take(self) -> float:
+        window, into = divmod(self._clock(), WINDOW_S)
+        if window != self._window:
+            self._window, self._taken = int(window), 0
+        if self._taken >= self._calls:
+            return WINDOW_S - into
+        self._taken += 1
+        return 0.0
+
+
+class Limits:
+    """At most `at_once` calls at a time, and what `budget` grants a minute: for all models that share it.
+
+    A call beyond that waits up to `wait_s`, then fails as `too_many_calls`.
+    """
+
+    def __init__(
+        self,
+        budget: CallBudget,
+        *,
+        at_once: int = AT_ONCE,
+        wait_s: float = 2.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._budget = budget
+        self._at_once = at_once
+        self._places = asyncio.Semaphore(at_once)
+        self._wait_s = wait_s
+        self._sleep = sleep
+
+    @asynccontextmanager
+    async def admitted(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._places.acquire()
+        except TimeoutError:
+            detail = f"{self._at_once} calls are under way"
+            raise ModelFailed("too_many_calls", detail) from None
+        try:
+            await self._granted()
+            yield
+        finally:
+            self._places.release()
+
+    async def _granted(self) -> None:
+        waited = 0.0
+        while wait := await self._asked_budget():
+            waited += wait
+            if waited > self._wait_s:
+                raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
+            await self._sleep(wait)
+
+    async def _asked_budget(self) -> float:
+        try:
+            return await self._budget.take()
+        except RetryLater as away:
+            raise ModelFailed("unreachable", "the budget of model calls does not answer") from away
+
+
+class LimitedModel:
+    """Implements `LanguageModel` within `limits`."""
+
+    def __init__(self, model: LanguageModel, limits: Limits) -> None:
+        self._model = model
+        self._limits = limits
+
+    async def ask(self, call: ModelCall) -> ModelAnswer:
+        async with self._limits.admitted():
+            return await self._model.ask(call)
+
+    async def chat(self, request: LLMRequest) -> LLMAnswer:
+        async with self._limits.admitted():
+            return await self._model.chat(request)

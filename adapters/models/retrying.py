@@ -1,0 +1,120 @@
+"""Trying again and trying elsewhere, as models around models."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from adapters.models.chat import LanguageModel, LLMAnswer, LLMRequest
+from flow_engine.ports.models import FailureReason, ModelAnswer, ModelCall, ModelFailed
+
+AnswerT = TypeVar("AnswerT")
+
+PASSING: Final[frozenset[FailureReason]] = frozenset(("timeout", "unreachable"))
+"""What another attempt may cure. A refusal or an unusable answer would only be paid for twice."""
+
+
+class RetryBudget:
+    """Limits retries to a share of the calls: a model that is down is not asked many times as often.
+
+    Each call earns `per_call` of a retry, up to `most`; a retry costs one. Full at the start.
+    """
+
+    def __init__(self, *, per_call: float = 0.2, most: float = 10.0) -> None:
+        self._per_call = per_call
+        self._most = most
+        self._left = most
+
+    def earn(self) -> None:
+        self._left = min(self._most, self._left + self._per_call)
+
+    def spend(self) -> bool:
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class RetryingModel:
+    """Implements `LanguageModel`: asks again after a timeout or when the model was not reached.
+
+    Between attempts it waits a random time up to `backoff_s`, twice as long each time. No attempt begins
+    later than `within_s` after the call: with the model's own timeout, that bounds the whole.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        budget: RetryBudget,
+        *,
+        retries: int = 2,
+        backoff_s: float = 0.25,
+        within_s: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self._model = model
+        self._budget = budget
+        self._retries = retries
+        self._backoff_s = backoff_s
+        self._within_s = within_s
+        self._clock = clock
+        self._sleep = sleep
+        self._dice = dice
+
+    async def ask(self, call: ModelCall) -> ModelAnswer:
+        return await self._persist(lambda: self._model.ask(call))
+
+    async def chat(self, request: LLMRequest) -> LLMAnswer:
+        return await self._persist(lambda: self._model.chat(request))
+
+    async def _persist(self, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        self._budget.earn()
+        began, retried = self._clock(), 0
+        while True:
+            try:
+                return await attempt()
+            except ModelFailed as failure:
+                wait = self._dice() * self._backoff_s * 2**retried
+                late = self._clock() + wait - began > self._within_s
+                if failure.reason not in PASSING or retried >= self._retries or late:
+                    raise
+                if not self._budget.spend():
+                    raise
+            retried += 1
+            await self._sleep(wait)
+
+
+class FallbackModel:
+    """Implements `LanguageModel`: asks the next model when one fails; the last one's failure is told.
+
+    A model that a call names is asked first only: those after it answer with their own.
+    """
+
+    def __init__(self, models: Sequence[LanguageModel]) -> None:
+        if not models:
+            raise ValueError("a fallback needs at least one model")
+        self._models = tuple(models)
+
+    async def ask(self, call: ModelCall) -> ModelAnswer:
+        *others, last = self._models
+        for model in others:
+            try:
+                return await model.ask(call)
+            except ModelFailed:
+                call = replace(call, model=None)
+        return await last.ask(call)
+
+    async def chat(self, request: LLMRequest) -> LLMAnswer:
+        *others, last = self._models
+        for model in others:
+            try:
+                return await model.chat(request)
+            except ModelFailed:
+                request = replace(request, model=None)
+        return await last.chat(request)

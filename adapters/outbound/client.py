@@ -1,0 +1,194 @@
+"""The one client for calls to the outside: webhooks, custom handlers, declarative tools (F45).
+
+Decisions, each where a general HTTP client would be more obliging:
+
+- Redirects are followed for GET and HEAD only, at most three, each target checked like a first one. A
+  redirect of any other method fails: repeating a body elsewhere was never asked for.
+- To another origin none of the caller's headers nor the body goes along, credentials or not.
+- Bodies travel unencoded. An answer with a content encoding fails unread, so that nothing expands.
+- No proxies from the environment, no cookies, no HTTP/2, no upgrades.
+- One time limit covers everything: waiting for a connection, name, connect, TLS, redirects, the body.
+
+It stands on httpcore, the layer of httpx that makes connections, because only there is the moment
+between resolving and connecting open to a check, with pooling still by name: a pool by address would
+hand a TLS connection verified for one name to another name on the same address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import cast
+
+import httpcore
+import orjson
+
+from adapters.outbound.network import GuardedNetwork, Resolver, resolve
+from adapters.outbound.policy import AllowList, Target, parse_target, redirect_target
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+
+MAX_BODY_BYTES = 1024 * 1024
+MAX_REDIRECTS = 3
+MAX_CONNECTIONS = 64
+MAX_IDLE_CONNECTIONS = 16
+IDLE_SECONDS = 5.0
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+JSON_HEADERS: Mapping[str, str] = {"Content-Type": "application/json", "Accept": "application/json"}
+
+_REPEATABLE = frozenset({"GET", "HEAD"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# Where the request goes, how it is framed and how the answer is encoded are the client's to say.
+_RESERVED_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+def json_body(payload: object) -> bytes:
+    """Compact JSON in UTF-8. Raises OutboundFailed for a value that JSON cannot hold: payloads carry
+    people's data, so that this is an unlucky call and no programming error."""
+    try:
+        return orjson.dumps(payload)
+    except orjson.JSONEncodeError as error:
+        raise OutboundFailed("the payload cannot be written as JSON") from error
+
+
+class GuardedClient:
+    """Implements OutboundCaller. One instance serves a whole process and one event loop.
+
+    `allow` is the operator's allow-list, `max_bytes` the limit of an answer's body. `tls` is for a
+    private certificate authority; unset, certificates are verified against the public ones and those
+    of `SSL_CERT_FILE`. `resolver` and `dialler` are the two places where the network is touched.
+    """
+
+    def __init__(
+        self,
+        allow: AllowList,
+        *,
+        max_bytes: int = MAX_BODY_BYTES,
+        tls: ssl.SSLContext | None = None,
+        resolver: Resolver = resolve,
+        dialler: httpcore.AsyncNetworkBackend | None = None,
+    ) -> None:
+        self._max_bytes = max_bytes
+        # httpcore declares AnyIOBackend twice, once for installations without anyio; httpx brings anyio.
+        system = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls,
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=GuardedNetwork(allow, resolver, dialler or system),
+        )
+
+    async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply:
+        """POST a JSON body. Any status but a redirect is a reply. Raises as `request` does."""
+        content = json_body(payload)
+        return await self.request("POST", url, headers=JSON_HEADERS, content=content, timeout_s=timeout_s)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        content: bytes = b"",
+    ) -> OutboundReply:
+        """Send one request and read its whole answer within `timeout_s` seconds.
+
+        Raises OutboundRefused for an address, method or header that the policy forbids, and
+        OutboundFailed when there is no usable answer. Their messages name the host, never the path,
+        query, headers or bodies.
+        """
+        if method not in METHODS:
+            raise OutboundRefused(f"method {method!r}; accepted are {', '.join(sorted(METHODS))}")
+        reserved = sorted(name for name in headers or {} if name.strip().lower() in _RESERVED_HEADERS)
+        if reserved:
+            raise OutboundRefused(f"headers that only the client sets: {', '.join(map(repr, reserved))}")
+        target = parse_target(url)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._follow(method, target, headers or {}, content, timeout_s)
+        except TimeoutError as error:
+            raise OutboundFailed(f"{target.host!r} did not answer within {timeout_s:g} s") from error
+        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+            raise OutboundFailed(f"the exchange with {target.host!r} broke off") from error
+
+    async def aclose(self) -> None:
+        """Close every connection. Calls after that open new ones."""
+        await self._pool.aclose()
+
+    async def _follow(
+        self, method: str, target: Target, headers: Mapping[str, str], content: bytes, timeout_s: float
+    ) -> OutboundReply:
+        for _ in range(1 + MAX_REDIRECTS):
+            answer = await self._exchange(method, target, headers, content, timeout_s)
+            if isinstance(answer, OutboundReply):
+                return answer
+            if method not in _REPEATABLE:
+                raise OutboundFailed(f"{target.host!r} redirects a {method}, which is not repeated elsewhere")
+            following = redirect_target(target, answer)
+            if following.origin != target.origin:
+                headers, content = {}, b""
+            target = following
+        raise OutboundFailed(f"more than {MAX_REDIRECTS} redirects, the last to {target.host!r}")
+
+    async def _exchange(
+        self, method: str, target: Target, headers: Mapping[str, str], content: bytes, timeout_s: float
+    ) -> OutboundReply | bytes:
+        """One request on the wire: the reply, or the `Location` of a redirect."""
+        async with self._pool.stream(
+            method,
+            httpcore.URL(
+                scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path
+            ),
+            headers=_wire_headers(method, target, headers, content),
+            content=content or None,
+            extensions={"timeout": {"connect": timeout_s}},
+        ) as response:
+            if response.status in _REDIRECTS:
+                location = _header(response, b"location")
+                if location is not None:
+                    return location
+            if (_header(response, b"content-encoding") or b"identity").strip().lower() != b"identity":
+                raise OutboundFailed(f"{target.host!r} answers in an encoding that was not accepted")
+            body = bytearray()
+            async for chunk in response.aiter_stream():
+                body += chunk
+                if len(body) > self._max_bytes:
+                    raise OutboundFailed(f"{target.host!r} answers with more than {self._max_bytes} bytes")
+            return OutboundReply(response.status, bytes(body))
+
+
+def _wire_headers(
+    method: str, target: Target, headers: Mapping[str, str], content: bytes
+) -> list[tuple[bytes, bytes]]:
+    """The caller's headers over the client's. Raises OutboundFailed for text that no header can hold."""
+    merged = {"user-agent": "flow-engine", "accept": "*/*"}
+    merged |= {name.lower(): value for name, value in headers.items()}
+    merged |= {"host": target.authority, "accept-encoding": "identity"}
+    if content or method not in _REPEATABLE:
+        merged["content-length"] = str(len(content))
+    try:
+        return [(name.encode("ascii"), value.encode("ascii")) for name, value in merged.items()]
+    except UnicodeEncodeError as error:
+        raise OutboundFailed("a header holds characters outside of ASCII") from error
+
+
+def _header(response: httpcore.Response, wanted: bytes) -> bytes | None:
+    """All values of a header, joined as a list is; None without one."""
+    values = [value for name, value in response.headers if name.lower() == wanted]
+    return b",".join(values) if values else None

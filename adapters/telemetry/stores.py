@@ -1,0 +1,119 @@
+"""Stores as others see them: their errors counted, and their calls as spans where traces are on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Literal
+
+from flow_engine.errors import RetryLater
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
+from flow_engine.ports.observing import Observer
+from flow_engine.ports.tracing import Tracing
+from flow_engine.runtime.storage import Changes, ConversationMemory, KeyedRequest, Loaded, Outcome
+
+StoreName = Literal["memory", "flows"]
+
+
+class StoreErrors:
+    """A context that counts the times that a store did not answer within it."""
+
+    def __init__(self, observer: Observer, store: StoreName) -> None:
+        self._observer = observer
+        self._store = store
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, RetryLater):
+            self._observer.count("store_errors", store=self._store)
+
+
+def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tracing) -> ConversationMemory:
+    observed = ObservedMemory(memory, observer)
+    return TracedMemory(observed, tracing) if tracing.on else observed
+
+
+class ObservedMemory:
+    """Implements `ConversationMemory`: counts its errors."""
+
+    def __init__(self, memory: ConversationMemory, observer: Observer) -> None:
+        self._memory = memory
+        self._errors = StoreErrors(observer, "memory")
+
+    async def load(
+        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
+    ) -> Loaded:
+        with self._errors:
+            return await self._memory.load(conversation, keyed=keyed, with_turns=with_turns)
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+        with self._errors:
+            return await self._memory.commit(conversation, changes)
+
+
+class TracedMemory:
+    """Implements `ConversationMemory`: spans, and the trace that background jobs will continue."""
+
+    def __init__(self, memory: ConversationMemory, tracing: Tracing) -> None:
+        self._memory = memory
+        self._tracing = tracing
+
+    async def load(
+        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
+    ) -> Loaded:
+        with self._tracing.span("memory load", "client"):
+            return await self._memory.load(conversation, keyed=keyed, with_turns=with_turns)
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+        if changes.jobs:
+            changes = replace(changes, trace=self._tracing.traceparent())
+        with self._tracing.span("memory commit", "client"):
+            outcome = await self._memory.commit(conversation, changes)
+            self._tracing.note({"flow_engine.commit.outcome": type(outcome).__name__})
+            return outcome
+
+
+class ObservedFlowStore:
+    """Implements `FlowStore`: counts its errors."""
+
+    def __init__(self, flows: FlowStore, observer: Observer) -> None:
+        self._flows = flows
+        self._errors = StoreErrors(observer, "flows")
+
+    async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
+        with self._errors:
+            return await self._flows.insert(tenant_id, flow)
+
+    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
+        with self._errors:
+            return await self._flows.replace(tenant_id, flow, expected_revision)
+
+    async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None:
+        with self._errors:
+            return await self._flows.get(tenant_id, flow_id)
+
+    async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
+        with self._errors:
+            return await self._flows.list(tenant_id, campaign_id)
+
+
+class ObservedVersionStore:
+    """Implements `VersionStore`: counts its errors."""
+
+    def __init__(self, versions: VersionStore, observer: Observer) -> None:
+        self._versions = versions
+        self._errors = StoreErrors(observer, "flows")
+
+    async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
+        with self._errors:
+            return await self._versions.insert(tenant_id, version)
+
+    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
+        with self._errors:
+            return await self._versions.get(tenant_id, version_id)

@@ -1,0 +1,103 @@
+"""Events to an operator's own address, one POST each, signed (F40, F45).
+
+The signature is HMAC-SHA256 over `<t>.<body>`, `t` being the seconds since 1970 at which this very attempt
+was made: whoever checks it can refuse what is old. docs/events.md shows how.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import structlog
+
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
+from flow_engine.runtime.events import kind_of
+
+ANSWER_WITHIN_S = 5.0
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 60.0
+
+_LATER = frozenset((408, 425, 429))
+
+log: Any = structlog.get_logger("flow_engine.reporting")
+
+
+class WebhookAway(Exception):
+    """It does not answer, or asks for time: nothing is wrong with the event. `again_at`: not before."""
+
+    def __init__(self, again_at: datetime) -> None:
+        super().__init__("the webhook is away")
+        self.again_at = again_at
+
+
+class WebhookRefused(Exception):
+    """It answered, and does not want this event."""
+
+
+class Webhook:
+    """One per process. After a failure it rests, ever longer, for all conversations at once: a dead
+    address then costs one attempt now and then instead of one for every event."""
+
+    def __init__(self, caller: OutboundSender, url: str, secret: str, clock: Clock) -> None:
+        self._caller = caller
+        self._url = url
+        self._secret = secret.encode()
+        self._clock = clock
+        self._failures = 0
+        self._rests_until: datetime | None = None
+
+    async def send(self, conversation: ConversationRef, event: bytes) -> None:
+        """Returns once the event was taken (any 2xx). Raises WebhookAway or WebhookRefused."""
+        now = self._clock.now()
+        if self._rests_until is not None and now < self._rests_until:
+            raise WebhookAway(self._rests_until)
+        try:
+            reply = await self._caller.request(
+                "POST",
+                self._url,
+                timeout_s=ANSWER_WITHIN_S,
+                headers=self._headers(conversation, event, now),
+                content=event,
+            )
+        except OutboundRefused as refused:
+            raise WebhookRefused(f"the outbound policy forbids it: {refused}") from refused
+        except OutboundFailed as failed:
+            raise self._away(str(failed)) from failed
+        if reply.status in _LATER or reply.status >= 500:
+            raise self._away(f"status {reply.status}")
+        self._failures, self._rests_until = 0, None
+        if not 200 <= reply.status < 300:
+            raise WebhookRefused(f"the webhook answered with status {reply.status}")
+
+    def _away(self, reason: str) -> WebhookAway:
+        now = self._clock.now()
+        if self._rests_until is not None and now < self._rests_until:  # several calls failed together
+            return WebhookAway(self._rests_until)
+        rest_s = min(FIRST_REST_S * 2.0 ** min(self._failures, 30), LONGEST_REST_S)
+        self._failures += 1
+        self._rests_until = now + timedelta(seconds=rest_s)
+        log.warning("webhook_away", reason=reason, rest_s=rest_s)
+        return WebhookAway(self._rests_until)
+
+    def _headers(self, conversation: ConversationRef, event: bytes, now: datetime) -> Mapping[str, str]:
+        """Ids in headers are percent-encoded, as headers hold ASCII only."""
+        return {
+            "Content-Type": "application/json",
+            "X-Flow-Engine-Event-Id": orjson.loads(event)["eventId"],
+            "X-Flow-Engine-Kind": kind_of(event),
+            "X-Flow-Engine-Tenant": quote(conversation.tenant_id, safe=""),
+            "X-Flow-Engine-Signature": signature(self._secret, int(now.timestamp()), event),
+        }
+
+
+def signature(secret: bytes, timestamp: int, body: bytes) -> str:
+    signed = hmac.new(secret, b"%d.%s" % (timestamp, body), hashlib.sha256)
+    return f"t={timestamp},v1={signed.hexdigest()}"

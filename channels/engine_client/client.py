@@ -1,0 +1,321 @@
+"""The one client of the channel agents to the engine's REST API.
+
+1. Every mutation travels under an idempotency key of its own. A repetition carries the same key, so that
+   it takes effect once, whatever became of the answer to the try before.
+2. Repeated is what another try can mend: no connection, no answer in time, 502, 503, 504, and a 409 whose
+   only remedy is the same request again. At most three tries in all, with growing pauses.
+3. Everything else leaves as one of the errors of `channels/engine_client/errors.py`, never as one of httpx.
+4. The address is the operator's own configuration: loopback is as good as any other. Proxies of the
+   environment are not used, redirects not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote
+
+import httpx
+import orjson
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from channels.engine_client.errors import (
+    EngineMisbehaved,
+    EngineUnavailable,
+    Problem,
+    RequestRefused,
+    StateConflict,
+)
+from channels.engine_client.replies import (
+    AgentData,
+    ChangeTaskReply,
+    ContactEndReply,
+    MemoryDump,
+    PromptReply,
+    TaskChanged,
+    TaskRefused,
+    UtteranceReply,
+)
+from flow_engine.values import JsonValue
+
+log: Any = structlog.get_logger("flow_engine.agents")
+
+PAUSES_S: Final = (0.1, 0.4)
+"""Before the second and the third try."""
+
+LONGEST_PAUSE_S: Final = 2.0
+TIMEOUT_S: Final = 5.0
+CONNECT_WITHIN_S: Final = 2.0
+MOST_CONNECTIONS: Final = 500
+MOST_IDLE: Final = 50
+END_TIMEOUT_S: Final = 20.0
+"""The end of a contact may ask the flow's own handler, and has a summary written."""
+
+Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
+HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+MessageType = Literal["tool", "system", "message"]
+Source = Literal["user", "bot", "agent"]
+Pause = Callable[[float], Awaitable[None]]
+
+_Read = TypeVar("_Read")
+_NOT_MODIFIED: Final = 304
+_CONFLICT: Final = 409
+_REPEATABLE_STATUS = frozenset({502, 503, 504})
+_REPEATABLE_CONFLICT = "revision_conflict"
+
+_AGENT_DATA = TypeAdapter(AgentData)
+_CHANGE_TASK: TypeAdapter[TaskChanged | TaskRefused] = TypeAdapter(ChangeTaskReply)
+_CONTACT_END = TypeAdapter(ContactEndReply)
+_PROMPT = TypeAdapter(PromptReply)
+_UTTERANCE = TypeAdapter(UtteranceReply)
+_MEMORY = TypeAdapter(MemoryDump)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChoice:
+    """Which version a conversation starts on: a version's id, or a flow's id and a tag."""
+
+    version_id: str | None = None
+    flow_id: str | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Whose requests these are: a contact and its conversation."""
+
+    conversation_id: str
+    contact_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewContact:
+    """`tenant` is what the flow's templates know as `$tenant`, `facts` what they know as `$contact`."""
+
+    contact: Contact
+    choice: FlowChoice
+    channel: Channel
+    tenant: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message of the dialogue. The engine takes a `message_id` once."""
+
+    message_id: str
+    at: datetime
+    src: Source
+    body: str
+    type: MessageType = "message"
+    src_id: str | None = None
+    src_name: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedPrompt:
+    """A prompt, and the tag by which the next one is only sent when more than the clock has moved."""
+
+    reply: PromptReply
+    etag: str | None
+
+
+def engine_http(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
+    """The connections to one engine, for as many agents and calls as there are in the process."""
+    return httpx.AsyncClient(
+        base_url=base_url,
+        headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+        timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S),
+        limits=httpx.Limits(
+            max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_CONNECTIONS // 4
+        ),
+        trust_env=False,
+        follow_redirects=False,
+    )
+
+
+class EngineClient:
+    """Every method raises the errors of `channels/engine_client/errors.py`.
+
+    `http` is `engine_http(...)`, or any other client whose base URL is the engine's; who made it closes it.
+    `pause` waits that many seconds, `new_key` makes idempotency keys.
+    """
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        *,
+        pause: Pause = asyncio.sleep,
+        new_key: Callable[[], str] = secrets.token_urlsafe,
+    ) -> None:
+        self._http = http
+        self._pause = pause
+        self._new_key = new_key
+
+    @property
+    def base_url(self) -> str:
+        return str(self._http.base_url).rstrip("/")
+
+    @property
+    def mcp_url(self) -> str:
+        """Where the engine's own MCP server is."""
+        return f"{self.base_url}/mcp"
+
+    async def new_contact(self, new: NewContact) -> AgentData:
+        """Start or resume a conversation. Repeated for the same contact, it tells the current task."""
+        choice = new.choice
+        body = {
+            **_ids(new.contact),
+            "conversationalFlowVersionId": choice.version_id,
+            "flowId": choice.flow_id,
+            "tag": choice.tag,
+            "channel": new.channel,
+            "tenant": new.tenant,
+            "contact": new.facts,
+            "language": new.language,
+        }
+        return await self._post("handle-new-contact", body, _AGENT_DATA)
+
+    async def change_task(self, contact: Contact, task: str) -> TaskChanged | TaskRefused:
+        return await self._post("change-task", {**_ids(contact), "task": task}, _CHANGE_TASK)
+
+    async def human_task(self, contact: Contact, outcome: HumanOutcome, reason: str | None) -> AgentData:
+        body = {**_ids(contact), "outcome": outcome, "reason": reason}
+        return await self._post("handle-human-task", body, _AGENT_DATA)
+
+    async def utterance(self, contact: Contact, said: Said) -> UtteranceReply:
+        body = {
+            **_ids(contact),
+            "messageId": said.message_id,
+            "ts": said.at.isoformat(),
+            "type": said.type,
+            "src": said.src,
+            "srcId": said.src_id,
+            "srcName": said.src_name,
+            "body": said.body,
+            "language": said.language,
+        }
+        return await self._post("handle-utterance", body, _UTTERANCE)
+
+    async def end_contact(self, contact: Contact, reason: str) -> ContactEndReply:
+        body = {**_ids(contact), "reason": reason}
+        return await self._post("handle-end-contact", body, _CONTACT_END, timeout_s=END_TIMEOUT_S)
+
+    async def prompt(
+        self, conversation_id: str, *, wait_ms: int = 0, unless: str | None = None
+    ) -> TaggedPrompt | None:
+        """The prompt of the moment, after at most `wait_ms` for values that are still being found in what
+        was said. None when nothing but the clock has changed since the tag `unless`."""
+        answer = await self._send(
+            "GET",
+            f"prompt/{_segment(conversation_id)}?wait_ms={wait_ms}",
+            headers={} if unless is None else {"If-None-Match": unless},
+            timeout_s=TIMEOUT_S + wait_ms / 1000,
+        )
+        if answer.status_code == _NOT_MODIFIED:
+            return None
+        return TaggedPrompt(_read(answer, _PROMPT), answer.headers.get("etag"))
+
+    async def memory(self, conversation_id: str) -> MemoryDump:
+        return _read(await self._send("GET", f"memory/{_segment(conversation_id)}"), _MEMORY)
+
+    async def _post(
+        self,
+        route: str,
+        body: Mapping[str, object],
+        shape: TypeAdapter[_Read],
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> _Read:
+        given = {name: value for name, value in body.items() if value is not None}
+        answer = await self._send(
+            "POST",
+            route,
+            headers={"Idempotency-Key": self._new_key(), "Content-Type": "application/json"},
+            content=orjson.dumps(given),
+            timeout_s=timeout_s,
+        )
+        return _read(answer, shape)
+
+    async def _send(
+        self,
+        method: str,
+        route: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> httpx.Response:
+        """The first answer that no other try can better, by rule 2."""
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_WITHIN_S)
+        name, trouble = route.partition("/")[0], ""
+        now = asyncio.get_running_loop().time
+        for pause_s in (*PAUSES_S, None):
+            asked_s, began = 0.0, now()
+            try:
+                answer = await self._http.request(
+                    method, f"/v1/{route}", headers=headers, content=content, timeout=timeout
+                )
+            except httpx.TransportError as error:
+                trouble = type(error).__name__
+            else:
+                is_last_conflict = pause_s is None and answer.status_code == _CONFLICT
+                if is_last_conflict or not _worth_repeating(answer):
+                    ms = round((now() - began) * 1000)
+                    log.info("engine_called", route=name, status=answer.status_code, duration_ms=ms)
+                    return answer
+                trouble, asked_s = f"status {answer.status_code}", _asked_to_wait(answer)
+            log.info("engine_try_failed", route=name, reason=trouble)
+            if pause_s is not None:
+                await self._pause(min(max(pause_s, asked_s), LONGEST_PAUSE_S))
+        raise EngineUnavailable(f"the flow engine gave no usable answer to {name!r}: {trouble}")
+
+
+def _ids(contact: Contact) -> dict[str, object]:
+    return {"contactId": contact.contact_id, "conversationId": contact.conversation_id}
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _worth_repeating(answer: httpx.Response) -> bool:
+    if answer.status_code == _CONFLICT:
+        problem = _problem(answer)
+        return problem is not None and problem.code == _REPEATABLE_CONFLICT
+    return answer.status_code in _REPEATABLE_STATUS
+
+
+def _asked_to_wait(answer: httpx.Response) -> float:
+    """Seconds of `Retry-After`; a date there, or nothing, asks for none."""
+    text = answer.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() else 0.0
+
+
+def _problem(answer: httpx.Response) -> Problem | None:
+    try:
+        return Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return None
+
+
+def _read(answer: httpx.Response, shape: TypeAdapter[_Read]) -> _Read:
+    """The reply, or the error that the answer stands for."""
+    status = answer.status_code
+    if answer.is_success:
+        try:
+            return shape.validate_json(answer.content)
+        except ValidationError as error:
+            raise EngineMisbehaved(f"a reply of {error.title} cannot be read") from None
+    problem = _problem(answer)
+    told = f"status {status}" if problem is None else f"{problem.code}: {problem.detail}"
+    if problem is None or not answer.is_client_error:
+        raise EngineMisbehaved(told, problem)
+    raise (StateConflict if status == _CONFLICT else RequestRefused)(told, problem)

@@ -1,0 +1,247 @@
+"""MCP servers as an agent uses them: list their tools, call one (V2). The only module of the agents that
+speaks MCP, by the official SDK.
+
+Connections are opened when first needed and kept until the contact is over, because a server may keep state
+in its session. The SDK ties a connection to the task that opened it, so each has a task of its own, and
+whoever lists or calls talks through it. A server that fails fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import httpx2
+import structlog
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, RequestParamsMeta, TextContent
+from pydantic import ValidationError
+
+from adapters.outbound.policy import AllowList, parse_target
+from channels.engine_client.guarded_http import guarded_client, trusted_client
+from flow_engine.ports.outbound import OutboundRefused
+from flow_engine.values import JsonValue
+
+log: Any = structlog.get_logger("flow_engine.agents")
+
+CONNECT_WITHIN_S: Final = 3.0
+ANSWER_WITHIN_S: Final = 20.0
+CLOSE_WITHIN_S: Final = 2.0
+HTTP_GRACE_S: Final = 5.0
+"""An answer that comes too late is given up, without giving up its connection at the same moment."""
+
+IDLE_S: Final = 300.0
+"""A connection that nobody talked through for so long is closed, and made again when it is needed."""
+
+MOST_PAGES: Final = 20
+MOST_RESULT_CHARS: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool as its server lists it. `parameters` is the JSON Schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+
+
+class McpFailed(Exception):
+    """The server is not reached, too slow, or broke the protocol. The message holds no address."""
+
+
+class McpServers(Protocol):
+    """The MCP servers of one contact, by URL. Everything raises McpFailed."""
+
+    async def tools(self, url: str) -> tuple[McpTool, ...]: ...
+
+    async def call(
+        self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
+    ) -> JsonValue:
+        """What the tool says, for the model; `{"error": …}` when it says that it failed."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+OpenMcp = Callable[[], McpServers]
+"""A fresh one for each contact."""
+
+# What the SDK lets through of a failed exchange, alone or in a group.
+_FAILURES = (
+    *(MCPError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL),
+    *(ValidationError, OSError, RuntimeError),
+)
+
+_Said = TypeVar("_Said")
+
+
+class McpConnections:
+    """Implements `McpServers` over streamable HTTP.
+
+    `allow` lets servers beside public addresses be reached. `trusted` holds the headers for addresses of the
+    operator's own, such as the engine's server with its key; nothing else gets a header.
+    """
+
+    def __init__(
+        self,
+        allow: AllowList,
+        trusted: Mapping[str, Mapping[str, str]],
+        *,
+        connect_within_s: float = CONNECT_WITHIN_S,
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        self._allow = allow
+        self._trusted = trusted
+        self._connect_within_s = connect_within_s
+        self._answer_within_s = answer_within_s
+        self._connections: dict[str, _Connection] = {}
+
+    async def tools(self, url: str) -> tuple[McpTool, ...]:
+        return await self._connection(url).talk(_listed, self._connect_within_s)
+
+    async def call(
+        self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
+    ) -> JsonValue:
+        async def called(client: Client) -> JsonValue:
+            result = await client.call_tool(tool, dict(arguments), meta=cast("RequestParamsMeta", dict(meta)))
+            return model_answer(result)
+
+        return await self._connection(url).talk(called, self._answer_within_s)
+
+    async def aclose(self) -> None:
+        """Close every connection, within `CLOSE_WITHIN_S`."""
+        connections = list(self._connections.values())
+        self._connections.clear()
+        await asyncio.gather(*(connection.aclose() for connection in connections))
+
+    def _connection(self, url: str) -> _Connection:
+        """The one that there is, unless it has broken."""
+        known = self._connections.get(url)
+        if known is None or known.is_over:
+            known = self._connections[url] = self._opened(url)
+        return known
+
+    def _opened(self, url: str) -> _Connection:
+        try:
+            host = parse_target(url).host
+        except OutboundRefused as refused:
+            raise McpFailed(str(refused)) from refused
+        headers = self._trusted.get(url)
+        if headers is None:
+            http = guarded_client(self._allow, self._answer_within_s + HTTP_GRACE_S)
+        else:
+            http = trusted_client(headers, self._answer_within_s + HTTP_GRACE_S)
+        return _Connection(url, host, http)
+
+
+class _Connection:
+    """One server. The connection is made by a task of its own, which also takes it down."""
+
+    def __init__(self, url: str, host: str, http: httpx2.AsyncClient) -> None:
+        self._url = url
+        self._host = host
+        self._http = http
+        self._failure = "the connection was closed"
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._exchanges = 0
+        self._talking = 0
+        self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._held())
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done() or self._closed.done()
+
+    async def talk(self, exchange: Callable[[Client], Awaitable[_Said]], within_s: float) -> _Said:
+        """What `exchange` returns. Ends with the connection, should that break meanwhile."""
+        self._exchanges += 1
+        self._talking += 1
+        exchanging = asyncio.create_task(self._exchanged(exchange))
+        try:
+            async with asyncio.timeout(within_s):
+                await asyncio.wait({exchanging, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if exchanging.done():
+                return exchanging.result()
+        except TimeoutError:
+            raise McpFailed(f"no answer within {within_s:g} s") from None
+        except _FAILURES as failure:
+            raise McpFailed(_told(failure)) from failure
+        finally:
+            self._talking -= 1
+            exchanging.cancel()
+            await asyncio.gather(exchanging, return_exceptions=True)
+        raise McpFailed(self._failure)
+
+    async def aclose(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+        is_connected = self._client.done()
+        _, unfinished = await asyncio.wait({self._task}, timeout=CLOSE_WITHIN_S if is_connected else 0)
+        if unfinished:
+            self._task.cancel()
+            await asyncio.wait(unfinished)
+
+    async def _exchanged(self, exchange: Callable[[Client], Awaitable[_Said]]) -> _Said:
+        return await exchange(await asyncio.shield(self._client))
+
+    async def _held(self) -> None:
+        """The connection from its making to its end; failures are logged, and end what is being said."""
+        try:
+            async with (
+                self._http,
+                Client(streamable_http_client(self._url, http_client=self._http)) as client,
+            ):
+                self._client.set_result(client)
+                await self._unneeded()
+        except* _FAILURES as failures:
+            self._failure = _told(_first(failures))
+            log.warning("mcp_server_failed", host=self._host, reason=self._failure)
+
+    async def _unneeded(self) -> None:
+        """Until it is closed, or has been idle for long."""
+        seen = -1
+        while not self._closed.done() and (self._talking or seen != self._exchanges):
+            seen = self._exchanges
+            await asyncio.wait({self._closed}, timeout=IDLE_S)
+
+
+async def _listed(client: Client) -> tuple[McpTool, ...]:
+    """All tools, page by page."""
+    tools: list[McpTool] = []
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += [McpTool(tool.name, tool.description or "", tool.input_schema) for tool in page.tools]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tuple(tools)
+
+
+def model_answer(result: CallToolResult) -> JsonValue:
+    """The text is what a server means for the model; without one, its structured content."""
+    texts = [part.text for part in result.content if isinstance(part, TextContent)]
+    text = "\n".join(texts)[:MOST_RESULT_CHARS]
+    if result.is_error:
+        return {"error": text or "the tool failed without saying why"}
+    if not texts and result.structured_content is not None:
+        return cast("JsonValue", result.structured_content)
+    return text
+
+
+def _first(failure: BaseException) -> BaseException:
+    """A failure itself, or the first of a group that holds failures and groups."""
+    if isinstance(failure, BaseExceptionGroup):
+        return _first(cast("BaseExceptionGroup[BaseException]", failure).exceptions[0])
+    return failure
+
+
+def _told(failure: BaseException) -> str:
+    """A reason without paths: what a server says, or why it is not reached, else the kind of failure."""
+    if isinstance(failure, MCPError):
+        return failure.message
+    return str(failure) if isinstance(failure, httpx2.ConnectError) else type(failure).__name__

@@ -1,0 +1,304 @@
+"""The tools that a task gives to the model, as declarations and as calls (V2). Pure: no call is made here.
+
+Who fills in a parameter of an MCP tool:
+
+1. The ids of the conversation, and what else a tool may declare of `INJECTED`: the agent, always. The model
+   neither sees nor chooses them.
+2. What the flow assigns as `fixed` or `variable`: the agent. A variable's value is that of the moment of the
+   call; an optional parameter whose variable has no value is left out.
+3. Everything else: the model. What the flow assigns as `prompt` describes the parameter to it.
+
+Every call carries the ids and the memory in `_meta` as well, for tools that declare none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import orjson
+
+from channels.engine_client.mcp_tools import McpTool
+from channels.engine_client.replies import (
+    AgentData,
+    MemoryDump,
+    ReachableTask,
+    SelectedTool,
+    ServerTools,
+    ToolParameter,
+)
+from flow_engine.values import JsonValue
+
+CHANGE_TASK: Final = "change_task"
+END_CALL: Final = "end_call"
+
+ENGINE_SERVER: Final = "flow-engine"
+"""The engine's own MCP server in `mcpTools`."""
+
+NOT_OFFERED: Final = frozenset({CHANGE_TASK, "get_memory"})
+"""Tools of the engine's own server that no model is given: `change_task` is the agent's, which calls REST,
+and what `get_memory` tells stands in every prompt, so that a call would only make the caller wait."""
+
+_WRITES_MEMORY: Final = "set_memory"
+_WRITTEN_BY: Final = ToolParameter.model_validate(
+    {"parameterName": "updatedBy", "assignmentStrategy": "fixed", "assignmentValue": _WRITES_MEMORY}
+)
+"""As whose the values count that a model stores: not for it to choose, as a name may be another tool's."""
+
+MEMORY_PARAMETER: Final = "memory"
+KEY_PARAMETER: Final = "idempotencyKey"
+ID_PARAMETERS: Final = ("tenantId", "conversationId", "contactId")
+INJECTED: Final = frozenset({*ID_PARAMETERS, MEMORY_PARAMETER, KEY_PARAMETER})
+
+META_IDS: Final = "flow-engine/conversation"
+META_MEMORY: Final = "flow-engine/memory"
+
+_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64
+
+Declaration = Mapping[str, JsonValue]
+
+
+class VariablesMissing(Exception):
+    """Required parameters whose variables have no value; `variables` by id."""
+
+    def __init__(self, variables: Sequence[str]) -> None:
+        super().__init__(f"no value yet for: {', '.join(variables)}")
+        self.variables = tuple(variables)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTool:
+    """An MCP tool of the current task. `name` is what the model calls it, `listed` what its server does.
+
+    `parameters` is the schema of what the model chooses.
+    """
+
+    name: str
+    url: str
+    listed: McpTool
+    parameters: Mapping[str, object]
+    assigned: tuple[ToolParameter, ...]
+
+    @property
+    def takes_variables(self) -> bool:
+        return any(parameter.assignment_strategy == "variable" for parameter in self.assigned)
+
+    def declaration(self) -> Declaration:
+        return function(self.name, self.listed.description, self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What an agent brings to every call of a tool. `key` is new for each."""
+
+    tenant_id: str
+    conversation_id: str
+    contact_id: str
+    memory: MemoryDump
+    key: str
+
+    @property
+    def ids(self) -> dict[str, object]:
+        return {
+            "tenantId": self.tenant_id,
+            "conversationId": self.conversation_id,
+            "contactId": self.contact_id,
+        }
+
+    @property
+    def meta(self) -> dict[str, object]:
+        return {META_IDS: self.ids, META_MEMORY: self._dump()}
+
+    def injected(self) -> dict[str, object]:
+        return {**self.ids, MEMORY_PARAMETER: self._dump(), KEY_PARAMETER: self.key}
+
+    def _dump(self) -> dict[str, object]:
+        return self.memory.model_dump(by_alias=True, mode="json")
+
+
+def function(name: str, description: str, parameters: Mapping[str, object]) -> Declaration:
+    return {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "parameters": cast("JsonValue", dict(parameters)),
+    }
+
+
+# --- declarations ----------------------------------------------------------------------------------
+
+
+def with_missing(tasks: Iterable[ReachableTask], memory: MemoryDump) -> tuple[ReachableTask, ...]:
+    """The tasks with what is missing by this memory."""
+    return tuple(
+        task.model_copy(
+            update={
+                "missing_variables": tuple(
+                    name for name in task.required_variables if memory.value_of(name) is None
+                )
+            }
+        )
+        for task in tasks
+    )
+
+
+def change_task_declaration(tasks: Sequence[ReachableTask]) -> Declaration | None:
+    """The tool that moves to one of `tasks`; None where there is nowhere to go."""
+    if not tasks:
+        return None
+    names = task_names(tasks)
+    lines = "\n".join(_task_line(name, task) for name, task in zip(names, tasks, strict=True))
+    description = "Move the conversation to another task, as soon as its description fits what is needed."
+    task = {"type": "string", "enum": names, "description": f"The task to move to:\n{lines}"}
+    schema = {
+        "type": "object",
+        "properties": {"task": task},
+        "required": ["task"],
+        "additionalProperties": False,
+    }
+    return function(CHANGE_TASK, description, schema)
+
+
+def task_names(tasks: Sequence[ReachableTask]) -> list[str]:
+    """How the model names each task: by name, or by id where the name could mean two."""
+    every = [task.name for task in tasks] + [task.task_id for task in tasks if task.task_id != task.name]
+    return [task.name if every.count(task.name) == 1 else task.task_id for task in tasks]
+
+
+def _task_line(name: str, task: ReachableTask) -> str:
+    line = f"- {name} ({task.type}): {task.description}"
+    if task.required_variables:
+        line += f" Requires: {', '.join(task.required_variables)}."
+    if task.missing_variables:
+        line += f" Still missing: {', '.join(task.missing_variables)}."
+    return line
+
+
+def task_tools(
+    data: AgentData,
+    listed: Mapping[str, Sequence[McpTool]],
+    *,
+    engine_mcp_url: str,
+    taken: Iterable[str] = (CHANGE_TASK, END_CALL),
+) -> tuple[TaskTool, ...]:
+    """The task's MCP tools that their servers really list. `listed` is by URL, `taken` are names that the
+    agent's own tools have. Where two tools share a name, the later gets its server's before it."""
+    names, bound = set(taken), list[TaskTool]()
+    for server in data.mcp_tools:
+        url = server_url(server, engine_mcp_url)
+        by_name = {tool.name: tool for tool in listed.get(url, ())}
+        for selected in server.tools:
+            tool = by_name.pop(selected.tool_name, None)
+            if tool is None or not is_offered(server, selected):
+                continue
+            name = _free_name(server.server_name, tool.name, names)
+            names.add(name)
+            assigned = selected.parameters
+            if server.server_name == ENGINE_SERVER and tool.name == _WRITES_MEMORY:
+                assigned = (*assigned, _WRITTEN_BY)
+            bound.append(TaskTool(name, url, tool, _chosen_by_model(tool, assigned), assigned))
+    return tuple(bound)
+
+
+def is_offered(server: ServerTools, selected: SelectedTool) -> bool:
+    return server.server_name != ENGINE_SERVER or selected.tool_name not in NOT_OFFERED
+
+
+def server_url(server: ServerTools, engine_mcp_url: str) -> str:
+    """The engine's own server is reached where the engine is, whatever address it gives to others."""
+    return engine_mcp_url if server.server_name == ENGINE_SERVER else server.url
+
+
+def _free_name(server: str, tool: str, taken: set[str]) -> str:
+    """A name that models accept and nothing has yet."""
+    plain, prefixed = (_NAME_CHARS.sub("_", name)[:_LONGEST_NAME] for name in (tool, f"{server}_{tool}"))
+    numbered = (f"{prefixed[: _LONGEST_NAME - 4]}_{n}" for n in range(2, len(taken) + 3))
+    return next(name for name in (plain, prefixed, *numbered) if name and name not in taken)
+
+
+def _chosen_by_model(tool: McpTool, assigned: Sequence[ToolParameter]) -> dict[str, object]:
+    schema = dict(tool.parameters)
+    properties = dict(_object(schema.get("properties")))
+    strategies = {parameter.parameter_name: parameter for parameter in assigned}
+    hidden = {name for name, parameter in strategies.items() if parameter.assignment_strategy != "prompt"}
+    hidden |= INJECTED & properties.keys()
+    for name, parameter in strategies.items():
+        if parameter.assignment_strategy == "prompt" and name in properties:
+            properties[name] = _described(_object(properties[name]), parameter.assignment_value)
+    schema["type"] = "object"
+    schema["properties"] = {name: own for name, own in properties.items() if name not in hidden}
+    schema["required"] = [name for name in _required(tool) if name not in hidden]
+    return schema
+
+
+def _described(schema: Mapping[str, object], hint: str) -> dict[str, object]:
+    told = schema.get("description")
+    return {**schema, "description": f"{hint}\n{told}" if isinstance(told, str) and told else hint}
+
+
+# --- calls -----------------------------------------------------------------------------------------
+
+
+def call_arguments(
+    tool: TaskTool, chosen: Mapping[str, JsonValue], context: CallContext
+) -> dict[str, object]:
+    """What the tool is called with. Raises VariablesMissing."""
+    properties = _object(tool.listed.parameters.get("properties"))
+    required = _required(tool.listed)
+    arguments: dict[str, object] = dict(chosen)
+    missing: list[str] = []
+    for parameter in tool.assigned:
+        name, assigned = parameter.parameter_name, parameter.assignment_value
+        types = _types(properties.get(name))
+        if parameter.assignment_strategy == "fixed":
+            arguments[name] = _fixed(assigned, types)
+        elif parameter.assignment_strategy == "variable":
+            arguments.pop(name, None)
+            value = context.memory.value_of(assigned)
+            if value is not None:
+                arguments[name] = _fitted(value, types)
+            elif name in required:
+                missing.append(assigned)
+    if missing:
+        raise VariablesMissing(missing)
+    injected = context.injected()
+    return arguments | {name: injected[name] for name in INJECTED & properties.keys()}
+
+
+def _fixed(text: str, types: frozenset[str]) -> object:
+    """A fixed value is written as text; it is read as JSON where the parameter is no text."""
+    if not types or "string" in types:
+        return text
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _fitted(value: JsonValue, types: frozenset[str]) -> object:
+    """A variable's value as text where the parameter is text: of a phone its number, else as JSON."""
+    if isinstance(value, str) or types != frozenset({"string"}):
+        return value
+    if isinstance(value, dict) and value.keys() == {"country", "type", "number"}:
+        return value["number"]
+    return orjson.dumps(value).decode()
+
+
+def _types(schema: object) -> frozenset[str]:
+    """The JSON types that a parameter's schema names, null aside; empty where it names none."""
+    named = _object(schema).get("type")
+    every = cast("list[object]", named) if isinstance(named, list) else [named]
+    return frozenset(kind for kind in every if isinstance(kind, str) and kind != "null")
+
+
+def _required(tool: McpTool) -> list[str]:
+    named = tool.parameters.get("required")
+    every = cast("list[object]", named) if isinstance(named, list) else []
+    return [name for name in every if isinstance(name, str)]
+
+
+def _object(schema: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", schema) if isinstance(schema, Mapping) else {}

@@ -1,0 +1,272 @@
+"""Requests and tools as a config writes them (V6, V7), read into frozen models.
+
+Every template, condition and JSONPath is read when the model is made, so that a mistake is found with its
+place before any call comes in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, Self, TypeAlias, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from channels.http_tools.expressions import Condition
+from channels.http_tools.json_paths import JsonPath
+from channels.http_tools.lexing import Mistake
+from channels.http_tools.scope import NAMESPACES
+from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlTemplate
+from flow_engine.errors import Finding, pointer
+from flow_engine.values import JsonValue, listed
+
+Method = Literal["GET", "POST", "PATCH", "PUT", "DELETE"]
+
+DEFAULT_TIMEOUT_S: Final = 10.0
+MOST_TIMEOUT_S: Final = 120.0
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+_ONLY_WITH_URL: Final = frozenset({"method", "params", "headers", "body"})
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Has pydantic make a field with `read`, and look no further into the field's type."""
+
+    read: Callable[[object, ValidationInfo], object]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(self.read)
+
+
+def compiled(parse: Callable[[str], object]) -> Compiled:
+    """For a field that the config writes as text and the model holds as what `parse` makes of it."""
+    return Compiled(lambda value, info: _read(parse, value))
+
+
+def _read(parse: Callable[[str], object], value: object) -> object:
+    if not isinstance(value, str):
+        raise PydanticCustomError("string_type", "accepted is text")
+    try:
+        return parse(value)
+    except Mistake as mistake:
+        raise _error(mistake) from mistake
+
+
+def _step_condition(value: object, info: ValidationInfo) -> object:
+    """The names of the step's extracts are known; where they could not be read, any name may be one."""
+    extract: Mapping[str, object] | None = info.data.get("extract")
+    names = None if extract is None else frozenset(extract)
+    return _read(lambda text: Condition.parse(text, names), value)
+
+
+def _json_template(value: object, *, answer: bool = False) -> JsonTemplate:
+    try:
+        return JsonTemplate.parse(cast("JsonValue", value), answer=answer)
+    except Mistakes as mistakes:
+        raise _located(mistakes) from mistakes
+
+
+def _params(value: object) -> JsonTemplate:
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "accepted is an object")
+    return _json_template(cast("object", value))
+
+
+def _located(mistakes: Mistakes) -> ValidationError:
+    """An error for each mistake at its own place; pydantic puts the place of the field before it."""
+    return ValidationError.from_exception_data(
+        "template",
+        [InitErrorDetails(type=_error(mistake), loc=at, input=None) for at, mistake in mistakes.found],
+    )
+
+
+def _error(mistake: Mistake) -> PydanticCustomError:
+    return PydanticCustomError("mistake", "{mistake}", {"mistake": str(mistake)})
+
+
+TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
+UrlText: TypeAlias = Annotated[UrlTemplate, compiled(UrlTemplate.parse)]
+PathText: TypeAlias = Annotated[JsonPath, compiled(JsonPath.parse)]
+ConditionText: TypeAlias = Annotated[Condition, compiled(Condition.parse)]
+Body: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_template(value))]
+Params: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _params(value))]
+Answer: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_template(value, answer=True))]
+_StepCondition: TypeAlias = Annotated[Condition, Compiled(_step_condition)]
+
+
+class Document(BaseModel):
+    """A part of a config: nothing beside its fields is accepted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class RequestFields(Document):
+    """What every request may say beside its address. `params` are an object; `timeout_s` covers all of the
+    exchange, in seconds."""
+
+    description: str | None = None
+    method: Method = "GET"
+    params: Params | None = None
+    headers: dict[str, TemplateText] = {}
+    body: Body | None = None
+    timeout_s: float = Field(
+        default=DEFAULT_TIMEOUT_S, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False, strict=True
+    )
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_have_names(cls, headers: dict[str, Template]) -> dict[str, Template]:
+        wrong = [name for name in headers if not _HEADER_NAME.fullmatch(name)]
+        if wrong:
+            raise PydanticCustomError(
+                "header_name",
+                "no names of headers: {wrong}; accepted is a name such as X-Api-Key",
+                {"wrong": listed(wrong)},
+            )
+        return headers
+
+    @model_validator(mode="after")
+    def _get_has_no_body(self) -> Self:
+        if self.method == "GET" and self.body is not None:
+            raise PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body`")
+        return self
+
+
+class HttpRequest(RequestFields):
+    """One HTTP request."""
+
+    url: UrlText
+
+
+class LifecycleCall(HttpRequest):
+    """A request that a point in the call's life makes, where `condition` holds or there is none."""
+
+    condition: ConditionText | None = None
+    store_in_ctx: dict[str, PathText] = {}
+
+
+class PreStep(RequestFields):
+    """One step before a tool's own request: a fetch, a check, or both in this order.
+
+    `extract` goes into `pre`. A `fail_if` or a `condition` that holds fails the step, and the tool answers
+    `fail_return`. Both know the names of `extract` as they are; `$` is the reply of the fetch.
+    """
+
+    url: UrlText | None = None
+    extract: dict[str, PathText] = {}
+    fail_if: _StepCondition | None = None
+    condition: _StepCondition | None = None
+    fail_return: Answer | None = None
+
+    @field_validator("extract")
+    @classmethod
+    def _names_are_free(cls, extract: dict[str, JsonPath]) -> dict[str, JsonPath]:
+        taken = sorted(NAMESPACES & extract.keys())
+        if taken:
+            raise PydanticCustomError(
+                "extract_name_taken",
+                "{taken} stand for something else in conditions; accepted are names beside {names}",
+                {"taken": listed(taken), "names": listed(sorted(NAMESPACES))},
+            )
+        return extract
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if self.url is None and (self.extract or self.model_fields_set & _ONLY_WITH_URL):
+            raise PydanticCustomError("fetch_without_url", "a step that fetches or extracts needs a `url`")
+        if self.url is None and self.condition is None and self.fail_if is None:
+            raise PydanticCustomError("empty_step", "accepted is a step with `url` or with `condition`")
+        return self
+
+    @property
+    def request(self) -> HttpRequest | None:
+        """The fetch; None for a bare check."""
+        if self.url is None:
+            return None
+        fields = {name: getattr(self, name) for name in RequestFields.model_fields}
+        return HttpRequest.model_construct(url=self.url, **fields)
+
+
+class ToolReturn(Document):
+    """What the model is told."""
+
+    answer: Answer = Field(alias="return")
+
+
+class HttpTool(HttpRequest):
+    """A tool that is one request, with steps before it."""
+
+    type: Literal["http"]
+    body_builder: str | None = None
+    pre_steps: tuple[PreStep, ...] = ()
+    store_in_ctx: dict[str, PathText] = {}
+    on_success_flags: tuple[str, ...] = ()
+    on_success: ToolReturn | None = None
+    on_error: ToolReturn | None = None
+
+    @model_validator(mode="after")
+    def _one_body(self) -> Self:
+        if self.body_builder is not None and self.body is not None:
+            raise PydanticCustomError("two_bodies", "accepted is `body` or `body_builder`, not both")
+        if self.body_builder is not None and self.method == "GET":
+            raise PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body_builder`")
+        return self
+
+
+class BuiltinTool(Document):
+    """Something that is done to the call itself. `target` is a phone number or SIP address."""
+
+    type: Literal["builtin"]
+    action: Literal["hangup", "transfer"]
+    description: str | None = None
+    target: TemplateText | None = None
+    on_success_flags: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _target_belongs_to_transfer(self) -> Self:
+        if (self.action == "transfer") != (self.target is not None):
+            raise PydanticCustomError(
+                "transfer_target", "accepted is `target` with the action `transfer`, and only with it"
+            )
+        return self
+
+
+def _tool(value: object, info: ValidationInfo) -> HttpTool | BuiltinTool:
+    """Chosen by `type` here, as a union would put its own name into the place of an error."""
+    kind = cast("dict[object, object]", value).get("type") if isinstance(value, dict) else None
+    match kind:
+        case "http":
+            return HttpTool.model_validate(value, context=info.context)
+        case "builtin":
+            return BuiltinTool.model_validate(value, context=info.context)
+        case _:
+            raise PydanticCustomError("tool_type", "accepted is a tool of `type` 'http' or 'builtin'")
+
+
+ToolConfig: TypeAlias = Annotated[HttpTool | BuiltinTool, Compiled(_tool)]
+
+
+def check_builders(tools: Mapping[str, HttpTool | BuiltinTool], known: Collection[str]) -> list[Finding]:
+    """A finding for every tool whose body builder is not `known`; pointers into the whole config."""
+    return [
+        Finding(
+            pointer("tools", name, "body_builder"),
+            "body_builder_unknown",
+            f"{tool.body_builder!r} is no body builder; accepted are {listed(sorted(known))}",
+        )
+        for name, tool in tools.items()
+        if isinstance(tool, HttpTool) and tool.body_builder is not None and tool.body_builder not in known
+    ]

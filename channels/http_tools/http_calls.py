@@ -1,0 +1,188 @@
+"""The requests of a config, sent over the guarded client and logged (V6, V8, V14).
+
+1. A reply is the JSON of its body; an empty body is null, a body that is not JSON is its text. Any status
+   from 300 on fails (redirects that may be followed have been), as does whatever is no usable reply.
+2. Reasons of a failure go to a model and to callers: they name no address, no number, no content.
+3. The log tells method, address, status and time. Of the address no value of the query and nothing that
+   looks like a phone number; what was sent is told at the level debug only.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import orjson
+import structlog
+
+from channels.http_tools.documents import HttpRequest
+from channels.http_tools.placeholders import as_text
+from channels.http_tools.scope import Scope
+from channels.http_tools.templates import Unresolved
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
+from flow_engine.values import MAX_DEPTH, JsonValue
+
+_log: Any = structlog.get_logger("flow_engine.agents.http")
+
+MASK: Final = "***"
+
+_LEAST_ERROR: Final = 300
+_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json"}
+_BODY_HEADERS: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_PHONE_LIKE = re.compile(r"\+?[0-9](?:[\s().\-/]*[0-9]){6,}")
+
+
+class CallFailed(Exception):
+    """A request without a usable reply. `reason` may be told to anybody; `status` is that of a reply."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    url: str
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class HttpCaller:
+    """Sends the requests of one call. `log_fields` stand on every line of its log: `agent_id`, `call_id`.
+    `monotonic` gives seconds."""
+
+    def __init__(
+        self,
+        outbound: OutboundSender,
+        log_fields: Mapping[str, str],
+        *,
+        monotonic: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._outbound = outbound
+        self.log_fields = log_fields
+        self.monotonic = monotonic
+
+    async def send(self, request: HttpRequest, scope: Scope, *, body: JsonValue = None) -> JsonValue:
+        """The reply. `body` stands in for the request's own one. Raises CallFailed."""
+        prepared = _prepare(request, scope, body)
+        _log.debug("http_request", url=prepared.url, body=prepared.content.decode(), **self.log_fields)
+        started = self.monotonic()
+        status, outcome = await self._exchange(request, prepared)
+        fields: dict[str, object] = {
+            "method": request.method,
+            "url": masked_url(prepared.url, as_text(scope.lookup(("caller_phone",)))),
+            "status": status,
+            "duration_ms": round((self.monotonic() - started) * 1000),
+            **self.log_fields,
+        }
+        if isinstance(outcome, CallFailed):
+            _log.warning("http_call", reason=outcome.reason, **fields)
+            raise outcome
+        _log.info("http_call", **fields)
+        return outcome
+
+    async def _exchange(
+        self, request: HttpRequest, prepared: _Prepared
+    ) -> tuple[int | None, JsonValue | CallFailed]:
+        """The status, None without a reply, and what came of it."""
+        try:
+            reply = await self._outbound.request(
+                request.method,
+                prepared.url,
+                timeout_s=request.timeout_s,
+                headers=prepared.headers,
+                content=prepared.content,
+            )
+        except OutboundRefused:
+            return None, CallFailed("the address is not allowed")
+        except OutboundFailed as error:
+            late = isinstance(error.__cause__, TimeoutError)
+            reason = (
+                f"no reply within {request.timeout_s:g} s" if late else "the service gave no usable reply"
+            )
+            return None, CallFailed(reason)
+        return reply.status, _outcome(reply)
+
+
+def masked_url(url: str, caller: str = "") -> str:
+    """The address without user information and the values of its query, and with `***` for whatever looks
+    like a phone number in its path, or has the digits of the caller's."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that belong to no IPv6 address
+        return MASK
+    host = parts.netloc.rpartition("@")[2]
+    path = "/".join(_masked_segment(segment, caller) for segment in parts.path.split("/"))
+    names = [_masked_segment(pair.partition("=")[0], caller) for pair in parts.query.split("&") if pair]
+    query = "?" + "&".join(f"{name}={MASK}" for name in names) if names else ""
+    return f"{parts.scheme}://{host}{path}{query}"
+
+
+def _masked_segment(segment: str, caller: str) -> str:
+    text = unquote(segment)
+    if _UUID.fullmatch(text):
+        return segment
+    if _digits(caller) and _digits(text) == _digits(caller):
+        return MASK
+    masked = _PHONE_LIKE.sub(MASK, text)
+    return segment if masked == text else quote(masked, safe="*+:@()")
+
+
+def _digits(text: str) -> str:
+    return "".join(character for character in text if character.isdecimal())
+
+
+def _prepare(request: HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
+    params = request.params.render(scope) if request.params else None
+    try:
+        url = request.url.render(scope, params.items() if isinstance(params, dict) else ())
+    except Unresolved as error:
+        raise CallFailed(f"the request needs a value for {error.placeholder}") from error
+    if body is None and request.body is not None:
+        body = request.body.render(scope)
+    try:
+        content = b"" if body is None else orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise CallFailed("the request cannot be written as JSON") from error
+    own = ((name, template.render(scope)) for name, template in request.headers.items())
+    headers = {name: as_text(value) for name, value in own if value is not None}
+    return _Prepared(url, {**_HEADERS, **(_BODY_HEADERS if content else {}), **headers}, content)
+
+
+def _outcome(reply: OutboundReply) -> JsonValue | CallFailed:
+    if reply.status >= _LEAST_ERROR:
+        return CallFailed(f"the service answered with status {reply.status}", reply.status)
+    if not reply.body.strip():
+        return None
+    try:
+        document: JsonValue = orjson.loads(reply.body)
+    except orjson.JSONDecodeError:
+        try:
+            return reply.body.decode()
+        except UnicodeDecodeError:
+            return CallFailed("the reply cannot be read", reply.status)
+    if deeper_than(document, MAX_DEPTH):
+        return CallFailed("the reply cannot be read", reply.status)
+    return document
+
+
+def deeper_than(value: JsonValue, levels: int) -> bool:
+    """Whether lists and objects lie more than `levels` deep in each other."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [child for parent in layer for child in _children(parent)]
+        if not layer:
+            return False
+    return True
+
+
+def _children(value: JsonValue) -> Iterable[JsonValue]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

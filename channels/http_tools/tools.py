@@ -1,0 +1,230 @@
+"""The tools of a config, run for a model (V6, V7, V14).
+
+The order of an `http` tool: permission, `pre_steps`, body, null removal, request, `store_in_ctx`,
+`on_success_flags`, return. Whatever a model asks for and a server answers, the tool has an answer: what
+the config says, the reply, or `{"error": "<reason>"}`. A failing fetch of a step is a failure of the tool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+import orjson
+import structlog
+
+from adapters.models.chat import ToolSpec
+from adapters.models.tools import AllowAll, Approval, Tool
+from channels.http_tools.body_builders import BuilderRegistry
+from channels.http_tools.documents import BuiltinTool, HttpTool, PreStep
+from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
+from channels.http_tools.orders import BodyRefused
+from channels.http_tools.scope import Scope, Values
+from flow_engine.values import MAX_DEPTH, JsonValue
+
+_log: Any = structlog.get_logger("flow_engine.agents.tools")
+
+Outcome = Literal["ok", "failed", "refused", "unknown"]
+
+_PHONE_OR_SIP: Final = re.compile(r"\+?[0-9]{2,15}|sips?:[^\s@<>\"]+@[^\s@<>\"]+")
+
+
+class Actions(Protocol):
+    """What a builtin tool does to its call. Both return at once."""
+
+    def hang_up(self) -> None: ...
+
+    def transfer(self, target: str) -> None: ...
+
+
+def _no_specials() -> Values:
+    return {}
+
+
+@dataclass(slots=True)
+class CallContext:
+    """What is known in one call. `ctx` changes while the call goes on; `specials` are asked for every time,
+    as the clock is one of them."""
+
+    ctx: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    session: JsonValue = None
+    agent: Values = field(default_factory=_no_specials)
+    root: Values = field(default_factory=_no_specials)
+    specials: Callable[[], Values] = _no_specials
+
+    def scope(self, *, args: Values | None = None, **specials: JsonValue) -> Scope:
+        """What a template sees now. `specials` are those of the moment, such as `error` or `outcome`."""
+        return Scope(
+            specials={**self.specials(), **specials},
+            args=args or {},
+            ctx=self.ctx,
+            session=self.session,
+            agent=self.agent,
+            root=self.root,
+        )
+
+
+class _StepFailed(Exception):
+    """A step's `fail_if` or `condition` held; `answer` is for the model."""
+
+    def __init__(self, answer: JsonValue) -> None:
+        super().__init__("a step before the call failed")
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call of a tool that is known and allowed."""
+
+    name: str
+    args: Values
+    context: CallContext
+    actions: Actions
+    pre: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+    def scope(self, **specials: JsonValue) -> Scope:
+        return self.context.scope(args=self.args, **specials).with_pre(self.pre)
+
+
+class ToolExecutor:
+    """Runs the tools of one config in one call. `approval` is the operator's policy, asked on every call;
+    without one, to be listed is to be allowed."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, HttpTool | BuiltinTool],
+        caller: HttpCaller,
+        builders: BuilderRegistry,
+        approval: Approval | None = None,
+    ) -> None:
+        self._tools = tools
+        self._caller = caller
+        self._builders = builders
+        self._approval = approval or Approval(AllowAll())
+
+    async def run(
+        self, name: str, arguments: str | Values, context: CallContext, actions: Actions
+    ) -> JsonValue:
+        """The answer for the model. `arguments` as the model wrote them, or already read."""
+        started = self._caller.monotonic()
+        args = _read_arguments(arguments)
+        answer, outcome = await self._answer(name, args, context, actions)
+        _log.info(
+            "tool_call",
+            tool=name if name in self._tools else None,
+            outcome=outcome,
+            duration_ms=round((self._caller.monotonic() - started) * 1000),
+            **self._caller.log_fields,
+        )
+        _log.debug("tool_values", tool=name, arguments=args, answer=answer, **self._caller.log_fields)
+        return answer
+
+    def as_tools(
+        self, declarations: Iterable[Mapping[str, JsonValue]], context: CallContext, actions: Actions
+    ) -> list[Tool]:
+        """The tools that are declared and configured, for a registry of the tool loop. The registry asks for
+        permission itself: give this executor no `approval` then."""
+        return [
+            Tool(_spec(declared), self._runner(str(declared["name"]), context, actions))
+            for declared in declarations
+            if declared.get("name") in self._tools
+        ]
+
+    def _runner(self, name: str, context: CallContext, actions: Actions) -> Callable[[Values], Any]:
+        async def run(arguments: Values) -> JsonValue:
+            return await self.run(name, arguments, context, actions)
+
+        return run
+
+    async def _answer(
+        self, name: str, args: Values | None, context: CallContext, actions: Actions
+    ) -> tuple[JsonValue, Outcome]:
+        tool = self._tools.get(name)
+        if tool is None:
+            return {"error": f"Fonction inconnue: {name}"}, "unknown"
+        if args is None:
+            return {"error": "the arguments are no JSON object"}, "failed"
+        refusal = await self._approval.refusal(name, args)
+        if refusal is not None:
+            return refusal, "refused"
+        run = _Run(name, args, context, actions)
+        return self._act(tool, run) if isinstance(tool, BuiltinTool) else await self._call(tool, run)
+
+    def _act(self, tool: BuiltinTool, run: _Run) -> tuple[JsonValue, Outcome]:
+        if tool.target is not None:
+            target = tool.target.render_text(run.scope()).strip()
+            if not _PHONE_OR_SIP.fullmatch(target):
+                return {"error": "accepted as target is a phone number or a SIP address"}, "failed"
+            run.actions.transfer(target)
+        else:
+            run.actions.hang_up()
+            run.context.ctx["should_hangup"] = True
+        self._set_flags(tool.on_success_flags, run)
+        return {"status": "ok"}, "ok"
+
+    async def _call(self, tool: HttpTool, run: _Run) -> tuple[JsonValue, Outcome]:
+        try:
+            for number, step in enumerate(tool.pre_steps, start=1):
+                await self._step(step, number, run)
+            reply = await self._caller.send(tool, run.scope(), body=self._built_body(tool, run))
+        except _StepFailed as failure:
+            return failure.answer, "failed"
+        except (CallFailed, BodyRefused) as failure:
+            if tool.on_error is None:
+                return {"error": str(failure)}, "failed"
+            return tool.on_error.answer.render(run.scope(error=str(failure))), "failed"
+        scope = run.scope()
+        run.context.ctx.update({key: path.first(reply, scope) for key, path in tool.store_in_ctx.items()})
+        self._set_flags(tool.on_success_flags, run)
+        return reply if tool.on_success is None else tool.on_success.answer.render(run.scope(), reply), "ok"
+
+    async def _step(self, step: PreStep, number: int, run: _Run) -> None:
+        """Raises CallFailed, _StepFailed."""
+        request = step.request
+        reply = None if request is None else await self._caller.send(request, run.scope())
+        scope = run.scope()
+        extracted = {name: path.first(reply, scope) for name, path in step.extract.items()}
+        run.pre.update(extracted)
+        scope = run.scope()
+        if any(
+            condition is not None and condition.holds(scope, reply, extracted)
+            for condition in (step.fail_if, step.condition)
+        ):
+            reason = step.description or f"step {number} before the call failed"
+            raise _StepFailed(
+                {"error": reason} if step.fail_return is None else step.fail_return.render(scope, reply)
+            )
+
+    def _built_body(self, tool: HttpTool, run: _Run) -> JsonValue:
+        """The body of the builder; None where the tool has its own, or none. Raises BodyRefused."""
+        if tool.body_builder is None:
+            return None
+        return self._builders.build(tool.body_builder, run.args, run.context.ctx, run.context.session)
+
+    def _set_flags(self, flags: tuple[str, ...], run: _Run) -> None:
+        if flags:
+            run.context.ctx.update(dict.fromkeys(flags, True))
+            _log.info("flags_set", tool=run.name, flags=list(flags), **self._caller.log_fields)
+
+
+def _read_arguments(arguments: str | Values) -> Values | None:
+    """None for what is no JSON object, or one too deep to be worked with. A model that has no arguments to
+    give may write nothing at all."""
+    read: JsonValue = dict(arguments) if isinstance(arguments, Mapping) else {}
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            read = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            return None
+    return read if isinstance(read, dict) and not deeper_than(read, MAX_DEPTH) else None
+
+
+def _spec(declared: Mapping[str, JsonValue]) -> ToolSpec:
+    description, parameters = declared.get("description"), declared.get("parameters")
+    return ToolSpec(
+        str(declared["name"]),
+        description if isinstance(description, str) else "",
+        parameters if isinstance(parameters, dict) else {"type": "object"},
+    )

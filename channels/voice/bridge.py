@@ -1,0 +1,248 @@
+"""Between the sockets and the calls: each line that connects gets a call, each call its model (V12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import structlog
+from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+
+from channels.voice.call.events import Audio, CallerAudio, StreamStarted, StreamStopped, Unreadable
+from channels.voice.call.ports import ModelLink, SessionSettings
+from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
+from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.wires.model_side import ModelSide, ModelUnreachable
+from channels.voice.wires.openai_realtime import RealtimeLink, decode
+from channels.voice.wires.realtime_urls import realtime_url
+from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+BEGIN_WITHIN_S = 10.0
+HANDSHAKE_WITHIN_S = 4.5
+"""Less than a whole connection may take, so that it is this limit that closes the socket."""
+
+PING_AFTER_S = 10.0
+PONG_WITHIN_S = 10.0
+
+Transfer = Callable[[str], Awaitable[bool]]
+
+
+class Tap(Protocol):
+    """Sees every message of a call, for recordings (V15)."""
+
+    def __call__(self, side: Literal["line", "model"], sent: bool, message: bytes) -> None: ...
+
+    def close(self) -> None:
+        """The call and everything that belongs to its end is over."""
+        ...
+
+
+class OpenTap(Protocol):
+    """Called once a call, with the line's id; None where the call is not to be recorded."""
+
+    def __call__(self, stream_id: str) -> Tap | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Realtime:
+    """Where the model is. `headers` carry the key."""
+
+    url: str
+    headers: Mapping[str, str]
+
+
+class ModelSocket(MessageSocket):
+    """One connection to the model's side."""
+
+    def __init__(self, side: ModelSide, tap: Tap | None) -> None:
+        super().__init__(MAX_MODEL_MESSAGE)
+        self._side = side
+        self._tap = tap
+
+    def message(self, message: bytes) -> None:
+        if self._tap is not None:
+            self._tap("model", sent=False, message=message)
+        event = decode(message)
+        if event is None:
+            return
+        if type(event) is Unreadable:
+            self.unreadable(event.what)
+        else:
+            self._side.event(event)
+
+    def gone(self) -> None:
+        self._side.lost()
+
+
+class _Link(RealtimeLink):
+    """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
+
+    def __init__(self, socket: ModelSocket, side: ModelSide, tap: Tap | None) -> None:
+        super().__init__(tapped(socket.send, "model", tap), socket.close)
+        self._socket = socket
+        self._side = side
+
+    def hear(self, audio: Audio) -> None:
+        if self._socket.is_congested:
+            self._side.audio_dropped()
+        else:
+            super().hear(audio)
+
+
+async def connect_realtime(
+    realtime: Realtime, settings: SessionSettings, side: ModelSide, tap: Tap | None = None
+) -> ModelLink:
+    """A connection to a model, not configured yet. Raises ModelUnreachable."""
+    socket = ModelSocket(side, tap)
+    try:
+        await ws_connect(
+            lambda: socket,
+            realtime_url(realtime.url, settings.model),
+            extra_headers=realtime.headers,
+            websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
+            max_frame_size=MAX_MODEL_MESSAGE,
+            max_redirects=0,
+            enable_auto_ping=True,
+            auto_ping_idle_timeout=PING_AFTER_S,
+            auto_ping_reply_timeout=PONG_WITHIN_S,
+        )
+    except TimeoutError:
+        raise ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
+    except (OSError, WSError) as error:
+        raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
+    return _Link(socket, side, tap)
+
+
+class LineSocket(MessageSocket):
+    """One Media Stream of Twilio: the call begins with its start event."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        super().__init__(MAX_LINE_MESSAGE)
+        self._bridge = bridge
+        self._runner: CallRunner | None = None
+        self._tap: Tap | None = None
+        loop = asyncio.get_running_loop()
+        self._begin_by = loop.call_later(BEGIN_WITHIN_S, self._not_begun)
+
+    def message(self, message: bytes) -> None:
+        event = decode_line(message)
+        if self._tap is not None:
+            self._tap("line", sent=False, message=message)
+        runner = self._runner
+        if type(event) is CallerAudio:
+            if runner is not None:
+                runner.call.caller_audio(event.payload)
+        elif event is None:
+            return
+        elif isinstance(event, Unreadable):
+            self.unreadable(event.what)
+        elif runner is not None:
+            runner.call.line_event(event)
+        elif isinstance(event, StreamStarted):
+            self._begin(event, message)
+
+    def gone(self) -> None:
+        self._begin_by.cancel()
+        if self._runner is not None:
+            self._runner.call.line_event(StreamStopped())
+
+    def _begin(self, started: StreamStarted, message: bytes) -> None:
+        self._begin_by.cancel()
+        self._tap = self._bridge.open_tap(started.stream_id)
+        if self._tap is not None:
+            self._tap("line", sent=False, message=message)
+        line = TwilioLine(started.stream_id, tapped(self.send, "line", self._tap), self.close)
+        self._runner = self._bridge.begin(started, line, self._tap)
+
+    def _not_begun(self) -> None:
+        log.warning("socket_given_up", reason="no call was started on it")
+        self.drop()
+
+
+def tapped(
+    send: Callable[[bytes], None], side: Literal["line", "model"], tap: Tap | None
+) -> Callable[[bytes], None]:
+    """The same way out, seen by the tap where there is one."""
+    if tap is None:
+        return send
+
+    def seen(message: bytes) -> None:
+        tap(side, sent=True, message=message)
+        send(message)
+
+    return seen
+
+
+class Bridge:
+    """The calls of one agent. `transfers` gives the way to move a call elsewhere, where there is one."""
+
+    def __init__(
+        self,
+        plan: Callable[[Tap | None], CallPlan],
+        *,
+        transfers: Callable[[StreamStarted], Transfer | None] = lambda _: None,
+        open_tap: OpenTap = lambda stream_id: None,
+    ) -> None:
+        self._plan = plan
+        self._transfers = transfers
+        self.open_tap = open_tap
+        self._calls: dict[asyncio.Task[None], CallRunner] = {}
+
+    @property
+    def live_calls(self) -> int:
+        return len(self._calls)
+
+    def line_socket(self) -> LineSocket:
+        return LineSocket(self)
+
+    def begin(self, started: StreamStarted, line: TwilioLine, tap: Tap | None) -> CallRunner:
+        runner = CallRunner(self._plan(tap), line, started, transfer=self._transfers(started))
+        self._keep(runner, tap, runner.run())
+        return runner
+
+    async def kept(
+        self, runner: CallRunner, tap: Tap | None, after: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Run a call whose line is none of this bridge's sockets. Returns when it is over; `after` is the end
+        of its line, and belongs to it."""
+
+        async def run() -> None:
+            await runner.run()
+            await after()
+
+        await asyncio.wait({self._keep(runner, tap, run())})
+
+    def _keep(
+        self, runner: CallRunner, tap: Tap | None, run: Coroutine[None, None, None]
+    ) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(run)
+        self._calls[task] = runner
+
+        def over(done: asyncio.Task[None]) -> None:
+            del self._calls[done]
+            if tap is not None:
+                tap.close()
+
+        task.add_done_callback(over)
+        return task
+
+    async def drained(self) -> None:
+        """Returns when no call is left."""
+        while self._calls:
+            await asyncio.wait(tuple(self._calls))
+
+    async def close(self) -> None:
+        """End the calls that are left, each with its lifecycle."""
+        for runner in self._calls.values():
+            runner.call.end("shut_down")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_WITHIN_S * 4):
+                await self.drained()
+        for task in tuple(self._calls):
+            task.cancel()
+        await self.drained()

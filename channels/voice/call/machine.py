@@ -1,0 +1,428 @@
+"""One phone call as a machine: events of the line and the model in, commands to both out (V12).
+
+It does no I/O and knows no wire. Whatever takes time is started through `CallHooks` and comes back as an
+event, so that audio never waits for anything. Rules, each where bridges commonly fail:
+
+- The caller's speech stops the agent at once: the line is cleared, the item that was being heard is cut where
+  it was heard, items behind it are forgotten, and what the model still sends of them is dropped.
+- Tools run beside the audio. When the last one of a response has answered, the model is asked once to go on.
+- Leaving waits until everything that was said has been heard, but not for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+
+from channels.voice.call.audio_output import Audible
+from channels.voice.call.dialogue import Dialogue
+from channels.voice.call.events import (
+    AgentAudio,
+    AgentAudioEnded,
+    AgentSaid,
+    Audio,
+    CallerAudio,
+    CallerSaid,
+    DigitPressed,
+    ItemAdded,
+    LineEvent,
+    MarkReturned,
+    ModelError,
+    ModelEvent,
+    RemotePlaying,
+    ResponseEnded,
+    ResponseStarted,
+    SessionConfirmed,
+    SpeechStarted,
+    SpeechStopped,
+    StreamStopped,
+    ToolAsked,
+)
+from channels.voice.call.hooks import CallHooks
+from channels.voice.call.ports import EndReason, Line, ModelLink, SessionSettings, Turn
+from channels.voice.call.state import Counts, Keypad, Watch
+from channels.voice.call.termination import Departure
+from flow_engine.values import JsonValue
+
+LINE_SILENT_S = 15.0
+MODEL_SILENT_S = 20.0
+"""Without an event in the middle of a response."""
+
+KEPT_WHILE_AWAY = 250
+"""Frames of the caller kept while there is no model: 5 s of 20 ms each, the newest."""
+
+ALREADY_ACTIVE = "conversation_already_has_active_response"
+
+
+class Call:
+    """Implements `CallControls`. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        line: Line,
+        hooks: CallHooks,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        max_duration_s: float,
+        line_plays: bool = True,
+    ) -> None:
+        """`line_plays` is false where the model's side plays and stops the audio itself (SIP)."""
+        self._hooks = hooks
+        self._clock = clock
+        self._ends_at = clock() + max_duration_s
+        self.counts = Counts()
+        self.settings: SessionSettings | None = None
+        self._dialogue = Dialogue(clock)
+        self._responses = self._dialogue.responses
+        self._tools = self._dialogue.tools
+        self._audible = Audible(line, wall, line_plays=line_plays)
+        self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
+        self._departure = Departure()
+        self._has_instruction = False
+        self._is_over = False
+        self._keypad = Keypad()
+        self._past_response: str | None = None
+        """What the model was saying when the scene changed; it may still ask for tools of the old one."""
+        self._quiet_since = clock()
+        self._line_watch = Watch(clock())
+        self._model_watch = Watch(clock())
+
+    # The line --------------------------------------------------------------------------------------
+
+    def caller_audio(self, payload: Audio) -> None:
+        self._line_watch.events += 1
+        model = self._dialogue.model
+        if model is not None:
+            model.hear(payload)
+        else:
+            self.counts.unheard += len(self._kept) == KEPT_WHILE_AWAY
+            self._kept.append(payload)
+
+    def line_event(self, event: LineEvent) -> None:
+        self._line_watch.events += 1
+        match event:
+            case CallerAudio():
+                self.caller_audio(event.payload)
+            case MarkReturned():
+                if not self._audible.mark_returned(event.name, self._clock()):
+                    self.counts.old_marks += 1
+                self._settle()
+            case DigitPressed():
+                self._keypad.press(event.digit, self._clock())
+            case StreamStopped():
+                if (reason := self._departure.line_stopped()) is not None:
+                    self.end(reason)
+            case _:
+                pass
+
+    # The model -------------------------------------------------------------------------------------
+
+    def attach(self, model: ModelLink, settings: SessionSettings, *, resumed: bool = False) -> None:
+        """A model is there. Resumed, it is told what was said before, and goes on where that was."""
+        self.settings = settings
+        history = self._audible.transcript.turns if resumed else None
+        self._dialogue.attach(model, settings, history)
+        if not resumed:
+            self._kept.clear()
+        while self._kept:
+            model.hear(self._kept.popleft())
+        self._dialogue.respond_if_due()
+
+    def detach(self) -> None:
+        """The model is gone. What it was doing is due on the next one, but no words of farewell."""
+        self._audible.model_gone()
+        self._dialogue.detach()
+        if self._departure.is_under_way:
+            self._responses.wanted = self._departure.last_words = False
+        self._settle()
+
+    def agent_audio(self, event: AgentAudio) -> None:
+        self._model_watch.events += 1
+        if self._is_over or self.settings is None or self._responses.is_silenced(event.response_id):
+            self.counts.late_audio += 1
+        elif not self._audible.play(event, self.settings.output_format, self._clock()):
+            self._dialogue.silence(event.response_id)
+
+    def model_event(self, event: ModelEvent) -> None:
+        if type(event) is AgentAudio:
+            self.agent_audio(event)
+            return
+        self._model_watch.events += 1
+        if not self._is_over or isinstance(event, ItemAdded | CallerSaid | AgentSaid):
+            self._take(event)
+
+    def _take(self, event: ModelEvent) -> None:
+        match event:
+            case SpeechStarted():
+                self._caller_speaks()
+            case SpeechStopped():
+                self._responses.turn_ended(self._clock())
+                self._quiet_since = self._clock()
+            case ResponseStarted():
+                self._response_started(event)
+            case ResponseEnded():
+                self._response_ended(event)
+            case AgentAudioEnded():
+                self._audible.item_ended(event.item_id)
+            case ToolAsked():
+                self._tool_asked(event)
+            case ItemAdded():
+                self._item_added(event)
+            case CallerSaid() | AgentSaid():
+                role = "user" if isinstance(event, CallerSaid) else "assistant"
+                self._audible.transcript.text(event.item_id, role, event.text, self._clock())
+                self._settle()
+            case RemotePlaying():
+                self._audible.remote(event.playing, self._clock())
+                self._settle()
+            case SessionConfirmed():
+                self._hooks.session_confirmed(event)
+            case DigitPressed():
+                self._keypad.press(event.digit, self._clock())
+            case ModelError():
+                self._model_error(event)
+            case _:
+                pass
+
+    def _tool_asked(self, event: ToolAsked) -> None:
+        if not self._tools.begin(event.call_id):
+            return
+        if event.response_id == self._past_response:
+            self.counts.tools_stopped += 1
+            self._dialogue.tool_stopped(event.call_id)
+        else:
+            self._hooks.start_tool(event)
+
+    def tool_finished(self, call_id: str, name: str, output: JsonValue) -> None:
+        """A tool's answer; without effect for one that was stopped."""
+        if call_id not in self._tools.running:
+            return
+        self.counts.tool_finished(output)
+        self._dialogue.tool_answered(call_id, name, output)
+        if not self._tools.running:
+            self._want_response()
+
+    # Controls --------------------------------------------------------------------------------------
+
+    @property
+    def transcript(self) -> tuple[Turn, ...]:
+        return self._audible.transcript.turns
+
+    @property
+    def awaits_words(self) -> bool:
+        return self._audible.transcript.awaits_words
+
+    def reconfigure(self, settings: SessionSettings) -> None:
+        self.settings = settings
+        if self._dialogue.model is not None:
+            self._dialogue.model.configure(settings)
+
+    def change_scene(self, settings: SessionSettings, command: str | None) -> None:
+        self._past_response = self._responses.active
+        self._stop_speaking()
+        for call_id in self._hooks.stop_other_tools():
+            if call_id in self._tools.running:
+                self.counts.tools_stopped += 1
+                self._dialogue.tool_stopped(call_id)
+        self.reconfigure(settings)
+        self._dialogue.put_command(command)
+        if not self._tools.running:
+            self._want_response()
+
+    def instruct(self, text: str) -> None:
+        self._dialogue.add_text("system", text)
+        self._has_instruction = True
+        self._want_response()
+
+    def greet(self, text: str) -> None:
+        """Make the model speak first, on what is put as the caller's side (V4)."""
+        self._dialogue.add_text("user", text)
+        self._want_response()
+
+    def say_last(self, text: str) -> None:
+        """Have exactly this spoken, then leave."""
+        self._dialogue.add_text(
+            "system", f"Say exactly the following to the caller, and nothing else: {text}"
+        )
+        self._want_response()
+        self._leave("refused", last_words=True)
+
+    def hang_up(self) -> None:
+        if self._departure.is_under_way:
+            return
+        waits = self._has_instruction
+        self._responses.wanted = self._responses.wanted and waits
+        self._leave("agent_hung_up", last_words=waits)
+
+    def transfer(self, target: str) -> None:
+        waits = self._responses.wanted or self._responses.is_asked or bool(self._tools.running)
+        self._leave("transferred", target, last_words=waits)
+
+    def moved(self, done: bool) -> None:
+        """What became of `CallHooks.move`. A call that was not moved goes on, unless its line is gone."""
+        if not self._departure.is_moving:
+            return
+        reason = self._departure.moved(done=done)
+        self._quiet_since = self._clock()
+        if reason is not None:
+            self.end(reason)
+
+    def end(self, reason: EndReason) -> None:
+        """At once. From outside for what is nobody's wish: a lost side, the end of the program."""
+        if not self._is_over:
+            self._is_over = True
+            self.counts.tools_stopped += len(self._tools.running)
+            self._tools.running.clear()
+            self._hooks.over(reason)
+
+    # Time ------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """To be called a few times a second."""
+        now = self._clock()
+        self._settle()
+        if self._is_over:
+            return
+        line_silent = self._line_watch.silent_s(now)
+        if self._departure.is_due(now):
+            self._go()
+        elif self._audible.line_plays and line_silent >= LINE_SILENT_S:
+            self.end("line_lost")
+        elif not self._departure.is_under_way and now >= self._ends_at:
+            self._leave("time_limit")
+        elif self._is_model_stalled(now):
+            self._hooks.model_stalled()
+        else:
+            if self._responses.is_turn_unanswered(now):
+                self._want_response()
+            if digits := self._keypad.take(now):
+                self._dialogue.add_text("user", f"(pressed on the keypad: {digits})")
+                self._want_response()
+            self._dialogue.respond_if_due()
+            self._notice_silence(now)
+
+    def is_calm(self) -> bool:
+        """Nothing is going on that a change of the model's connection would disturb."""
+        return self._responses.is_quiet and not self._tools.running and self._audible.is_drained
+
+    def close_transcript(self) -> None:
+        """Give out the turns that were still waited for. To be called when the call is over."""
+        for turn in self._audible.rest(self._clock()):
+            self._hooks.turn(turn)
+
+    # Inside ----------------------------------------------------------------------------------------
+
+    def _is_model_stalled(self, now: float) -> bool:
+        silent = self._model_watch.silent_s(now)
+        # While it plays by itself, it may have sent all that there is to tell.
+        waits = self._responses.active is not None and not self._audible.remote_playing
+        is_silent = waits and silent >= MODEL_SILENT_S
+        return self._dialogue.model is not None and (is_silent or self._responses.is_overdue(now))
+
+    def _caller_speaks(self) -> None:
+        self._responses.speaking = True
+        if self._may_interrupt() and not self._departure.is_under_way:
+            self._stop_speaking()
+
+    def _stop_speaking(self) -> None:
+        active, now = self._responses.active, self._clock()
+        if active is not None:
+            self._dialogue.silence(active)
+        self._note_heard()
+        interruption = self._audible.interrupt(now)
+        self.counts.interruptions += interruption.had_audio or active is not None
+        if self._audible.line_plays:
+            self._dialogue.interrupted(interruption, self._audible.is_known)
+
+    def _response_started(self, event: ResponseStarted) -> None:
+        asked = self._responses.is_asked
+        self._responses.started(event.response_id)
+        departure = self._departure
+        if departure.last_words:
+            departure.last_words = False
+        elif departure.is_under_way or (asked and self._responses.speaking and self._may_interrupt()):
+            self._dialogue.silence(event.response_id)
+            self._responses.wanted = not departure.is_under_way
+            return
+        self._has_instruction = False
+
+    def _may_interrupt(self) -> bool:
+        return self.settings is not None and self.settings.allow_interruptions
+
+    def _response_ended(self, event: ResponseEnded) -> None:
+        was_active = self._responses.active == event.response_id
+        departing = self._departure.is_under_way
+        self._responses.ended(event.response_id)
+        self._quiet_since = self._clock()
+        self._audible.mark_rest()
+        if event.status == "failed":
+            self._hooks.model_refused(ModelError("response_failed", event.reason or "no reason given"))
+            if was_active and not (departing or self._responses.is_silenced(event.response_id)):
+                self._responses.failed(self._clock())
+        elif event.status == "completed":
+            self._responses.succeeded()
+        self._dialogue.respond_if_due()
+        self._settle()
+
+    def _item_added(self, event: ItemAdded) -> None:
+        if not self._dialogue.is_own(event.item_id) and event.role is not None and event.role != "system":
+            self._audible.transcript.added(event.item_id, event.role, self._clock())
+
+    def _model_error(self, event: ModelError) -> None:
+        if event.code == ALREADY_ACTIVE:
+            self._responses.refused(self._clock())
+        else:
+            self._hooks.model_refused(event)
+            if self._responses.is_asked and (event.event_id or "").startswith("response.create"):
+                self._responses.failed(self._clock())
+        if self._departure.waits:
+            self._responses.wanted = False
+
+    def _want_response(self) -> None:
+        if self._departure.may_speak:
+            self._responses.want()
+            self._dialogue.respond_if_due()
+
+    def _notice_silence(self, now: float) -> None:
+        if self._departure.is_under_way or self.settings is None or self.settings.silence_s is None:
+            return
+        if not self.is_calm():
+            self._quiet_since = now
+        elif now - self._quiet_since >= self.settings.silence_s:
+            self._quiet_since = now
+            self._hooks.silence()
+
+    def _note_heard(self) -> None:
+        speaking = self._responses.active is not None
+        for item_id in self._audible.note_heard(self._clock(), speaking=speaking):
+            self._dialogue.forget(item_id)
+
+    def _leave(self, reason: EndReason, target: str | None = None, *, last_words: bool = False) -> None:
+        """`last_words` are still to be begun."""
+        if self._departure.begin(reason, target, self._clock(), last_words=last_words):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Give out the turns that are complete, and go if all that was said has been heard."""
+        if self._is_over:
+            return
+        self._note_heard()
+        for turn in self._audible.transcript.ready(self._clock()):
+            self._hooks.turn(turn)
+        if not self._departure.waits or self._responses.active is not None or self._responses.is_asked:
+            return
+        self._audible.mark_rest()
+        if self._audible.is_drained:
+            self._go()
+
+    def _go(self) -> None:
+        target = self._departure.target
+        if self._departure.is_moving:
+            return
+        reason = self._departure.go()
+        if reason is not None:
+            self.end(reason)
+        elif target is not None:
+            self._hooks.move(target)

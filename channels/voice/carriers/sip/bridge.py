@@ -1,0 +1,155 @@
+"""Calls that the model's SIP connector takes: the audio goes past, the session is steered from here (V12).
+
+What differs from a line of our own:
+
+1. The call waits with the model's server until it is accepted, which is done when the playbook has said who
+   is to speak. One that is not taken is declined; otherwise it would ring on.
+2. The session is the call's, not the connection's: after a loss the same session is joined again, which has
+   kept what was said.
+3. The session ends when the caller hangs up. Its connection is closed with a close frame then; one that ends
+   without is a connection that broke.
+4. Whether an accept has arrived is not known when its answer has not: whatever may have been answered is hung
+   up at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+
+from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
+from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
+from channels.voice.call.ports import ModelLink, SessionSettings, Turn
+from channels.voice.carriers.rest import LineControlFailed
+from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
+from channels.voice.runner import CallRunner
+from channels.voice.wires.model_side import ModelSide, ModelUnreachable
+from channels.voice.wires.openai_realtime import RealtimeLink, session_of
+from channels.voice.wires.realtime_urls import sideband_url
+from channels.voice.wires.sockets import MAX_MODEL_MESSAGE
+from flow_engine.errors import CorrectTheInput
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+DECLINED = 603
+
+
+class SipConnection(SipLine):
+    """One call's line, and the way to the session that goes with it. `runner` is set before it runs."""
+
+    runner: CallRunner
+
+    def __init__(self, call: SipCall, calls: SipCalls, realtime: Realtime, tap: Tap | None) -> None:
+        super().__init__(call.call_id, calls)
+        self._call = call
+        self._sip = calls
+        self._realtime = realtime
+        self._tap = tap
+        self._was_accepting = False
+        self._is_accepted = False
+        self._link: RealtimeLink | None = None
+
+    @property
+    def started(self) -> StreamStarted:
+        return StreamStarted(self._call.call_id, None, self._call.parameters)
+
+    def clear(self) -> None:
+        if self._link is not None:
+            self._link.clear_playback()
+
+    def close(self) -> None:
+        if self._was_accepting:
+            super().close()
+
+    async def ended(self) -> None:
+        """Returns when the model's server has been told that the call is over."""
+        await self.left()
+        if not self._is_accepted:
+            await self._decline()
+
+    async def connect(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
+        """Accept the call and join its session. Raises ModelUnreachable."""
+        await self._accept(settings)
+        session = _Session(side, self)
+        socket = session.socket = ModelSocket(session, self._tap)
+        try:
+            await ws_connect(
+                lambda: socket,
+                sideband_url(self._realtime.url, self._call.call_id),
+                extra_headers=self._realtime.headers,
+                websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
+                max_frame_size=MAX_MODEL_MESSAGE,
+                max_redirects=0,
+                enable_auto_ping=True,
+            )
+        except (OSError, WSError) as error:
+            raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
+        self._is_accepted = True
+        self._link = _SipLink(session, socket, self._tap)
+        return self._link
+
+    async def move(self, target: str) -> bool:
+        try:
+            await self.transfer(target)
+        except (LineControlFailed, CorrectTheInput) as failed:
+            log.error("call_not_transferred", reason=str(failed))
+            return False
+        return True
+
+    async def _accept(self, settings: SessionSettings) -> None:
+        if self._is_accepted:
+            return
+        may_be_accepted, self._was_accepting = self._was_accepting, True
+        session = {**session_of(settings, carries_audio=False), "model": settings.model}
+        try:
+            await self._sip.accept(self._call.call_id, session)
+        except LineControlFailed as failed:
+            if not may_be_accepted:
+                raise ModelUnreachable(str(failed)) from failed
+            log.warning("sip_accept_failed", reason=str(failed))
+        else:
+            self._is_accepted = True
+
+    async def _decline(self) -> None:
+        try:
+            await self._sip.reject(self._call.call_id, DECLINED)
+        except LineControlFailed as failed:
+            log.warning("sip_reject_failed", reason=str(failed))
+
+
+class _Session:
+    """One connection to the call's session: whoever ends it, and why, is told apart here."""
+
+    socket: ModelSocket
+
+    def __init__(self, side: ModelSide, connection: SipConnection) -> None:
+        self._side = side
+        self._connection = connection
+        self.was_left = False
+
+    def event(self, event: ModelEvent) -> None:
+        self._side.event(event)
+
+    def lost(self) -> None:
+        if self.socket.said_goodbye and not self.was_left:
+            self._connection.runner.call.line_event(StreamStopped())
+        self._side.lost()
+
+    def audio_dropped(self) -> None:
+        self._side.audio_dropped()
+
+
+class _SipLink(RealtimeLink):
+    def __init__(self, session: _Session, socket: ModelSocket, tap: Tap | None) -> None:
+        super().__init__(tapped(socket.send, "model", tap), socket.close, carries_audio=False)
+        self._session_of_call = session
+
+    def add_history(self, turns: Sequence[Turn]) -> None:
+        """The session has kept it."""
+
+    def close(self) -> None:
+        self._session_of_call.was_left = True
+        super().close()

@@ -1,0 +1,121 @@
+"""OpenAI's webhooks: signed as Standard Webhooks are, each taken once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from channels.voice.carriers.sip.calls import SipCall, sip_call
+from flow_engine.errors import CallTheOperator, CorrectTheInput
+
+CALL_INCOMING = "realtime.call.incoming"
+TOLERANCE = timedelta(minutes=5)
+MOST_REMEMBERED = 10_000
+"""Ids of webhooks. Only what is signed is remembered, so nobody else can push an id out."""
+
+_SECONDS = re.compile(r"[0-9]{1,11}")
+
+
+class WebhookSeal:
+    """Checks signature, age and novelty of a webhook."""
+
+    def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
+        """Raises CallTheOperator `webhook_secret_invalid`."""
+        encoded = secret.removeprefix("whsec_")
+        try:
+            self._key = secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            raise CallTheOperator(
+                "webhook_secret_invalid", "OPENAI_WEBHOOK_SECRET is not whsec_ and base64"
+            ) from None
+        self._now = now
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def open(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether this webhook is new. Raises CorrectTheInput `signature_missing`, `signature_old`,
+        `signature_wrong`."""
+        told = [headers.get(f"webhook-{name}") for name in ("id", "timestamp", "signature")]
+        webhook_id, timestamp, signatures = told
+        if not webhook_id or not timestamp or not signatures:
+            raise CorrectTheInput(
+                "signature_missing",
+                "the headers webhook-id, webhook-timestamp and webhook-signature are needed",
+            )
+        signed = b"%b.%b.%b" % (webhook_id.encode(), timestamp.encode(), body)
+        expected = base64.b64encode(hmac.new(self._key, signed, hashlib.sha256).digest())
+        versioned = [entry.partition(",") for entry in signatures.split()]
+        matches = [
+            hmac.compare_digest(value.encode(), expected)
+            for version, _, value in versioned
+            if version == "v1"
+        ]
+        if not any(matches):
+            raise CorrectTheInput("signature_wrong", "no v1 signature is that of this webhook")
+        self._check_age(timestamp)
+        return self._is_new(webhook_id)
+
+    def _check_age(self, timestamp: str) -> None:
+        sent_s = float(timestamp) if _SECONDS.fullmatch(timestamp) else 0.0
+        if abs(self._now().timestamp() - sent_s) > TOLERANCE.total_seconds():
+            raise CorrectTheInput(
+                "signature_old", f"the webhook is from more than {TOLERANCE.seconds // 60} minutes away"
+            )
+
+    def _is_new(self, webhook_id: str) -> bool:
+        if webhook_id in self._seen:
+            return False
+        self._seen[webhook_id] = None
+        if len(self._seen) > MOST_REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    value: str
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    call_id: str = Field(min_length=1, max_length=256)
+    sip_headers: tuple[_Header, ...] = Field(default=(), max_length=256)
+
+
+class _Incoming(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    data: _Data
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    type: str
+
+
+def call_of(body: bytes) -> SipCall | None:
+    """The call that an event tells of; None for an event of another kind.
+
+    Raises CorrectTheInput `event_invalid` without repeating the event.
+    """
+    try:
+        if _Event.model_validate_json(body).type != CALL_INCOMING:
+            return None
+        data = _Incoming.model_validate_json(body).data
+    except ValidationError as error:
+        places = ", ".join(
+            ".".join(map(str, e["loc"])) or "the body" for e in error.errors(include_input=False)
+        )
+        raise CorrectTheInput("event_invalid", f"not an event of OpenAI: {places}") from None
+    return sip_call(data.call_id, [(header.name, header.value) for header in data.sip_headers])

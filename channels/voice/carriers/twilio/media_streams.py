@@ -1,0 +1,130 @@
+"""Twilio Media Streams: frames of the line to events, and the line to play on.
+
+A stream is bidirectional (`<Connect><Stream>`), 8 kHz µ-law, and only the caller's own track is heard.
+Frames are parsed whole: that costs 0.4 µs for 20 ms of audio, too little for a search of the payload alone
+to be worth believing frames that are not what they seem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+import orjson
+
+from channels.voice.call.events import (
+    Audio,
+    CallerAudio,
+    DigitPressed,
+    LineEvent,
+    MarkReturned,
+    StreamStarted,
+    StreamStopped,
+    Unreadable,
+)
+from channels.voice.wires.audio import audio_of
+from channels.voice.wires.wire_json import (
+    Malformed,
+    Object,
+    name,
+    optional_part,
+    optional_text,
+    part,
+    read_object,
+    text,
+)
+
+
+def decode_line(frame: bytes | str) -> LineEvent | Unreadable | None:
+    """The event of one frame; None for one that nobody needs. Never raises."""
+    try:
+        message = read_object(frame)
+        if message.get("event") == "media" and (audio := _plain_media(message)) is not None:
+            return audio
+        read = _READERS.get(text(message, "event"))
+        return None if read is None else read(message)
+    except Malformed as wrong:
+        return Unreadable(str(wrong))
+
+
+def _plain_media(message: Object) -> CallerAudio | None:
+    """What nearly every frame is, without the steps that tell what is wrong with one; None for the others."""
+    media = message.get("media")
+    if not isinstance(media, dict) or media.get("track") != "inbound":
+        return None
+    payload = cast("dict[str, object]", media).get("payload")
+    audio = audio_of(payload) if isinstance(payload, str) else None
+    return None if audio is None else CallerAudio(audio)
+
+
+def _media(message: Object) -> CallerAudio | None:
+    media = part(message, "media")
+    # Streams of one track may leave its name out.
+    if optional_text(media, "track") not in (None, "inbound"):
+        return None
+    audio = audio_of(text(media, "payload"))
+    if audio is None:
+        raise Malformed("media that is not base64")
+    return CallerAudio(audio)
+
+
+def _start(message: Object) -> StreamStarted:
+    start = part(message, "start")
+    encoding = part(start, "mediaFormat")
+    if (encoding.get("encoding"), encoding.get("sampleRate"), encoding.get("channels", 1)) != (
+        "audio/x-mulaw",
+        8000,
+        1,
+    ):
+        raise Malformed("a stream that is not audio/x-mulaw at 8000 Hz with one channel")
+    parameters = optional_part(start, "customParameters")
+    return StreamStarted(
+        stream_id=name(start, "streamSid"),
+        call_sid=optional_text(start, "callSid"),
+        parameters={key: text(parameters, key) for key in parameters},
+    )
+
+
+def _mark(message: Object) -> MarkReturned:
+    return MarkReturned(text(part(message, "mark"), "name"))
+
+
+def _digit(message: Object) -> DigitPressed:
+    return DigitPressed(name(part(message, "dtmf"), "digit"))
+
+
+def _stop(_: Object) -> StreamStopped:
+    return StreamStopped()
+
+
+_READERS: Final[dict[str, Callable[[Object], LineEvent | None]]] = {
+    "media": _media,
+    "start": _start,
+    "mark": _mark,
+    "dtmf": _digit,
+    "stop": _stop,
+}
+
+
+class TwilioLine:
+    """The caller's side of a stream. `send` takes one text frame; `close` ends the stream's socket."""
+
+    def __init__(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> None:
+        stream = b',"streamSid":%b' % orjson.dumps(stream_id)
+        self._media = b'{"event":"media"%b,"media":{"payload":"' % stream
+        self._mark = b'{"event":"mark"%b,"mark":{"name":' % stream
+        self._clear = b'{"event":"clear"%b}' % stream
+        self._send = send
+        self._close = close
+
+    def play(self, audio: Audio) -> None:
+        self._send(b'%b%b"}}' % (self._media, audio))
+
+    def mark(self, name: str) -> None:
+        self._send(b"%b%b}}" % (self._mark, orjson.dumps(name)))
+
+    def clear(self) -> None:
+        self._send(self._clear)
+
+    def close(self) -> None:
+        self._close()

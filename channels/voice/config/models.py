@@ -1,0 +1,337 @@
+"""A config of version "2.0": everything about the business behind a phone number (V1-V5).
+
+The models hold what the file says, with defaults for what it leaves out. Whatever is a template, a condition
+or a path there is read here already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, LiteralString, Self, TypeAlias, cast
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from channels.http_tools.documents import (
+    BuiltinTool,
+    Compiled,
+    ConditionText,
+    Document,
+    HttpRequest,
+    HttpTool,
+    LifecycleCall,
+    PathText,
+    TemplateText,
+    ToolConfig,
+)
+from channels.http_tools.json_paths import JsonPath
+from channels.http_tools.lexing import Mistake
+from channels.http_tools.placeholders import Template
+from channels.http_tools.scope import Path, Scope
+from channels.http_tools.templates import JsonTemplate, Mistakes
+from channels.voice.call.ports import AudioFormat, SessionSettings, TurnDetection
+from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
+from channels.voice.config.voices import DEFAULT_VOICE, VOICES
+from channels.voice.config.wording import wording
+from flow_engine.values import JsonValue
+
+MAX_DURATION_S = 4 * 3600.0
+
+_BASE_URL = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?", re.IGNORECASE)
+_ADDRESS_EXAMPLE = "accepted is an address such as https://api.example.com, without query or credentials"
+
+Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
+Milliseconds: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=60_000)]
+
+
+def _address(value: str) -> str:
+    if not _BASE_URL.fullmatch(value):
+        raise PydanticCustomError("address", _ADDRESS_EXAMPLE)
+    return value.rstrip("/")
+
+
+class Agent(Document):
+    """Who answers. `type` is for logs; `language` is a BCP 47 tag, that of what the agent says by itself and,
+    where the config names it, what callers are expected to speak."""
+
+    id: Text
+    name: Text
+    type: Text
+    language: Text = "fr-FR"
+
+
+class Vad(Document):
+    """When the model takes a turn as begun and ended."""
+
+    threshold: float = Field(default=0.5, ge=0, le=1, strict=True)
+    silence_duration_ms: Milliseconds = 500
+    prefix_padding_ms: Milliseconds = 300
+
+
+class Transcription(Document):
+    model: Text = "whisper-1"
+
+
+class OpenAi(Document):
+    """The model. `temperature` is accepted and dropped: the model's protocol has none any more."""
+
+    model: Text = "gpt-realtime"
+    voice: Text = DEFAULT_VOICE
+    temperature: float | None = Field(default=None, strict=True)
+    vad: Vad = Vad()
+    input_audio_format: AudioFormat = "g711_ulaw"
+    output_audio_format: AudioFormat = "g711_ulaw"
+    input_audio_transcription: Transcription | None = Transcription()
+
+    @property
+    def spoken_voice(self) -> str:
+        """The voice of the config, where the model has it."""
+        return self.voice if self.voice in VOICES else DEFAULT_VOICE
+
+
+class ResponseMapping(Document):
+    """Where the reply has what a session is made of."""
+
+    instructions: PathText
+    tools: PathText | None = None
+    voice: PathText | None = None
+    ctx_init: dict[str, PathText] = Field(default_factory=dict[str, JsonPath])
+
+
+class ConfigUrlSession(HttpRequest):
+    """Instructions and tools are fetched for every call."""
+
+    mode: Literal["config_url"]
+    response_mapping: ResponseMapping
+
+
+_NO_TOOLS = JsonTemplate.parse([])
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDeclarations:
+    """The function declarations of a config. Their texts are templates, their names are not."""
+
+    names: tuple[str, ...] = ()
+    template: JsonTemplate = _NO_TOOLS
+
+    def declarations(self, scope: Scope) -> tuple[Declaration, ...]:
+        return tuple(cast("list[Declaration]", self.template.render(scope)))
+
+
+def _inline_tools(value: object, info: ValidationInfo) -> ToolDeclarations:
+    try:
+        declared = declarations(cast("JsonValue", value))
+        template = JsonTemplate.parse([dict(each) for each in declared])
+    except NotDeclarations as error:
+        found = [(() if index is None else (index,), message) for index, message in error.found]
+        raise _located("tool_declaration", found) from error
+    except Mistakes as error:
+        raise _located("mistake", [(at, str(mistake)) for at, mistake in error.found]) from error
+    return ToolDeclarations(tuple(str(each["name"]) for each in declared), template)
+
+
+def _located(kind: LiteralString, found: Sequence[tuple[tuple[str | int, ...], str]]) -> ValidationError:
+    """An error for each at its place inside the field."""
+    return ValidationError.from_exception_data(
+        "tools",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError(kind, "{message}", {"message": message}), loc=at, input=None
+            )
+            for at, message in found
+        ],
+    )
+
+
+InlineTools: TypeAlias = Annotated[ToolDeclarations, Compiled(_inline_tools)]
+
+
+class InlineSession(Document):
+    """Instructions and tools are in the config."""
+
+    mode: Literal["inline"]
+    instructions: TemplateText
+    tools: InlineTools = Field(default_factory=ToolDeclarations)
+
+
+def _facts(value: object, info: ValidationInfo) -> Mapping[str, JsonValue]:
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "accepted is an object")
+    return cast("dict[str, JsonValue]", value)
+
+
+Tenant: TypeAlias = Annotated[Mapping[str, JsonValue], Compiled(_facts)]
+
+
+class FlowSession(Document):
+    """A flow of the engine leads the call: version `version`, or whatever `tag` of `flow_id` points to.
+
+    `tenant` is what the flow's templates know as `$tenant`. `transfers` maps the skills and agent ids of its
+    human tasks to phone numbers or SIP addresses, `transfer_to` is for all others. The key of the engine's
+    API is in the environment, under the name `api_key_env`.
+    """
+
+    mode: Literal["flow"]
+    engine_url: Text
+    version: Text | None = None
+    flow_id: Text | None = None
+    tag: Text | None = None
+    channel: Literal["phone"] = "phone"
+    api_key_env: Text = "FLOW_ENGINE_API_KEY"
+    tenant: Annotated[Mapping[str, JsonValue], Compiled(_facts)] = Field(default_factory=dict[str, JsonValue])
+    transfers: dict[str, Text] = Field(default_factory=dict[str, str])
+    transfer_to: Text | None = None
+    mcp_timeout_s: float = Field(default=10.0, gt=0, le=60, strict=True)
+
+    _engine_address = field_validator("engine_url")(_address)
+
+    @model_validator(mode="after")
+    def _one_version(self) -> Self:
+        by_tag = self.flow_id is not None and self.tag is not None
+        if (self.version is None) != by_tag or (self.flow_id is None) != (self.tag is None):
+            raise PydanticCustomError(
+                "version_choice", "accepted is either `version`, or `flow_id` and `tag`"
+            )
+        return self
+
+
+_SESSIONS: Mapping[object, type[ConfigUrlSession | InlineSession | FlowSession]] = {
+    "config_url": ConfigUrlSession,
+    "inline": InlineSession,
+    "flow": FlowSession,
+}
+
+
+def _session(value: object, info: ValidationInfo) -> ConfigUrlSession | InlineSession | FlowSession:
+    """Chosen by `mode` here, as a union would put its own name into the place of an error."""
+    mode = cast("dict[object, object]", value).get("mode") if isinstance(value, dict) else None
+    model = _SESSIONS.get(mode) if isinstance(mode, str) else None
+    if model is None:
+        raise PydanticCustomError(
+            "session_mode", "accepted is an object with `mode` 'config_url', 'inline' or 'flow'"
+        )
+    return model.model_validate(value, context=info.context)
+
+
+Session: TypeAlias = Annotated[ConfigUrlSession | InlineSession | FlowSession, Compiled(_session)]
+
+
+class PreCallCheck(HttpRequest):
+    """A question to the business whether the call is taken: not, where `block_if` holds for the reply."""
+
+    name: Text
+    block_if: ConditionText
+    on_block: Literal["hangup", "message"] = "hangup"
+    message: TemplateText | None = None
+
+    @model_validator(mode="after")
+    def _message_is_spoken(self) -> Self:
+        if (self.on_block == "message") != (self.message is not None):
+            raise PydanticCustomError(
+                "block_message", "accepted is `message` where `on_block` is 'message', and only there"
+            )
+        return self
+
+
+def _field_path(value: object, info: ValidationInfo) -> Path | None:
+    if value is None:
+        return None
+    try:
+        template = Template.parse("{{" + value + "}}") if isinstance(value, str) else None
+    except Mistake:
+        template = None
+    placeholders = template.placeholders if template else ()
+    if len(placeholders) != 1 or placeholders[0].filters:
+        raise PydanticCustomError(
+            "field_path", "accepted is a path such as session.customer.firstName, without braces, or null"
+        )
+    return placeholders[0].path
+
+
+FieldPath: TypeAlias = Annotated[Path | None, Compiled(_field_path)]
+
+
+class Greeting(Document):
+    """What makes the model speak first: `known_customer` where `condition_field` has a value."""
+
+    unknown_customer: TemplateText
+    known_customer: TemplateText | None = None
+    condition_field: FieldPath = None
+
+    @model_validator(mode="after")
+    def _known_has_words(self) -> Self:
+        if self.condition_field is not None and self.known_customer is None:
+            raise PydanticCustomError("greeting", "`condition_field` needs a `known_customer`")
+        return self
+
+
+class OutcomeRule(Document):
+    """The call's outcome where `flag` is set in ctx and no rule of a smaller `priority` applies. Null applies
+    always."""
+
+    flag: Text | None
+    outcome: Text
+    priority: Annotated[int, Field(strict=True)]
+
+
+class Lifecycle(Document):
+    """The business's bookkeeping of a call."""
+
+    on_start: LifecycleCall | None = None
+    on_end: LifecycleCall | None = None
+    on_no_action: LifecycleCall | None = None
+    outcome_rules: tuple[OutcomeRule, ...] = ()
+
+
+ToolName: TypeAlias = Annotated[str, Field(pattern=TOOL_NAME)]
+
+
+class VoiceConfig(Document):
+    """`max_duration_s` ends a call that never ends. After `silence_s` in which nobody spoke, the agent asks
+    whether the caller is still there. `apology` is spoken when a call cannot be taken."""
+
+    version: Literal["2.0"]
+    agent: Agent
+    openai: OpenAi = OpenAi()
+    session: Session
+    pre_call_checks: tuple[PreCallCheck, ...] = ()
+    greeting: Greeting | None = None
+    lifecycle: Lifecycle = Lifecycle()
+    tools: dict[ToolName, ToolConfig] = Field(default_factory=dict[str, HttpTool | BuiltinTool])
+    base_url: Text | None = None
+    max_duration_s: float = Field(default=3600.0, gt=0, le=MAX_DURATION_S, strict=True)
+    silence_s: float | None = Field(default=None, ge=1, le=600, strict=True)
+    apology: Text | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _base_address(cls, value: str | None) -> str | None:
+        return None if value is None else _address(value)
+
+    @property
+    def spoken_apology(self) -> str:
+        return self.apology or wording(self.agent.language).apology
+
+    def settings(self, instructions: str = "") -> SessionSettings:
+        """The model as the config has it, to do what `instructions` say."""
+        openai, transcription = self.openai, self.openai.input_audio_transcription
+        # By default a language is only assumed, and a recogniser that is told the wrong one hears nonsense.
+        spoken = self.agent.language if "language" in self.agent.model_fields_set else None
+        return SessionSettings(
+            instructions=instructions,
+            model=openai.model,
+            voice=openai.spoken_voice,
+            input_format=openai.input_audio_format,
+            output_format=openai.output_audio_format,
+            transcription_model=transcription.model if transcription else None,
+            language=spoken.partition("-")[0].lower() if spoken else None,
+            turn_detection=TurnDetection(
+                threshold=openai.vad.threshold,
+                silence_duration_ms=openai.vad.silence_duration_ms,
+                prefix_padding_ms=openai.vad.prefix_padding_ms,
+            ),
+            silence_s=self.silence_s,
+        )

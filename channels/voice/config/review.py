@@ -1,0 +1,128 @@
+"""What is suspicious in a config that can be run: each warning says what will happen instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from channels.http_tools.documents import BuiltinTool
+from channels.http_tools.lexing import Mistake
+from channels.http_tools.placeholders import OPEN, Constant, Default, Placeholder, placeholder_at
+from channels.http_tools.scope import NAMESPACES, SPECIALS, Path
+from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
+from channels.voice.config.voices import VOICES, unknown_voice
+from flow_engine.documents.wording import listed
+from flow_engine.errors import Finding, pointer
+from flow_engine.values import JsonValue
+
+ROOT_NAMES = frozenset({"base_url"})
+AGENT_NAMES = frozenset({"id", "name", "type", "language"})
+
+_UNUSED_IN_FLOWS = ("greeting", "tools")
+
+
+def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:
+    """Every warning about a sound config; `raw` is the same config as it was written."""
+    yield from _model(config)
+    if isinstance(config.session, InlineSession):
+        yield from _declared_tools(config, config.session)
+    if isinstance(config.session, FlowSession):
+        yield from _unused(config)
+    yield from _outcome_rules(config.lifecycle.outcome_rules)
+    yield from _unknown_variables(raw)
+
+
+def _model(config: VoiceConfig) -> Iterator[Finding]:
+    if config.openai.temperature is not None:
+        message = "is dropped: the model's protocol has no temperature"
+        yield Finding("/openai/temperature", "temperature_dropped", message)
+    if config.openai.voice not in VOICES:
+        message = unknown_voice(config.openai.voice, config.openai.spoken_voice)
+        yield Finding("/openai/voice", "voice_unknown", message)
+
+
+def _declared_tools(config: VoiceConfig, session: InlineSession) -> Iterator[Finding]:
+    """Declared are the tools that the model knows, configured are those that something happens for."""
+    for index, name in enumerate(session.tools.names):
+        if name not in config.tools:
+            message = f"{name!r} has nothing in `tools` that runs it: its calls are answered with an error"
+            yield Finding(pointer("session", "tools", index), "tool_without_handler", message)
+    for name, tool in config.tools.items():
+        if name in session.tools.names:
+            continue
+        if isinstance(tool, BuiltinTool) and tool.action == "hangup":
+            message = "is not among the tools of the session: the agent cannot hang up"
+            yield Finding(pointer("tools", name), "end_call_unreachable", message)
+        else:
+            message = "is not among the tools of the session: the model never calls it"
+            yield Finding(pointer("tools", name), "handler_not_declared", message)
+
+
+def _unused(config: VoiceConfig) -> Iterator[Finding]:
+    for section in _UNUSED_IN_FLOWS:
+        if section in config.model_fields_set:
+            yield Finding(pointer(section), "unused_in_flow", "is not used: a flow leads the call")
+
+
+def _outcome_rules(rules: tuple[OutcomeRule, ...]) -> Iterator[Finding]:
+    if rules and all(rule.flag is not None for rule in rules):
+        message = "no rule has a null `flag`: a call that no rule applies to has no outcome"
+        yield Finding("/lifecycle/outcome_rules", "no_fallback_rule", message)
+    fallback = min((rule.priority for rule in rules if rule.flag is None), default=None)
+    seen: dict[int, int] = {}
+    for index, rule in enumerate(rules):
+        at = pointer("lifecycle", "outcome_rules", index)
+        if rule.priority in seen:
+            message = f"has the priority of rule {seen[rule.priority]}, which is asked first"
+            yield Finding(at, "same_priority", message)
+        elif fallback is not None and rule.priority > fallback:
+            yield Finding(at, "rule_unreachable", "never applies: the rule with a null `flag` is asked first")
+        seen.setdefault(rule.priority, index)
+
+
+# --- variables that there are not ---------------------------------------------------------------
+
+
+def _unknown_variables(value: JsonValue, *place: str | int) -> Iterator[Finding]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _unknown_variables(inner, *place, name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _unknown_variables(inner, *place, index)
+    elif isinstance(value, str):
+        for path in _paths(value):
+            if message := _problem(path):
+                yield Finding(pointer(*place), "unknown_variable", message)
+
+
+def _paths(text: str) -> Iterator[Path]:
+    for placeholder in _placeholders(text):
+        yield placeholder.path
+        for each in placeholder.filters:
+            if isinstance(each, Default) and not isinstance(each.fallback, Constant):
+                yield each.fallback
+
+
+def _placeholders(text: str) -> Iterator[Placeholder]:
+    """Those of a text, be it a template, a condition or a JSONPath. Where a text is none of these, as in a
+    tenant's facts, braces mean nothing."""
+    at = text.find(OPEN)
+    while at >= 0:
+        try:
+            placeholder, at = placeholder_at(text, at)
+        except Mistake:
+            return
+        yield placeholder
+        at = text.find(OPEN, at)
+
+
+def _problem(path: Path) -> str | None:
+    known = NAMESPACES | SPECIALS | ROOT_NAMES
+    if path[0] not in known:
+        near = get_close_matches(path[0], sorted(known), n=1)
+        others = f"nearest is {near[0]!r}" if near else f"there are {listed(known)}"
+        return f"{path[0]!r} is always null; {others}"
+    if path[0] == "agent" and len(path) > 1 and path[1] not in AGENT_NAMES:
+        return f"'agent.{path[1]}' is always null; of the agent there are {listed(AGENT_NAMES)}"
+    return None

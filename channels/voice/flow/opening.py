@@ -1,0 +1,73 @@
+"""From an agent's config with `session.mode: flow` to the playbooks of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from adapters.models.tools import Approval
+from adapters.outbound.policy import AllowList
+from channels.engine_client.client import EngineClient, FlowChoice, engine_http
+from channels.engine_client.listings import Listings
+from channels.engine_client.mcp_tools import McpConnections
+from channels.voice.call.ports import CallControls, Caller
+from channels.voice.config.models import FlowSession, VoiceConfig
+from channels.voice.flow.playbook import FlowPlaybook
+from channels.voice.flow.start import FlowStart
+
+
+class FlowCalls:
+    """Is an `OpenPlaybook`. One serves all calls of an agent, over shared connections to the engine. `allow`
+    lets the flow's MCP servers be elsewhere than at public addresses; `approval` is the operator's policy on
+    their tools, and without one every tool of a task may run."""
+
+    def __init__(
+        self,
+        config: VoiceConfig,
+        session: FlowSession,
+        *,
+        api_key: str | None,
+        allow: AllowList,
+        now: Callable[[], datetime],
+        approval: Approval | None = None,
+    ) -> None:
+        self._start = flow_start(config, session)
+        self._base = config.settings()
+        self._http = engine_http(session.engine_url, api_key)
+        self._engine = EngineClient(self._http)
+        self._allow = allow
+        self._trusted = {self._engine.mcp_url: {"Authorization": f"Bearer {api_key}"} if api_key else {}}
+        self._mcp_timeout_s = session.mcp_timeout_s
+        self._now = now
+        self._approval = approval
+        self._listings = Listings()
+
+    def __call__(self, caller: Caller, controls: CallControls) -> FlowPlaybook:
+        servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
+        return FlowPlaybook(
+            self._start,
+            self._base,
+            caller,
+            controls,
+            engine=self._engine,
+            servers=servers,
+            now=self._now,
+            approval=self._approval,
+            listings=self._listings,
+        )
+
+    async def aclose(self) -> None:
+        """After the last call."""
+        await self._http.aclose()
+
+
+def flow_start(config: VoiceConfig, session: FlowSession) -> FlowStart:
+    return FlowStart(
+        FlowChoice(session.version, session.flow_id, session.tag),
+        apology=config.spoken_apology,
+        agent_id=config.agent.id,
+        agent_name=config.agent.name,
+        tenant=session.tenant,
+        transfers=session.transfers,
+        transfer_to=session.transfer_to,
+    )

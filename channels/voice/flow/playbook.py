@@ -1,0 +1,404 @@
+"""A call that follows a flow of the engine: `session.mode: flow` (V2).
+
+The engine owns tasks, memory and prompts; the call's machine owns audio. This playbook carries between them:
+
+    open      handle-new-contact         → the session
+    started                              → its command, `/start` or `/resume`
+    run_tool  change_task, MCP tools     → another scene, or an answer
+    said      handle-utterance, in order → a fresh prompt, when it says something new
+    silent    handle-utterance (system)  → the model asks whether somebody is there
+    ended     handle-end-contact, once
+
+What goes wrong at the engine never ends a call by itself: the model is told, or goes on as it was. Only a
+call that cannot even begin is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, Literal, cast
+
+import orjson
+import structlog
+
+from adapters.models.chat import ToolCall
+from adapters.models.tools import Approval
+from channels.engine_client.client import EngineClient, Said
+from channels.engine_client.errors import EngineError, StateConflict
+from channels.engine_client.listings import Listings
+from channels.engine_client.mcp_tools import McpServers
+from channels.engine_client.replies import AgentData, PromptReply, ReachableTask, TaskRefused
+from channels.engine_client.toolbox import Toolbox
+from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
+from channels.voice.call.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
+from channels.voice.flow.prompt_refresh import PromptWatch
+from channels.voice.flow.reporting import DialogueReport
+from channels.voice.flow.settings import session_settings
+from channels.voice.flow.start import FlowStart, new_contact
+from channels.voice.flow.task_context import Scene
+from channels.voice.flow.transcript_barrier import CallerWords
+from channels.voice.flow.wording import LOST, NOBODY_FREE, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
+from flow_engine.values import JsonValue
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+DRAIN_WITHIN_S: Final = 5.0
+MOST_TOOL_CHARS: Final = 2_000
+NO_UTTERANCE: Final = "no_utterance"
+NO_TARGET: Final = "no address to transfer the call to"
+TRANSFER_FAILED: Final = "the line could not move the call"
+
+END_REASONS: Final[Mapping[EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
+"""Reasons that the engine would misread: it tells from the words who ended a contact, and takes an agent for
+a person. All others go as they are."""
+
+
+class FlowPlaybook:
+    """Implements `Playbook`. `base` is what the agent's own configuration says about the session, `servers`
+    are this call's own, `listings` what is remembered of them from other calls. `now` is the time of day,
+    aware."""
+
+    def __init__(
+        self,
+        start: FlowStart,
+        base: SessionSettings,
+        caller: Caller,
+        controls: CallControls,
+        *,
+        engine: EngineClient,
+        servers: McpServers,
+        now: Callable[[], datetime],
+        approval: Approval | None = None,
+        listings: Listings | None = None,
+    ) -> None:
+        self._start = start
+        self._base = base
+        self._controls = controls
+        self._engine = engine
+        self._now = now
+        self._new = new_contact(start, caller)
+        self.contact = self._new.contact
+        self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
+        self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, listings)
+        self._watch = PromptWatch(engine, self.contact.conversation_id, self._refreshed, self._lose)
+        self._words = CallerWords(controls, self._watch)
+        self._report = DialogueReport(engine, self.contact, self._told)
+        self._scene_lock = asyncio.Lock()
+        self._scene: Scene | None = None
+        self._first_words = True
+        self._target: str | None = None
+        """Where the current task hands the call over to."""
+        self._transfers_after_first_words = False
+        self._messages = 0
+        self._silences = 0
+        self._is_lost = False
+        self._has_ended = False
+
+    # The order of a call ---------------------------------------------------------------------------
+
+    async def open(self) -> SessionSettings | Refused:
+        self._name_call()
+        try:
+            data = await self._engine.new_contact(self._new)
+        except EngineError as error:
+            log.error("flow_not_started", reason=str(error))
+            return Refused(self._start.apology)
+        _note_model(data)
+        await self._set_scene(await self._or_without_human(data))
+        self._transfers_after_first_words = self._target is not None
+        return self._settings()
+
+    async def started(self) -> str | None:
+        return self._current.data.command
+
+    async def run_tool(self, name: str, arguments: str) -> JsonValue:
+        self._name_call()
+        now = asyncio.get_running_loop().time
+        began, given = now(), _arguments(arguments)
+        answer: JsonValue
+        if name == CHANGE_TASK:
+            answer = await self._change_task(given.get("task"))
+        elif name == END_CALL:
+            self._controls.hang_up()
+            answer = {"status": "ok"}
+        else:
+            answer = await self._use_tool(name, given)
+        log.info("tool_called", tool=name, duration_ms=round((now() - began) * 1000))
+        return answer
+
+    async def _use_tool(self, name: str, given: Mapping[str, JsonValue]) -> JsonValue:
+        tools = self._current.tools
+        if any(tool.takes_variables for tool in tools.tools if tool.name == name):
+            await self._words.read()
+        return await tools.registry.execute(ToolCall(name, name, given))
+
+    async def said(self, turn: Turn) -> None:
+        self._name_call()
+        if turn.role == "user":
+            self._silences = 0
+        elif self._first_words:
+            self._first_words_said()
+        if not turn.text.strip():
+            return
+        if turn.role == "user":
+            self._tell(Said(self._message_id(), turn.at, "user", turn.text))
+        else:
+            self._tell(replace(self._own(turn.text), at=turn.at))
+
+    async def silent(self) -> None:
+        self._name_call()
+        self._silences += 1
+        self._tell(self._own(NO_UTTERANCE, "system"))
+        if self._silences > SILENCES_BEFORE_GOODBYE:
+            self._controls.hang_up()
+            return
+        seconds = self._current.data.user_interaction_timeout or 0.0
+        self._controls.instruct(nobody_spoke(seconds, self._silences))
+
+    async def not_transferred(self, target: str) -> None:
+        """The engine is told, and says how the conversation goes on without that person."""
+        self._name_call()
+        async with self._scene_lock:
+            try:
+                data = await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
+            except EngineError as error:
+                log.error("handover_not_told", reason=str(error))
+                self._controls.instruct(NOBODY_FREE)
+                return
+            await self._set_scene(data)
+            self._target = None  # the same address again would be no help
+            self._controls.change_scene(self._settings(), data.command)
+
+    async def ended(self, ending: Ending) -> None:
+        if self._has_ended:
+            return
+        self._name_call()
+        self._has_ended = True
+        await self._watch.stop()
+        await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
+        if self._target is not None:
+            await self._tell_handover(ending.reason)
+        try:
+            reason = END_REASONS.get(ending.reason, ending.reason)
+            reply = await self._engine.end_contact(self.contact, reason)
+            log.info("contact_ended", status=reply.status, reason=reason)
+        except EngineError as error:
+            log.error("contact_not_ended", reason=str(error))
+
+    def _name_call(self) -> None:
+        """In every log line of this task from here on, the engine's client's included."""
+        structlog.contextvars.bind_contextvars(**self._ids)
+
+    # Tasks -----------------------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> Scene:
+        if self._scene is None:
+            raise LookupError("the call has not been opened")
+        return self._scene
+
+    def _settings(self) -> SessionSettings:
+        scene = self._current
+        return session_settings(self._base, scene.data, scene.declarations(), first_words=self._first_words)
+
+    async def _set_scene(self, data: AgentData) -> None:
+        tools = await self._toolbox.of_task(data)
+        self._scene = Scene(data, tools, data.reachable_tasks)
+        self._watch.knows(data.prefix_hash, data.prompt)
+        self._target = self._start.target(data.routing_parameters) if _is_routing(data) else None
+        log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
+
+    async def _change_task(self, asked: JsonValue) -> JsonValue:
+        if any(task.missing_variables for task in self._current.reachable if task.name == asked):
+            await self._words.read()
+        async with self._scene_lock:
+            try:
+                reply = await self._engine.change_task(self.contact, asked if isinstance(asked, str) else "")
+            except StateConflict as conflict:
+                return await self._after_conflict(conflict)
+            except EngineError as error:
+                log.error("task_not_changed", reason=str(error))
+                return {"result": False, "reason": TRY_AGAIN}
+            if isinstance(reply, TaskRefused):
+                return self._refused(reply)
+            await self._enter(reply)
+            return {"result": True, "task": reply.task_name, "type": reply.task_type}
+
+    async def _enter(self, data: AgentData) -> None:
+        """Another task: the old one's words and tools stop, and the model begins by the command."""
+        data = await self._or_without_human(data)
+        await self._set_scene(data)
+        self._controls.change_scene(self._settings(), data.command)
+        self._transfers_after_first_words = False
+        if self._target is not None:
+            self._controls.transfer(self._target)
+
+    async def _or_without_human(self, data: AgentData) -> AgentData:
+        """Where a person is sought and there is no address for one, the engine is told so at once."""
+        if not _is_routing(data) or self._start.target(data.routing_parameters) is not None:
+            return data
+        log.error("no_transfer_target", task=data.task_name)
+        try:
+            return await self._engine.human_task(self.contact, "failed", NO_TARGET)
+        except EngineError as error:
+            log.error("handover_not_told", reason=str(error))
+            return data
+
+    def _refused(self, refusal: TaskRefused) -> JsonValue:
+        log.info("task_refused", code=refusal.code)
+        scene = self._current
+        data = scene.data.model_copy(update={"revision": max(refusal.revision, scene.data.revision)})
+        self._scene = replace(scene, data=data, reachable=refusal.reachable_tasks)
+        if self._scene.declarations() != scene.declarations():
+            self._controls.reconfigure(self._settings())
+        return {
+            "result": False,
+            "code": refusal.code,
+            "reason": refusal.reason,
+            "missing": [
+                {"name": variable.name, "type": variable.type, "fillableBy": list(variable.fillable_by)}
+                for variable in refusal.missing
+            ],
+            "reachableTasks": _named(refusal.reachable_tasks),
+        }
+
+    async def _after_conflict(self, conflict: StateConflict) -> JsonValue:
+        """Somebody else has changed the conversation: go on by what it is now."""
+        alive = await self._reload()
+        told = "" if conflict.problem is None else conflict.problem.detail
+        return {
+            "result": False,
+            "code": conflict.code,
+            "reason": told,
+            "reachableTasks": _named(self._current.reachable) if alive else [],
+        }
+
+    async def _reload(self) -> bool:
+        """Whether the conversation is still this call's. The engine tells a known contact where it is."""
+        before = self._current.data
+        try:
+            data = await self._engine.new_contact(self._new)
+        except StateConflict as conflict:
+            log.info("conversation_not_active", reason=str(conflict))
+            self._lose()
+            return False
+        except EngineError as error:
+            log.warning("conversation_not_reloaded", reason=str(error))
+            return True
+        if data.task_id != before.task_id:
+            await self._enter(data)
+        elif data.prefix_hash != before.prefix_hash or data.revision != before.revision:
+            await self._set_scene(data)
+            self._controls.reconfigure(self._settings())
+        return True
+
+    def _lose(self) -> None:
+        """The conversation is over, or another contact's: this call can only say goodbye."""
+        if not self._is_lost and not self._has_ended:
+            log.warning("conversation_lost")
+            self._is_lost = True
+            self._controls.instruct(LOST)
+
+    # The dialogue ----------------------------------------------------------------------------------
+
+    async def _refreshed(self, reply: PromptReply) -> bool:
+        """Give the model a prompt that says something new; False for one that is too late."""
+        async with self._scene_lock:
+            scene = self._current
+            if self._has_ended or reply.revision < scene.data.revision:
+                return False
+            if reply.prefix_hash != scene.data.prefix_hash:
+                await self._reload()
+                return False
+            data = scene.data.model_copy(update={"prompt": reply.prompt, "revision": reply.revision})
+            self._scene = replace(scene, data=data, reachable=await self._reachable_now(scene))
+            self._controls.reconfigure(self._settings())
+            return True
+
+    async def _reachable_now(self, scene: Scene) -> tuple[ReachableTask, ...]:
+        if not any(task.required_variables for task in scene.reachable):
+            return scene.reachable
+        try:
+            memory = await self._engine.memory(self.contact.conversation_id)
+        except EngineError as error:
+            log.warning("memory_not_read", reason=str(error))
+            return scene.reachable
+        return with_missing(scene.reachable, memory)
+
+    def _first_words_said(self) -> None:
+        before, self._first_words = self._settings(), False
+        if self._settings() != before:
+            self._controls.reconfigure(self._settings())
+        if self._transfers_after_first_words and self._target is not None:
+            self._controls.transfer(self._target)
+
+    def _tell(self, said: Said) -> None:
+        if not self._is_lost:
+            self._report.add(said)
+
+    def _own(self, body: str, type: Literal["system", "message"] = "message") -> Said:
+        """Something of the agent itself."""
+        start = self._start
+        return Said(
+            self._message_id(),
+            self._now(),
+            "bot",
+            body,
+            type,
+            src_id=start.agent_id or None,
+            src_name=start.agent_name or None,
+        )
+
+    def _told(self, said: Said) -> None:
+        if said.src == "user":
+            self._words.told(said)
+            self._watch.after_user_turn()
+
+    def _message_id(self) -> str:
+        self._messages += 1
+        return f"{self.contact.contact_id}-{self._messages}"
+
+    async def _tell_handover(self, reason: EndReason) -> None:
+        """A call that was moved is in a person's hands, as far as this line can know."""
+        try:
+            if reason == "transferred":
+                await self._engine.human_task(self.contact, "connected", None)
+            elif reason == "failed":
+                await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
+        except EngineError as error:
+            log.warning("handover_not_told", reason=str(error))
+
+    async def _tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
+        body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
+        self._tell(Said(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name))
+        await self._watch.look()
+
+
+def _note_model(data: AgentData) -> None:
+    """A realtime model speaks whatever the flow says; but the engine has other instructions for those."""
+    model = None if data.llm is None else data.llm.model
+    if "realtime" not in (model or ""):
+        log.info("flow_not_for_realtime", flow_model=model, task=data.task_name)
+
+
+def _is_routing(data: AgentData) -> bool:
+    return data.task_type == "HUM" and data.task_status == "routing"
+
+
+def _named(tasks: tuple[ReachableTask, ...]) -> JsonValue:
+    return [
+        {"task": name, "missing": list(task.missing_variables)}
+        for name, task in zip(task_names(tasks), tasks, strict=True)
+    ]
+
+
+def _arguments(text: str) -> Mapping[str, JsonValue]:
+    """What a model wrote; none at all when it is no object, to be judged by the tool's schema."""
+    try:
+        read = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return cast("Mapping[str, JsonValue]", read) if isinstance(read, dict) else {}

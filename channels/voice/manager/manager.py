@@ -1,0 +1,167 @@
+"""The service manager: keeps a process for each agent of a list, and none besides (V13)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from channels.voice.manager.agents_list import ListUnavailable
+from channels.voice.manager.directory import Directory
+from channels.voice.manager.fleet import Limits
+from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Programs
+from channels.voice.manager.roster import Roster
+from channels.voice.manager.status import agents_status, problems_status, refresh_status
+from channels.voice.manager.supervisor import Chance, Supervisor
+from flow_engine.ports.outbound import OutboundSender
+from flow_engine.values import utc_text
+
+LOOK_S = 0.25
+"""Between two looks at everything, if nothing happens."""
+FIRST_RETRY_S = 2.0
+
+log: Any = structlog.get_logger("flow_engine.voice.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between refreshes and between health checks, and the limits of the processes' phases."""
+
+    refresh_s: float = 300.0
+    health_s: float = 10.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class Manager:
+    """`local` reaches this machine's loopback, `wall` is the time that people read."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        programs: Programs,
+        local: OutboundSender,
+        directory: Directory,
+        pace: Pace,
+        *,
+        wall: Callable[[], datetime],
+        chance: Chance | None = None,
+    ) -> None:
+        self._roster = roster
+        self._programs = programs
+        self._local = local
+        self._directory = directory
+        self._pace = pace
+        self._wall = wall
+        self._chance = chance or Chance()
+        self._wake = asyncio.Event()
+        self._refresh = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurried = False
+        self._refreshed: dict[str, object] = refresh_status(None, None)
+        self._published: dict[str, object] = {}
+
+    def refresh_now(self) -> None:
+        self._refresh.set()
+
+    def stop(self) -> None:
+        """The first time: end every agent after its calls. After that: at once."""
+        self._hurried = self._stopping.is_set()
+        self._stopping.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Returns after `stop`, with no process left."""
+        async with asyncio.TaskGroup() as tasks:
+            supervisor = Supervisor(
+                self._programs,
+                self._local,
+                self._pace.limits,
+                health_s=self._pace.health_s,
+                tasks=tasks,
+                wake=self._wake.set,
+                chance=self._chance,
+            )
+            refreshing = tasks.create_task(self._keep_refreshed())
+            try:
+                await self._supervise(supervisor)
+                refreshing.cancel()
+                await self._wind_down(supervisor)
+            finally:
+                refreshing.cancel()
+                await supervisor.close()
+                self._publish(supervisor)
+
+    async def _supervise(self, supervisor: Supervisor) -> None:
+        while not self._stopping.is_set():
+            for agent_id in list(self._roster.wanted):
+                if not supervisor.holds_process(agent_id):
+                    self._roster.free_port(agent_id)
+            gone = await supervisor.step(self._roster.wanted)
+            for agent_id in gone - self._roster.wanted.keys():  # a refresh meanwhile may want it again
+                self._roster.forget(agent_id)
+            self._publish(supervisor)
+            await self._pause()
+
+    async def _wind_down(self, supervisor: Supervisor) -> None:
+        limits = self._pace.limits
+        log.info("stopping", agents=len(supervisor.units))
+        until = self._chance.clock() + limits.drain_s + 2 * limits.stop_s + LAUNCHER_ENDS_WITHIN_S
+        while supervisor.units and self._chance.clock() < until:
+            if self._hurried:
+                supervisor.hurry()
+            await supervisor.step({})
+            self._publish(supervisor)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _keep_refreshed(self) -> None:
+        failures = 0
+        while True:
+            self._refresh.clear()
+            try:
+                await self._roster.refresh()
+            except ListUnavailable as error:
+                failures += 1
+                log.warning("agents_not_refreshed", reason=str(error), failures=failures)
+                self._refreshed = {**self._refreshed, "error": str(error)}
+            else:
+                failures = 0
+                self._refreshed = refresh_status(self._wall(), None)
+            self._wake.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_pause_s(self._pace.refresh_s, failures)):
+                    await self._refresh.wait()
+
+    def _publish(self, supervisor: Supervisor) -> None:
+        """Written when something in it has changed."""
+        status: dict[str, object] = {
+            "version": 1,
+            "pid": os.getpid(),
+            "stopping": self._stopping.is_set(),
+            "refreshed": self._refreshed,
+            "agents": agents_status(supervisor.units, self._roster.known, self._roster.ports, supervisor.pid),
+            "notAccepted": problems_status(self._roster.problems),
+        }
+        if status == self._published:
+            return
+        self._published = status
+        try:
+            self._directory.write_status({**status, "writtenAt": utc_text(self._wall())})
+        except OSError as error:
+            log.warning("status_not_written", reason=str(error))
+
+
+def _pause_s(refresh_s: float, failures: int) -> float:
+    """A list that could not be had is asked for again sooner, then less and less often."""
+    return refresh_s if failures == 0 else min(refresh_s, FIRST_RETRY_S * 2 ** min(failures - 1, 16))

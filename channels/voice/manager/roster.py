@@ -1,0 +1,152 @@
+"""Which agents are wanted: kept up with the list, the templates and the ports.
+
+What cannot be had of an agent, its entry, its config or its port, is no reason to stop one that runs: it goes
+on with what it has, and the problem is told. An empty list is believed when it comes a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from pydantic import SecretStr
+
+from channels.voice.config.loader import ConfigRefused
+from channels.voice.manager.agents_list import AgentsList, Listed, ListUnavailable, fetch_agents
+from channels.voice.manager.configs import ConfigFiles
+from channels.voice.manager.directory import Directory
+from channels.voice.manager.fleet import AgentSpec, next_wanted
+from channels.voice.manager.network_ports import given_port, is_free
+from flow_engine.errors import CallTheOperator, Finding
+from flow_engine.ports.outbound import OutboundSender
+
+log: Any = structlog.get_logger("flow_engine.voice.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the list comes from. `api_url` has no slash at its end."""
+
+    caller: OutboundSender
+    api_url: str
+    token: SecretStr | None = None
+
+
+class Roster:
+    """`bridges` says whether SIP bridges can be run. Ports are given out from `first_port` on."""
+
+    def __init__(
+        self,
+        source: Source,
+        files: ConfigFiles,
+        directory: Directory,
+        *,
+        first_port: int,
+        bridges: bool,
+        port_is_free: Callable[[int], bool] = is_free,
+    ) -> None:
+        self._source = source
+        self._files = files
+        self._directory = directory
+        self._first_port = first_port
+        self._bridges = bridges
+        self._port_is_free = port_is_free
+        self._ports = directory.read_ports()
+        self._was_empty = False
+        self._without_bridge: set[str] = set()
+        self.wanted: dict[str, AgentSpec] = {}
+        self.known: dict[str, Listed] = {}
+        self.problems: dict[str, tuple[Finding, ...]] = {}
+
+    async def refresh(self) -> None:
+        """Raises ListUnavailable; what was wanted is wanted still."""
+        fetched = await fetch_agents(self._source.caller, self._source.api_url, self._source.token)
+        if fetched.empty and self.wanted and not self._was_empty:
+            self._was_empty = True
+            raise ListUnavailable("the list is empty; it is believed if it is so the next time")
+        self._was_empty = fetched.empty
+        # Reading and checking many configs takes a while, in which the agents are to be looked after.
+        made = await asyncio.to_thread(self._make_all, fetched.agents)
+        self._adopt(fetched, made)
+
+    def free_port(self, agent_id: str) -> None:
+        """See to it that an agent which is about to start has a port that is free."""
+        spec = self.wanted[agent_id]
+        if self._port_is_free(spec.port):
+            return
+        try:
+            port = self._assign(agent_id)
+        except (CallTheOperator, OSError) as error:
+            log.error("port_not_found", agent_id=agent_id, reason=str(error))
+            return
+        log.warning("port_moved", agent_id=agent_id, taken=spec.port, port=port)
+        self.wanted[agent_id] = replace(spec, port=port)
+
+    def forget(self, agent_id: str) -> None:
+        """The agent is gone. Its port stays its own."""
+        self.known.pop(agent_id, None)
+        self._without_bridge.discard(agent_id)
+        try:
+            self._files.remove(agent_id)
+        except OSError as error:
+            log.warning("config_not_removed", agent_id=agent_id, reason=str(error))
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return self._ports
+
+    def _make_all(self, agents: Sequence[Listed]) -> dict[str, bytes | ConfigRefused]:
+        made: dict[str, bytes | ConfigRefused] = {}
+        for agent in agents:
+            try:
+                made[agent.id] = self._files.make(agent)
+            except ConfigRefused as refused:
+                made[agent.id] = refused
+        return made
+
+    def _adopt(self, fetched: AgentsList, made: Mapping[str, bytes | ConfigRefused]) -> None:
+        problems = {
+            refused.id or refused.problems[0].pointer: refused.problems for refused in fetched.refused
+        }
+        accepted: dict[str, AgentSpec] = {}
+        for agent in fetched.agents:
+            spec = self._accept(agent, made[agent.id])
+            if isinstance(spec, AgentSpec):
+                accepted[agent.id] = spec
+                self.known[agent.id] = agent
+            else:
+                problems[agent.id] = spec
+        for agent_id, found in problems.items():
+            told = [{"pointer": each.pointer, "message": each.message} for each in found]
+            log.warning(
+                "agent_not_accepted", agent_id=agent_id, runs_on=agent_id in self.wanted, problems=told
+            )
+        self.problems = problems
+        self.wanted = next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)
+        log.info("agents_refreshed", wanted=len(self.wanted), not_accepted=len(problems))
+
+    def _accept(self, agent: Listed, content: bytes | ConfigRefused) -> AgentSpec | tuple[Finding, ...]:
+        if isinstance(content, ConfigRefused):
+            return content.problems
+        try:
+            port = self._ports.get(agent.id) or self._assign(agent.id)
+            config = self._files.write(agent.id, content)
+        except CallTheOperator as error:
+            return (Finding("", error.code, error.detail),)
+        except OSError as error:
+            return (Finding("", "not_written", f"cannot be written: {error.strerror}"),)
+        if agent.sip is not None and not self._bridges and agent.id not in self._without_bridge:
+            self._without_bridge.add(agent.id)
+            log.warning("sip_bridge_missing", agent_id=agent.id, served_without=True)
+        return AgentSpec(port, config, agent.sip if self._bridges else None)
+
+    def _assign(self, agent_id: str) -> int:
+        """Raises CallTheOperator `no_port_left`, OSError. A port is remembered before it is used."""
+        port = given_port(agent_id, self._ports, self._first_port, self._port_is_free)
+        ports = {**self._ports, agent_id: port}
+        self._directory.write_ports(ports)
+        self._ports = ports
+        return port

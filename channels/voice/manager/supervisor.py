@@ -1,0 +1,182 @@
+"""Carries out what the rules of the fleet order, and tells them what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import structlog
+
+from channels.voice.manager.fleet import (
+    Act,
+    AgentSpec,
+    BridgeSpec,
+    Health,
+    Limits,
+    Moment,
+    Order,
+    Phase,
+    Role,
+    Seen,
+    Slot,
+    Unit,
+    reconcile,
+)
+from channels.voice.manager.health import ask_to_drain, check_health
+from channels.voice.manager.processes import Child, Programs, end_all
+from flow_engine.ports.outbound import OutboundSender
+
+SOON_S = 1.0
+"""Between health checks of an agent whose next answer is waited for."""
+
+log: Any = structlog.get_logger("flow_engine.voice.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Monotonic seconds, and what spreads restarts: numbers in [0, 1)."""
+
+    clock: Callable[[], float] = time.monotonic
+    luck: Callable[[], float] = random.random
+
+
+class Supervisor:
+    """`local` reaches this machine's loopback. `wake` is called when a step is worth taking. Agents are asked
+    for their health every `health_s` seconds, in tasks of `tasks`."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        local: OutboundSender,
+        limits: Limits,
+        *,
+        health_s: float,
+        tasks: asyncio.TaskGroup,
+        wake: Callable[[], None],
+        chance: Chance,
+    ) -> None:
+        self._programs = programs
+        self._local = local
+        self._limits = limits
+        self._health_s = health_s
+        self._tasks = tasks
+        self._wake = wake
+        self._chance = chance
+        self._children: dict[tuple[str, Role], Child] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._asked: dict[str, float] = {}
+        self._health: dict[str, Health] = {}
+        self.units: dict[str, Unit] = {}
+
+    def pid(self, agent_id: str, role: Role) -> int | None:
+        child = self._children.get((agent_id, role))
+        return None if child is None else child.pid
+
+    def holds_process(self, agent_id: str) -> bool:
+        return (agent_id, "agent") in self._children
+
+    def hurry(self) -> None:
+        """Wait for no call any more."""
+        self._limits = replace(self._limits, drain_s=0.0)
+
+    async def step(self, wanted: Mapping[str, AgentSpec]) -> frozenset[str]:
+        """One step of every agent towards what is wanted. Returns those that are gone now."""
+        seen = {key: self._look(key, child) for key, child in self._children.items()}
+        self._bury()
+        before = self.units
+        moment = Moment(self._chance.clock(), self._limits, self._chance.luck)
+        self.units, orders = reconcile(wanted, before, seen, moment)
+        self._tell_crashes(before)
+        for order in orders:
+            await self._carry_out(order)
+        for agent_id in self.units:
+            self._ask(agent_id)
+        return frozenset(before) - frozenset(self.units)
+
+    async def close(self) -> None:
+        """End everything that still runs, in order as far as it goes. Returns when nothing is left."""
+        for task in self._asking.values():
+            task.cancel()
+        await end_all(list(self._children.values()), self._limits.stop_s)
+        self._bury()
+
+    def _look(self, key: tuple[str, Role], child: Child) -> Seen:
+        agent_id, role = key
+        return Seen(child.alive, self._health.pop(agent_id, None) if role == "agent" else None)
+
+    def _bury(self) -> None:
+        for (agent_id, role), child in list(self._children.items()):
+            if not child.alive:
+                log.info(
+                    "process_ended", agent_id=agent_id, role=role, pid=child.pid, exit_code=child.exit_code
+                )
+                del self._children[agent_id, role]
+
+    def _tell_crashes(self, before: Mapping[str, Unit]) -> None:
+        for agent_id, unit in self.units.items():
+            old = before.get(agent_id, Unit())
+            for role, was, now in (("agent", old.agent, unit.agent), ("bridge", old.bridge, unit.bridge)):
+                if now.crashes > was.crashes:
+                    again_in_s = round(now.not_before - now.since, 1)
+                    log.warning(
+                        "process_crashed",
+                        agent_id=agent_id,
+                        role=role,
+                        crashes=now.crashes,
+                        unhealthy=was.faulty,
+                        again_in_s=again_in_s,
+                    )
+
+    async def _carry_out(self, order: Order) -> None:
+        agent_id, role, act = order
+        if act is Act.START:
+            await self._start(agent_id, role)
+            return
+        child = self._children[agent_id, role]
+        log.info("process_told", agent_id=agent_id, role=role, pid=child.pid, act=act.value)
+        match act:
+            case Act.DRAIN:
+                self._ask(agent_id, drain=True)
+            case Act.TERMINATE:
+                child.terminate()
+            case Act.KILL:
+                child.kill()
+
+    async def _start(self, agent_id: str, role: Role) -> None:
+        """A process that cannot be started is one that is not there: the rules take it for a crash."""
+        unit = self.units[agent_id]
+        slot: Slot[Any] = unit.agent if role == "agent" else unit.bridge
+        spec = cast("AgentSpec | BridgeSpec", slot.spec)  # a filled slot has one
+        try:
+            child = await self._programs.start(agent_id, spec, stop_s=self._limits.stop_s, on_end=self._wake)
+        except OSError as error:
+            log.error("process_not_started", agent_id=agent_id, role=role, reason=str(error))
+            return
+        self._children[agent_id, role] = child
+        log.info("process_started", agent_id=agent_id, role=role, port=spec.port, starts=slot.starts)
+
+    def _ask(self, agent_id: str, *, drain: bool = False) -> None:
+        """Ask an agent how it is, if it is time and nobody does. A word to drain that falls on another talk
+        is repeated when that has shown that the agent does not know it."""
+        slot, child = self.units[agent_id].agent, self._children.get((agent_id, "agent"))
+        if child is None or slot.spec is None or slot.phase is Phase.ENDING or agent_id in self._asking:
+            return
+        pause = self._health_s if slot.phase is Phase.RUNNING else min(SOON_S, self._health_s)
+        if drain or self._chance.clock() >= self._asked.get(agent_id, 0.0) + pause:
+            talk = self._talk(agent_id, child, slot.spec.port, drain=drain)
+            self._asking[agent_id] = self._tasks.create_task(talk)
+
+    async def _talk(self, agent_id: str, child: Child, port: int, *, drain: bool) -> None:
+        if drain and not await ask_to_drain(self._local, port):
+            log.warning("drain_refused", agent_id=agent_id, port=port)
+        health = await check_health(self._local, port)
+        del self._asking[agent_id]
+        self._asked[agent_id] = self._chance.clock()
+        # Another process may have taken its place meanwhile, of which this says nothing.
+        if self._children.get((agent_id, "agent")) is child:
+            self._health[agent_id] = health
+            self._wake()

@@ -1,0 +1,149 @@
+"""Recordings of calls: one JSON object a line, in the order in which things happened (V15).
+
+    {"at_ms": 0.0, "side": "line", "sent": false, "message": {"event": "start", ...}}
+    {"at_ms": 81.5, "side": "http", "sent": true, "message": {"method": "POST", "url": ..., "body": ...,
+        "status": 200, "answer": ...}}
+    {"at_ms": 93.2, "side": "model", "sent": true, "message": {"type": "session.update", ...}}
+
+`sent` says that this side sent it. A message that is not JSON is kept as text. An HTTP call that got no reply
+has `failed` in place of `status` and `answer`: why not, a word of `Failure`. Recordings hold everything
+that was said, keys excepted: they are only made where somebody asks for them, readable by nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, cast
+
+import orjson
+
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
+from flow_engine.values import JsonValue
+
+Side = Literal["line", "model", "http"]
+Failure = Literal["refused", "late", "unusable"]
+SIDES: Final[tuple[Side, ...]] = ("line", "model", "http")
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    at_ms: float
+    side: Side
+    sent: bool
+    message: JsonValue
+
+
+class RecordingRefused(ValueError):
+    """A file that is no recording; the message names the line and what was expected."""
+
+
+class Recorder:
+    """Writes one call's recording. `clock` gives monotonic seconds."""
+
+    def __init__(self, file: BinaryIO, clock: Callable[[], float]) -> None:
+        self._file = file
+        self._clock = clock
+        self._began = clock()
+
+    def __call__(self, side: Literal["line", "model"], sent: bool, message: bytes) -> None:
+        self.write(side, sent, as_json(message))
+
+    def write(self, side: Side, sent: bool, message: JsonValue) -> None:
+        at_ms = round((self._clock() - self._began) * 1000, 3)
+        entry = {"at_ms": at_ms, "side": side, "sent": sent, "message": message}
+        if not self._file.closed:
+            self._file.write(orjson.dumps(entry) + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def create_recording(directory: Path, stream_id: str, clock: Callable[[], float]) -> Recorder:
+    """A new file in `directory`, named after the line's stream. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = f"{_UNSAFE.sub('-', stream_id)[:80] or 'call'}.jsonl"
+    descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    return Recorder(os.fdopen(descriptor, "wb"), clock)
+
+
+class RecordedOutbound:
+    """Implements OutboundSender: passes calls on and writes them down with their answers."""
+
+    def __init__(self, inner: OutboundSender, write: Callable[[Side, bool, JsonValue], None]) -> None:
+        self._inner = inner
+        self._write = write
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        content: bytes = b"",
+    ) -> OutboundReply:
+        body = as_json(content) if content else None
+        call: dict[str, JsonValue] = {"method": method, "url": url, "body": body}
+        try:
+            reply = await self._inner.request(
+                method, url, timeout_s=timeout_s, headers=headers, content=content
+            )
+        except (OutboundRefused, OutboundFailed) as error:
+            self._write("http", True, {**call, "failed": _failure(error)})
+            raise
+        answer = as_json(reply.body) if reply.body else None
+        self._write("http", True, {**call, "status": reply.status, "answer": answer})
+        return reply
+
+
+def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
+    if isinstance(error, OutboundRefused):
+        return "refused"
+    return "late" if isinstance(error.__cause__, TimeoutError) else "unusable"
+
+
+def read_recording(content: bytes) -> Iterator[Entry]:
+    """The entries of a recording. A line may also be a bare event of Twilio or of the model, with or without
+    `at_ms`: it then comes from there, at the time of the line before. Raises RecordingRefused."""
+    at_ms = 0.0
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.strip():
+            entry = _entry(line, number, at_ms)
+            at_ms = entry.at_ms
+            yield entry
+
+
+def _entry(line: bytes, number: int, last_ms: float) -> Entry:
+    try:
+        read = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RecordingRefused(f"line {number}: not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise RecordingRefused(f"line {number}: not an object")
+    fields = cast("dict[str, JsonValue]", read)
+    at_ms = fields.get("at_ms", last_ms)
+    if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or at_ms < last_ms:
+        raise RecordingRefused(f"line {number}: at_ms has to be a number, at least {last_ms:g}")
+    if "event" in fields or "type" in fields:
+        side: Side = "line" if "event" in fields else "model"
+        return Entry(at_ms, side, False, {key: fields[key] for key in fields if key != "at_ms"})
+    side_read = fields.get("side")
+    if side_read not in SIDES or "message" not in fields:
+        raise RecordingRefused(
+            f"line {number}: expected side ({', '.join(SIDES)}) and message, or an event of Twilio or a model"
+        )
+    return Entry(at_ms, side_read, fields.get("sent") is True, fields["message"])
+
+
+def as_json(message: bytes) -> JsonValue:
+    try:
+        return cast(JsonValue, orjson.loads(message))
+    except orjson.JSONDecodeError:
+        return message.decode("utf-8", "replace")

@@ -1,0 +1,239 @@
+"""A recording against a config, without a network and in virtual time (V15).
+
+The line's events come from the recording, at their times; so do the model's, if it has any. What a
+recording leaves out is answered as a server would at the least: sessions are confirmed as they were asked
+for, and a response that nobody recorded is an empty one. The items of this side are always added anew,
+whatever was recorded of them: with another config they are others. HTTP calls get the recorded answers in
+their order, by method and path, the last one again and again, or `{}` where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import cast
+from urllib.parse import urlsplit
+
+import orjson
+
+from channels.voice.call.events import LineEvent, StreamStarted, StreamStopped, Unreadable
+from channels.voice.call.ports import EndReason, ModelLink, OpenPlaybook, SessionSettings
+from channels.voice.call.state import Counts
+from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
+from channels.voice.recording import Entry, RecordingRefused, Side, as_json
+from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.virtual_time import run_in_virtual_time
+from channels.voice.wires.model_side import ModelSide
+from channels.voice.wires.openai_realtime import RealtimeLink, decode
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
+from flow_engine.values import JsonValue
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+REPLY_AFTER_S = 0.001
+"""In virtual time, so that an answer never comes before what was sent with its question."""
+
+LINGER_S = 20.0
+"""After the last entry; then the caller is taken to have hung up."""
+
+OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]], OpenPlaybook]
+"""What answers the calls, given its way out, its wall clock and its monotonic one."""
+
+
+class _Nobody:
+    """Implements `Watching`."""
+
+    def call_began(self) -> None: ...
+
+    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None: ...
+
+    def model_renewed(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What the call did, in order: messages to both sides and HTTP calls."""
+
+    done: list[Entry] = field(default_factory=list[Entry])
+
+    def to(self, side: Side) -> list[JsonValue]:
+        return [entry.message for entry in self.done if entry.side == side]
+
+
+def replay(entries: Iterable[Entry], open_for: OpenFor, apology: SessionSettings) -> Replayed:
+    """Run one call. Raises RecordingRefused when no start event of a line is among the entries."""
+    recorded = tuple(entries)
+    if not any(isinstance(_line_event(entry), StreamStarted) for entry in recorded):
+        raise RecordingRefused("there is no start event of the line in it")
+    return run_in_virtual_time(_Replay(recorded, open_for, apology).run())
+
+
+def _line_event(entry: Entry) -> LineEvent | None:
+    if entry.side != "line" or entry.sent:
+        return None
+    event = decode_line(orjson.dumps(entry.message))
+    return None if isinstance(event, Unreadable) else event
+
+
+class _Replay:
+    def __init__(self, entries: tuple[Entry, ...], open_for: OpenFor, apology: SessionSettings) -> None:
+        self._entries = entries
+        self._apology = apology
+        self._open_for = open_for
+        self._result = Replayed()
+        self._runner: CallRunner | None = None
+        self._model = _Model(entries, self._note)
+        self._outbound = _Outbound(entries, self._note)
+
+    async def run(self) -> Replayed:
+        running: asyncio.Task[None] | None = None
+        for entry in self._entries:
+            await asyncio.sleep(max(0.0, entry.at_ms / 1000 - _now()))
+            if entry.sent or entry.side == "http":
+                continue
+            if entry.side == "model":
+                self._model.recorded(entry.message)
+                continue
+            event = _line_event(entry)
+            if isinstance(event, StreamStarted) and running is None:
+                self._runner = self._begin(event)
+                running = asyncio.create_task(self._runner.run())
+            elif self._runner is not None and event is not None:
+                self._runner.call.line_event(event)
+        if running is not None and self._runner is not None:
+            await asyncio.wait({running}, timeout=LINGER_S)
+            self._runner.call.line_event(StreamStopped())
+            await running
+        return self._result
+
+    def _begin(self, started: StreamStarted) -> CallRunner:
+        def wall() -> datetime:
+            return BEGAN + timedelta(seconds=_now())
+
+        line = TwilioLine(started.stream_id, self._send_line, lambda: self._note("line", "(closed)"))
+        plan = CallPlan(
+            connect=self._connect,
+            open_playbook=self._open_for(self._outbound, wall, _now),
+            apology_settings=self._apology,
+            clock=_now,
+            wall=wall,
+            watching=_Nobody(),
+        )
+        return CallRunner(plan, line, started, transfer=self._transfer)
+
+    async def _connect(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
+        self._model.side = side
+        return RealtimeLink(self._model.hear, lambda: self._note("model", "(closed)"))
+
+    async def _transfer(self, target: str) -> bool:
+        self._note("line", {"transfer": target})
+        return True
+
+    def _send_line(self, message: bytes) -> None:
+        self._note("line", as_json(message))
+
+    def _note(self, side: Side, message: JsonValue) -> None:
+        self._result.done.append(Entry(round(_now() * 1000, 3), side, True, message))
+
+
+class _Model:
+    """The recorded model, and what it takes to stand in for what was not recorded."""
+
+    def __init__(self, entries: Iterable[Entry], note: Callable[[Side, JsonValue], None]) -> None:
+        self._note = note
+        self.side: ModelSide | None = None
+        messages = [entry for entry in entries if entry.side == "model"]
+        self._recorded = {_of(entry.message, "type") for entry in messages if not entry.sent}
+        self._made_then = {_of(entry.message, "item", "id") for entry in messages if entry.sent} - {""}
+        self._responses = 0
+
+    def recorded(self, message: JsonValue) -> None:
+        """What the model said then."""
+        if _of(message, "item", "id") not in self._made_then:
+            self.say(message)
+
+    def say(self, message: JsonValue) -> None:
+        event = decode(orjson.dumps(message))
+        if self.side is not None and event is not None and not isinstance(event, Unreadable):
+            self.side.event(event)
+
+    def hear(self, message: bytes) -> None:
+        command = cast("Mapping[str, JsonValue]", as_json(message))
+        self._note("model", dict(command))
+        for answer in self._answers(command):
+            if "item" in answer or answer["type"] not in self._recorded:
+                asyncio.get_running_loop().call_later(REPLY_AFTER_S, self.say, answer)
+
+    def _answers(self, command: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
+        match command["type"]:
+            case "session.update":
+                return [{"type": "session.updated", "session": command["session"]}]
+            case "conversation.item.create":
+                return [{"type": "conversation.item.added", "item": command["item"]}]
+            case "response.create":
+                self._responses += 1
+                response = {"id": f"empty_{self._responses}", "status": "completed"}
+                return [
+                    {"type": "response.created", "response": cast(JsonValue, response)},
+                    {"type": "response.done", "response": cast(JsonValue, response)},
+                ]
+            case _:
+                return []
+
+
+class _Outbound:
+    """Implements OutboundSender with recorded answers."""
+
+    def __init__(self, entries: Iterable[Entry], note: Callable[[Side, JsonValue], None]) -> None:
+        self._note = note
+        self._answers: defaultdict[tuple[str, str], deque[Mapping[str, JsonValue]]] = defaultdict(deque)
+        for entry in entries:
+            if entry.side == "http" and isinstance(entry.message, dict):
+                message = entry.message
+                key = str(message.get("method", "GET")), urlsplit(str(message.get("url", ""))).path
+                self._answers[key].append(message)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        content: bytes = b"",
+    ) -> OutboundReply:
+        body = as_json(content) if content else None
+        self._note("http", {"method": method, "url": url, "body": body})
+        await asyncio.sleep(REPLY_AFTER_S)
+        answers = self._answers[method, urlsplit(url).path]
+        if not answers:
+            return OutboundReply(200, b"{}")
+        return _reply(answers.popleft() if len(answers) > 1 else answers[0])
+
+
+def _reply(message: Mapping[str, JsonValue]) -> OutboundReply:
+    """What was recorded of a call, as it came. Raises as the call did."""
+    match message.get("failed"):
+        case None:
+            status = message.get("status", 200)
+            body = orjson.dumps(message.get("answer"))
+            return OutboundReply(status if isinstance(status, int) else 200, body)
+        case "refused":
+            raise OutboundRefused("the address was refused when this was recorded")
+        case "late":
+            raise OutboundFailed("no reply in time when this was recorded") from TimeoutError()
+        case _:
+            raise OutboundFailed("no usable reply when this was recorded")
+
+
+def _of(message: JsonValue, *place: str) -> str:
+    """The text at a place of a message; empty where there is none."""
+    for name in place:
+        message = message.get(name) if isinstance(message, dict) else None
+    return message if isinstance(message, str) else ""
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,210 @@
+"""The line's WebSockets: picows on the very connections that uvicorn has accepted.
+
+uvicorn answers HTTP, and hands a connection that asks for a WebSocket to what its `ws` setting names. Here
+that is picows' protocol, which costs a third of what an ASGI application does for every frame. Nothing is
+compressed (audio does not get smaller), frames are bounded, and silent peers are pinged.
+
+The order of the checks: path, handshake, signature, room for a call. Only then somebody answers. Who may not
+call gets the handshake all the same, and a close frame as the only one: Twilio shows its users the code of a
+close, and nothing of a handshake that was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import Any, cast
+
+import structlog
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    picows,
+)
+from uvicorn.server import ServerState
+
+from channels.voice.carriers.twilio.signature import TwilioCheck
+from channels.voice.metrics import Counting
+from channels.voice.server.admission import Admission, Refusal
+from channels.voice.server.call_server import Answering, LineRequest
+from channels.voice.server.problems import MEDIA_TYPE, problem_document
+from channels.voice.server.public_address import Asked
+from channels.voice.server.wire_log import WireLog
+from flow_engine.errors import CorrectTheInput
+
+PATH = "/media-stream"
+MAX_FRAME_BYTES = 1024 * 1024
+MAX_HEAD_BYTES = 16 * 1024
+PING_AFTER_S = 10.0
+PONG_WITHIN_S = 10.0
+CLOSE_WITHIN_S = 2.0
+
+_CLOSE_CODES: dict[Refusal, WSCloseCode] = {
+    "busy": WSCloseCode.TRY_AGAIN_LATER,
+    "draining": WSCloseCode.SERVICE_RESTART,
+}
+
+# picows' stubs leave out the class that its own server is made of.
+_WSProtocol = cast(Any, picows.WSProtocol)  # pyright: ignore[reportAttributeAccessIssue]
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+
+class LineSockets:
+    """What uvicorn's `ws` setting takes: makes the protocol of a connection that asks for a WebSocket."""
+
+    def __init__(
+        self, check: TwilioCheck, admission: Admission, counting: Counting, answering: Answering
+    ) -> None:
+        self._check = check
+        self._admission = admission
+        self._counting = counting
+        self._answering = answering
+
+    def __call__(self, *, server_state: ServerState, **_: object) -> asyncio.BaseProtocol:
+        return _LineSocket(self, server_state.connections)
+
+    def decide(self, asked: Asked, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | WSListener:
+        """A listener for the socket, or the response that refuses it. A refusal that must not be a
+        response is a listener that only closes."""
+        if asked.target.partition("?")[0].rstrip("/") != PATH:
+            return _refused("path_unknown", f"WebSockets are at {PATH}")
+        if not _is_handshake(request):
+            return _refused("upgrade_invalid", "this is no handshake of WebSocket version 13")
+        try:
+            url = self._check.admit_upgrade(asked)
+        except CorrectTheInput as error:
+            log.warning("line_refused", code=error.code)
+            self._counting.call_refused("not_allowed")
+            return _Closing(WSCloseCode.POLICY_VIOLATION)
+        refusal = self._admission.take(promised=True)
+        if refusal is not None:
+            log.warning("line_refused", code=refusal)
+            self._counting.call_refused(refusal)
+            return _Closing(_CLOSE_CODES[refusal])
+        try:
+            return self._answering.answer(LineRequest(url, asked.peer))
+        except Exception:  # the edge: past it picows shows the exception's text to the caller
+            log.exception("bug", route=PATH)
+            self._admission.release()
+            return _Closing(WSCloseCode.INTERNAL_ERROR)
+
+    def ended(self, listener: WSListener | None) -> None:
+        if listener is not None and not isinstance(listener, _Closing):
+            self._admission.release()
+
+
+class _LineSocket(_WSProtocol):
+    """One connection. While it is open it stands in uvicorn's list of connections, like those of HTTP, so
+    that the server closes it and waits for it when it stops."""
+
+    transport: WSTransport
+    listener: WSListener | None
+
+    def __init__(self, sockets: LineSockets, connections: set[Any]) -> None:
+        super().__init__(
+            None,  # host and path are a client's
+            None,
+            False,
+            self._listener_for,
+            WireLog(),
+            True,  # a listener that raises ends its socket
+            None,  # no time limit on a handshake that is there already
+            True,
+            PING_AFTER_S,
+            PONG_WITHIN_S,
+            WSAutoPingStrategy.PING_WHEN_IDLE,
+            True,
+            MAX_FRAME_BYTES,
+            None,
+            MAX_HEAD_BYTES,
+        )
+        self._sockets = sockets
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connections.discard(self)
+        self._sockets.ended(self.listener)
+
+    def data_received(self, head: bytes) -> None:
+        """Takes the head of the request, which uvicorn has read; all data after that comes by `get_buffer`,
+        as this is a BufferedProtocol."""
+        if len(head) > MAX_HEAD_BYTES:
+            self.transport.disconnect()
+            return
+        rest = memoryview(_with_plain_connection(head))
+        while rest:
+            room: memoryview = self.get_buffer(len(rest))
+            size = min(len(room), len(rest))
+            room[:size] = rest[:size]
+            self.buffer_updated(size)
+            rest = rest[size:]
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server stops: whoever was to be waited for has been."""
+        self.transport.send_close(WSCloseCode.GOING_AWAY)
+        self.transport.disconnect()
+
+    def _listener_for(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | WSListener:
+        underlying = self.transport.underlying_transport
+        peer = cast("tuple[str, int] | None", underlying.get_extra_info("peername"))
+        asked = Asked(
+            scheme="https" if underlying.get_extra_info("sslcontext") else "http",
+            peer=peer[0] if peer else None,
+            target=request.path.decode("latin-1"),
+            headers=request.headers,
+        )
+        return self._sockets.decide(asked, request)
+
+
+class _Closing(WSListener):
+    """Closes its socket at once, and waits a moment for the peer to have read why."""
+
+    def __init__(self, code: WSCloseCode) -> None:
+        self._code = code
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        transport.send_close(self._code)
+        asyncio.get_running_loop().call_later(CLOSE_WITHIN_S, transport.disconnect)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type is WSMsgType.CLOSE:
+            transport.disconnect()
+
+
+def _refused(code: str, detail: str) -> WSUpgradeResponseWithListener:
+    status, body = problem_document(code, detail)
+    response = WSUpgradeResponse.create_error_response(status, body, {"Content-Type": MEDIA_TYPE})
+    return WSUpgradeResponseWithListener(response, None)
+
+
+def _is_handshake(request: WSUpgradeRequest) -> bool:
+    """What picows looks at only after it has a listener, and a call would have begun."""
+    if request.headers.getall("sec-websocket-version", []) != ["13"]:
+        return False
+    try:
+        key = base64.b64decode(request.headers.get("sec-websocket-key", "").encode(), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return False
+    return len(key) == 16
+
+
+def _with_plain_connection(head: bytes) -> bytes:
+    """The request with `Connection: upgrade` alone, the one form that picows takes: browsers and proxies
+    send `keep-alive, Upgrade`, and uvicorn has checked it. Names come from uvicorn in lower case."""
+    lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    kept = [line for line in lines if not line.startswith(b"connection:")]
+    return b"\r\n".join((*kept, b"connection: upgrade", b"", b""))

@@ -1,0 +1,109 @@
+"""Every setting of the voice agent, read from the environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from channels.voice.wires.realtime_urls import DEFAULT_URL
+
+
+class VoiceSettings(BaseSettings):
+    """An empty variable counts as unset: an empty secret would be one that everybody knows."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True, populate_by_name=True
+    )
+
+    openai_api_key: SecretStr | None = Field(
+        default=None, validation_alias="OPENAI_API_KEY", description="Key for the model's server"
+    )
+    openai_webhook_secret: SecretStr | None = Field(
+        default=None,
+        validation_alias="OPENAI_WEBHOOK_SECRET",
+        description="What OpenAI signs its webhooks with, whsec_...; unset: no SIP calls",
+    )
+    realtime_url: str = Field(
+        default=DEFAULT_URL,
+        description="The model's server, wss:// or ws://; SIP calls are steered beside it",
+    )
+    twilio_auth_token: SecretStr | None = Field(
+        default=None, description="What Twilio signs its requests with; unset: calls from this machine only"
+    )
+    twilio_account_sid: str | None = Field(
+        default=None, description="Twilio account, AC...; unset: calls on Twilio are not transferred"
+    )
+    twilio_api_url: str = Field(
+        default="https://api.twilio.com", description="Twilio's REST API; another one for its other regions"
+    )
+    public_url: str | None = Field(
+        default=None,
+        description="Where Twilio reaches this agent, https://host; unset: as asked, seen through proxies",
+    )
+    trusted_proxies: str = Field(
+        default="",
+        description="Addresses or CIDR, comma-separated, whose X-Forwarded-* headers are believed",
+    )
+    voice_max_calls: int = Field(
+        default=200, ge=1, le=10_000, description="Calls at once; a caller beyond that hears the busy tone"
+    )
+    voice_drain_s: float = Field(
+        default=60.0, ge=0, le=86_400, description="Seconds that calls may go on after SIGTERM"
+    )
+    outbound_allow: str = Field(
+        default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level logged; debug shows what callers say"
+    )
+
+    @field_validator("realtime_url")
+    @classmethod
+    def _is_websocket(cls, url: str) -> str:
+        return _checked(url, ("wss", "ws"))
+
+    @field_validator("public_url", "twilio_api_url")
+    @classmethod
+    def _is_http(cls, url: str | None) -> str | None:
+        if url is not None and "?" in url:
+            raise ValueError("a URL that others are built on has no query")
+        return None if url is None else _checked(url, ("https", "http"))
+
+    def outbound_allowed(self, *named: str | None) -> str:
+        """`outbound_allow` and the servers that the operator has named elsewhere, in settings or in a config
+        file: naming one is allowing it (F45)."""
+        urls = filter(None, (self.realtime_url, self.twilio_api_url, *named))
+        return ",".join(filter(None, (self.outbound_allow, *map(_host_and_port, urls))))
+
+
+def _checked(url: str, schemes: tuple[str, ...]) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in schemes or not parts.hostname or parts.fragment or parts.username is not None:
+        accepted = " or ".join(f"{scheme}://host[:port][/path]" for scheme in schemes)
+        raise ValueError(f"not a URL of the form {accepted}")
+    return url.rstrip("/")
+
+
+def _host_and_port(url: str) -> str | None:
+    """As an allow-list names it; None for what is no URL of a server."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "wss": 443, "http": 80, "ws": 80}.get(parts.scheme)
+    except ValueError:
+        return None
+    if not parts.hostname or port is None:
+        return None
+    return f"[{parts.hostname}]:{port}" if ":" in parts.hostname else f"{parts.hostname}:{port}"
+
+
+def variable_of(name: str) -> str:
+    """The environment variable that a field is read from. Where it has a name of its own, pydantic's errors
+    name that instead of the field."""
+    field = VoiceSettings.model_fields.get(name)
+    if field is None:
+        return name
+    alias = field.validation_alias
+    return alias if isinstance(alias, str) else f"FLOW_ENGINE_{name.upper()}"

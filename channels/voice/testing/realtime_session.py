@@ -1,0 +1,372 @@
+"""One session of a fake Realtime server: commands in, events out, as the wire of the real one has them.
+
+It is strict where the real one is: a command with a field that is not known, a truncation beyond the audio
+that there is, a second response beside an active one are answered with an `error` event that carries the
+command's `event_id`, and kept in `errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+import orjson
+
+from channels.voice.call.ports import AudioFormat
+from channels.voice.testing.answer import Answer, CancelReason, Pace
+from channels.voice.testing.conversation import Conversation, Item, item_of
+from channels.voice.testing.ear import Began, Ear, Ended
+from channels.voice.testing.realtime_checks import Refusal, refusal_of
+from channels.voice.testing.realtime_settings import SessionState
+from channels.voice.testing.script import Reading, Script
+from channels.voice.testing.speaker import Speaker
+from channels.voice.wires.audio import audio_of
+from channels.voice.wires.wire_json import Malformed, Object, optional_part, read_object
+from flow_engine.values import JsonValue
+
+_APPEND: Final = "input_audio_buffer.append"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the client sent, but for audio. `at` is in seconds of the running loop."""
+
+    at: float
+    kind: str
+    fields: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An event that the server sent; audio is left out of its fields."""
+
+    at: float
+    kind: str
+    fields: Mapping[str, JsonValue]
+
+
+class RealtimeSession:
+    """`send` takes one frame. `numbers` count the items of all sessions of a server, so that audio tells them
+    apart. With `plays_itself` the audio goes another way (SIP), and only its playing is reported."""
+
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        *,
+        model: str,
+        script: Script,
+        pace: Pace,
+        numbers: Callable[[], int],
+        plays_itself: bool = False,
+    ) -> None:
+        self.commands: list[Command] = []
+        self.appends: list[float] = []
+        """When audio came."""
+        self.events: list[Sent] = []
+        self.errors: list[Refusal] = []
+        self.conversation = Conversation()
+        self.ear = Ear()
+        self.plays_itself = plays_itself
+        self.settings = SessionState(model)
+        self._send = send
+        self._reading = Reading(script)
+        self._pace = pace
+        self._numbers = numbers
+        self._loop = asyncio.get_running_loop()
+        self._speaker = Speaker(self._loop, lambda kind, response: self.emit(kind, response_id=response))
+        self._event_numbers = itertools.count(1)
+        self._active: Answer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self._told: list[str] = []
+        self._next_item: str | None = None
+        self._has_spoken = False
+        self._handlers: dict[str, Callable[[Object], Refusal | None]] = {
+            _APPEND: self._append,
+            "input_audio_buffer.clear": self._clear_input,
+            "input_audio_buffer.commit": self._commit,
+            "output_audio_buffer.clear": self._clear_output,
+            "session.update": self._update,
+            "conversation.item.create": self._create_item,
+            "conversation.item.delete": self._delete_item,
+            "conversation.item.truncate": self._truncate_item,
+            "response.create": self._create_response,
+            "response.cancel": self._cancel_response,
+        }
+
+    def begin(self) -> None:
+        self.emit("session.created", session=self.settings.wire)
+
+    def stop(self) -> None:
+        """Nothing is sent any more."""
+        for timer in self._timers:
+            timer.cancel()
+        self._speaker.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    async def stopped(self) -> None:
+        """Wait for what `stop` has stopped. Raises what went wrong in the double itself."""
+        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+    def received(self, kind: str) -> list[Command]:
+        """The commands of one type, oldest first."""
+        return [command for command in self.commands if command.kind == kind]
+
+    def sent(self, kind: str) -> list[Sent]:
+        """The events of one type, oldest first."""
+        return [event for event in self.events if event.kind == kind]
+
+    # Commands ----------------------------------------------------------------------------------------
+
+    def receive(self, frame: bytes) -> None:
+        try:
+            command = read_object(frame)
+        except Malformed as wrong:
+            self.refuse(Refusal("invalid_json", f"The server could not read {wrong}."), None)
+            return
+        kind = command.get("type")
+        if kind == _APPEND:
+            refusal = self._append(command)
+        else:
+            self.commands.append(Command(self._loop.time(), str(kind), command))
+            refusal = refusal_of(command) or self._handle(str(kind), command)
+        if refusal is not None:
+            self.refuse(refusal, command.get("event_id"))
+
+    def _handle(self, kind: str, command: Object) -> Refusal | None:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            return Refusal("invalid_value", f"{kind} is nothing that this double can do.", "type")
+        return handler(command)
+
+    def _append(self, command: Object) -> Refusal | None:
+        self.appends.append(self._loop.time())
+        encoded = command.get("audio")
+        payload = audio_of(encoded) if isinstance(encoded, str) else None
+        if payload is None:
+            return Refusal("invalid_value", "Invalid 'audio'. Expected base64-encoded audio bytes.", "audio")
+        detection = self.settings.detection
+        found = self.ear.hear(
+            base64.b64decode(payload),
+            self.settings.input_format,
+            silence_ms=cast(float, detection.get("silence_duration_ms", 500)),
+            padding_ms=cast(float, detection.get("prefix_padding_ms", 300)),
+        )
+        if not detection:
+            return None
+        if isinstance(found, Began):
+            self._speech_began(found.at_ms)
+        elif isinstance(found, Ended):
+            self._speech_ended(found)
+        return None
+
+    def _clear_input(self, _: Object) -> None:
+        self.ear.forget()
+        self.emit("input_audio_buffer.cleared")
+
+    def _commit(self, _: Object) -> Refusal | None:
+        if not self.ear.speech:
+            message = "Error committing input audio buffer: buffer too small."
+            return Refusal("input_audio_buffer_commit_empty", message)
+        self._turn(self.ear.take())
+        return None
+
+    def _clear_output(self, _: Object) -> Refusal | None:
+        if not self.plays_itself:
+            return Refusal("invalid_value", "Only a session over WebRTC or SIP has an output buffer.", "type")
+        self._speaker.clear()
+        return None
+
+    def _update(self, command: Object) -> Refusal | None:
+        refusal = self.settings.update(cast(Object, command["session"]), has_spoken=self._has_spoken)
+        if refusal is None:
+            self.emit("session.updated", session=self.settings.wire)
+        return refusal
+
+    def _create_item(self, command: Object) -> Refusal | None:
+        wire = cast(Object, command["item"])
+        given_id = wire.get("id")
+        item = item_of(wire, given_id if isinstance(given_id, str) else _item_id(self._numbers()))
+        if item is None:
+            return Refusal(
+                "invalid_value", f"An item of type {wire.get('type')!r} is not for clients.", "item"
+            )
+        refusal = self.conversation.insert(item, command.get("previous_item_id"))
+        if refusal is None:
+            self._told.append(f"{item.role or 'tool'}: {item.text}")
+            self.item_added(item)
+            self.item_done(item)
+        return refusal
+
+    def _delete_item(self, command: Object) -> Refusal | None:
+        refusal = self.conversation.delete(command["item_id"])
+        if refusal is None:
+            self.emit("conversation.item.deleted", item_id=cast(str, command["item_id"]))
+        return refusal
+
+    def _truncate_item(self, command: Object) -> Refusal | None:
+        place = {key: cast(JsonValue, command[key]) for key in ("item_id", "content_index", "audio_end_ms")}
+        refusal = self.conversation.truncate(
+            place["item_id"], cast(int, place["content_index"]), cast(int, place["audio_end_ms"])
+        )
+        if refusal is None:
+            self.emit("conversation.item.truncated", **place)
+        return refusal
+
+    def _create_response(self, command: Object) -> Refusal | None:
+        instructions = optional_part(command, "response").get("instructions")
+        if self._active is None and instructions:
+            self._told.append(f"instructions: {instructions}")
+        return self._respond()
+
+    def _cancel_response(self, command: Object) -> Refusal | None:
+        wanted = command.get("response_id")
+        if self._active is None or wanted not in (None, self._active.response_id):
+            return Refusal("response_cancel_not_active", "Cancellation failed: no active response found")
+        self._active.cancel("client_cancelled")
+        return None
+
+    # The caller's turns ------------------------------------------------------------------------------
+
+    def hear(self, text: str) -> None:
+        """A whole turn of the caller, for a session whose audio goes another way."""
+        at_ms = int(self.ear.heard_ms)
+        self._speech_began(at_ms)
+        self._speech_ended(Ended(at_ms, text))
+
+    def _speech_began(self, at_ms: int) -> None:
+        self._next_item = _item_id(self._numbers())
+        self.emit("input_audio_buffer.speech_started", item_id=self._next_item, audio_start_ms=at_ms)
+        if self.settings.detection.get("interrupt_response"):
+            self._speaker.clear()
+            self._cancel("turn_detected")
+
+    def _speech_ended(self, ended: Ended) -> None:
+        self.emit("input_audio_buffer.speech_stopped", item_id=self._next_item, audio_end_ms=ended.at_ms)
+        self._turn(ended.text)
+        if self.settings.detection.get("create_response"):
+            refusal = self._respond()
+            if refusal is not None:
+                self.refuse(refusal, None)
+
+    def _turn(self, text: str) -> None:
+        item_id, self._next_item = self._next_item or _item_id(self._numbers()), None
+        item = Item(item_id, "message", role="user", text=text, audio_ms=1)
+        self.conversation.insert(item, None)
+        self.emit(
+            "input_audio_buffer.committed", item_id=item_id, previous_item_id=self.conversation.before(item)
+        )
+        self._told.append(f"user: {text}")
+        self.item_added(item)
+        self.item_done(item)
+        if self.settings.is_transcribed:
+            self._later(self._pace.transcription_ms / 1000, lambda: self._transcribe(item_id, text))
+
+    def _transcribe(self, item_id: str, text: str) -> None:
+        kind = "conversation.item.input_audio_transcription"
+        if text:
+            usage: JsonValue = {"type": "duration", "seconds": 1}
+            self.emit(f"{kind}.completed", item_id=item_id, content_index=0, transcript=text, usage=usage)
+        else:
+            error: JsonValue = {
+                "type": "transcription_error",
+                "message": "The audio could not be understood.",
+            }
+            self.emit(f"{kind}.failed", item_id=item_id, content_index=0, error=error)
+
+    # Responses ---------------------------------------------------------------------------------------
+
+    @property
+    def output_format(self) -> AudioFormat:
+        return self.settings.output_format
+
+    @property
+    def is_responding(self) -> bool:
+        return self._active is not None
+
+    def _respond(self) -> Refusal | None:
+        if self._active is not None:
+            message = f"Conversation already has an active response in progress: {self._active.response_id}."
+            return Refusal("conversation_already_has_active_response", message)
+        reaction = self._reading.next("\n".join(self._told))
+        self._told.clear()
+        response_id = f"resp_{self._numbers():08d}"
+        answer = self._active = Answer(self, response_id, reaction, self._pace, self._responded)
+        self.emit(
+            "response.created",
+            response={
+                "object": "realtime.response",
+                "id": response_id,
+                "status": "in_progress",
+                "output": [],
+            },
+        )
+        self._tasks.append(self._loop.create_task(answer.run()))
+        return None
+
+    def _cancel(self, reason: CancelReason) -> None:
+        if self._active is not None:
+            self._active.cancel(reason)
+
+    def _responded(self) -> None:
+        self._active = None
+
+    def new_item(self, kind: Literal["message", "function_call"]) -> tuple[int, Item]:
+        number = self._numbers()
+        item = Item(_item_id(number), kind, role="assistant" if kind == "message" else None)
+        self.conversation.insert(item, None)
+        self._has_spoken = self._has_spoken or kind == "message"
+        return number, item
+
+    def item_added(self, item: Item) -> None:
+        self._item("conversation.item.added", item)
+
+    def item_done(self, item: Item) -> None:
+        if item in self.conversation.items:
+            self._item("conversation.item.done", item)
+
+    def _item(self, kind: str, item: Item) -> None:
+        self.emit(kind, previous_item_id=self.conversation.before(item), item=item.wire())
+
+    def play(self, response_id: str, ms: int) -> None:
+        self._speaker.play(response_id, ms)
+
+    # Out ---------------------------------------------------------------------------------------------
+
+    def emit(self, kind: str, **fields: JsonValue) -> None:
+        event_id = f"event_{next(self._event_numbers):06d}"
+        self._send(orjson.dumps({"type": kind, "event_id": event_id, **fields}))
+        if kind == "response.output_audio.delta":
+            fields = {**fields, "delta": ""}
+        self.events.append(Sent(self._loop.time(), kind, fields))
+
+    def refuse(self, refusal: Refusal, event_id: object, kind: str = "invalid_request_error") -> None:
+        """An error event, for the command with that `event_id` if it had one."""
+        self.errors.append(refusal)
+        error: dict[str, JsonValue] = {
+            "type": kind,
+            "code": refusal.code,
+            "message": refusal.message,
+            "param": refusal.param,
+            "event_id": event_id if isinstance(event_id, str) else None,
+        }
+        self.emit("error", error=error)
+
+    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._timers.append(self._loop.call_later(delay_s, act))
+
+
+def _item_id(number: int) -> str:
+    return f"item_{number:08d}"
+
+
+def item_number(item_id: str) -> int:
+    """The number that the audio of a model's item carries."""
+    return int(item_id.removeprefix("item_"))

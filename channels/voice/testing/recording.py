@@ -1,0 +1,125 @@
+"""Doubles for everything around a call's machine: they write down what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from channels.voice.call.events import Audio, ModelError, SessionConfirmed, ToolAsked
+from channels.voice.call.ports import EndReason, SessionSettings, Turn
+
+Told = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class RecordingLine:
+    """Implements `Line`. `told` holds each method's name and arguments, oldest first."""
+
+    told: list[Told] = field(default_factory=list[Told])
+
+    def play(self, audio: Audio) -> None:
+        self.told.append(("play", audio))
+
+    def mark(self, name: str) -> None:
+        self.told.append(("mark", name))
+
+    def clear(self) -> None:
+        self.told.append(("clear",))
+
+    def close(self) -> None:
+        self.told.append(("close",))
+
+    @property
+    def marks(self) -> list[str]:
+        return [str(told[1]) for told in self.told if told[0] == "mark"]
+
+
+@dataclass(slots=True)
+class RecordingModel:
+    """Implements `ModelLink`. New items are named `own1`, `own2`, …"""
+
+    told: list[Told] = field(default_factory=list[Told])
+    items: int = 0
+
+    def hear(self, audio: Audio) -> None:
+        self.told.append(("hear", audio))
+
+    def configure(self, settings: SessionSettings) -> None:
+        self.told.append(("configure", settings))
+
+    def add_text(self, role: Literal["user", "system"], text: str) -> str:
+        return self._item("add_text", role, text)
+
+    def add_history(self, turns: Sequence[Turn]) -> None:
+        self.told.append(("add_history", tuple(turns)))
+
+    def answer_tool(self, call_id: str, output: str) -> str:
+        return self._item("answer_tool", call_id, output)
+
+    def respond(self, instructions: str | None = None) -> None:
+        self.told.append(("respond", instructions))
+
+    def cancel(self, response_id: str) -> None:
+        self.told.append(("cancel", response_id))
+
+    def truncate(self, item_id: str, content_index: int, heard_ms: int) -> None:
+        self.told.append(("truncate", item_id, content_index, heard_ms))
+
+    def forget(self, item_id: str) -> None:
+        self.told.append(("forget", item_id))
+
+    def close(self) -> None:
+        self.told.append(("close",))
+
+    def _item(self, *told: object) -> str:
+        self.items += 1
+        self.told.append(told)
+        return f"own{self.items}"
+
+    def said(self, *methods: str) -> list[Told]:
+        """What it was told through these methods; without names, all but audio."""
+        return [told for told in self.told if (told[0] in methods if methods else told[0] != "hear")]
+
+
+@dataclass(slots=True)
+class RecordingHooks:
+    """Implements `CallHooks`. Tools that were started are running until the test finishes them."""
+
+    tools: list[ToolAsked] = field(default_factory=list[ToolAsked])
+    calling: str | None = None
+    """The id of the call that `stop_other_tools` spares."""
+    turns: list[Turn] = field(default_factory=list[Turn])
+    silences: int = 0
+    stalls: int = 0
+    confirmed: list[SessionConfirmed] = field(default_factory=list[SessionConfirmed])
+    errors: list[ModelError] = field(default_factory=list[ModelError])
+    moves: list[str] = field(default_factory=list[str])
+    ended: list[EndReason] = field(default_factory=list[EndReason])
+
+    def start_tool(self, asked: ToolAsked) -> None:
+        self.tools.append(asked)
+
+    def stop_other_tools(self) -> tuple[str, ...]:
+        return tuple(asked.call_id for asked in self.tools if asked.call_id != self.calling)
+
+    def turn(self, turn: Turn) -> None:
+        self.turns.append(turn)
+
+    def silence(self) -> None:
+        self.silences += 1
+
+    def session_confirmed(self, confirmed: SessionConfirmed) -> None:
+        self.confirmed.append(confirmed)
+
+    def model_stalled(self) -> None:
+        self.stalls += 1
+
+    def model_refused(self, error: ModelError) -> None:
+        self.errors.append(error)
+
+    def move(self, target: str) -> None:
+        self.moves.append(target)
+
+    def over(self, reason: EndReason) -> None:
+        self.ended.append(reason)

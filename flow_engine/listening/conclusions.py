@@ -1,0 +1,92 @@
+"""What an ended contact was about, what came of it, and its summary by a model (F30, F39)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flow_engine.documents import Checkpoint
+from flow_engine.listening.mining import dialogue_text
+from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.ports.models import ModelCall, as_object
+from flow_engine.runtime.memory import PreviousContact
+from flow_engine.runtime.mining_state import Conclusion, MiningState
+from flow_engine.runtime.prompt import Pieces
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.session import Contact
+
+CONCLUSION_TOKENS = 400
+SUMMARY_TOKENS = 400
+LONGEST_SUMMARY = 1_500
+
+
+def conclusion_call(
+    runner: ConversationalFlowRunner, turns: Sequence[DialogueTurn], pieces: Pieces
+) -> ModelCall | None:
+    """Asks for reason of contact and result; None when the version declares neither."""
+    version = runner.flow.document
+    if not turns or not (version.reasons_of_contact or version.results):
+        return None
+    system = [pieces["conclusion_instructions"]]
+    properties: dict[str, object] = {}
+    for field, heading, choices in (
+        ("reasonOfContact", "conclusion_reasons", version.reasons_of_contact),
+        ("result", "conclusion_results", version.results),
+    ):
+        if choices:
+            system.append(pieces[heading])
+            system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in choices]
+            properties[field] = {"enum": [*(choice.name for choice in choices), None]}
+    properties["why"] = {"type": "string"}
+    return ModelCall(
+        purpose="conclusion",
+        system="\n".join(system),
+        user=dialogue_text(turns, pieces),
+        max_output_tokens=CONCLUSION_TOKENS,
+        output_schema={"type": "object", "properties": properties, "required": list(properties)},
+    )
+
+
+def read_conclusion(runner: ConversationalFlowRunner, data: object) -> Conclusion:
+    """Only declared names are taken."""
+    answer = as_object(data)
+    version = runner.flow.document
+    return Conclusion(
+        reason_of_contact=_one_of(
+            answer.get("reasonOfContact"), (r.name for r in version.reasons_of_contact)
+        ),
+        result=_one_of(answer.get("result"), (r.name for r in version.results)),
+        why=str(answer.get("why", ""))[:500],
+    )
+
+
+def _one_of(given: object, names: Iterable[str]) -> str | None:
+    return next((name for name in names if name == given), None)
+
+
+def summary_call(turns: Sequence[DialogueTurn], contact: Contact, pieces: Pieces) -> ModelCall | None:
+    if not turns:
+        return None
+    tasks = " → ".join(contact.tasks)
+    return ModelCall(
+        purpose="summary",
+        system=pieces["summary_instructions"].format(tasks=tasks),
+        user=dialogue_text(turns, pieces),
+        max_output_tokens=SUMMARY_TOKENS,
+    )
+
+
+def with_summary(
+    contacts: Sequence[PreviousContact], contact: Contact, text: str
+) -> tuple[PreviousContact, ...] | None:
+    """The list with this contact's summary replaced; None when it has no entry."""
+    summary = " ".join(text.split())[:LONGEST_SUMMARY]
+    if not summary or all(c.date != contact.started_at for c in contacts):
+        return None
+    return tuple(
+        PreviousContact(c.date, c.channel, summary) if c.date == contact.started_at else c for c in contacts
+    )
+
+
+def missed_checkpoints(runner: ConversationalFlowRunner, state: MiningState) -> list[Checkpoint]:
+    """Required checkpoints of the version that nobody reached."""
+    return [c for c in runner.flow.document.checkpoints if c.required and c.id not in state.checkpoints]

@@ -1,0 +1,360 @@
+"""ConvMiner's rules: what is asked of the dialogue, and what is taken of the answers (F18, F37, F39).
+
+1. Only the user's own words are a source. Custom variables and those that a tool has written are not asked.
+2. Rules read first, a model after them, about what they left; a value that does not fit its variable's
+   type is dropped and counted, the others of the same answer stay.
+3. A later user turn replaces an earlier mined value, which is kept as superseded.
+4. A checkpoint is reached once.
+5. Reading along also counts: how often the agent asked in vain, and for how many turns a task could have
+   been entered.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from typing import cast
+
+from flow_engine.documents import AiHelper, Checkpoint
+from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.ports.extraction import ExtractionRequest
+from flow_engine.ports.models import ModelCall, as_object
+from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
+from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
+from flow_engine.runtime.prompt import Pieces, tenant_zone
+from flow_engine.runtime.rules import reachable_tasks
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.values import JsonValue, ValueRejected, VariableSpec, canonical
+
+ANSWER_TOKENS = 1_000
+STALLED_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MiningTuning:
+    """What a flow may set through `aiHelpers`: an object named `convMiner` with any of these fields."""
+
+    enabled: bool = True
+    turns: int = 8
+    model: str | None = None
+    prompt: str = ""
+
+
+def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
+    """The task's own helper wins over the version's; a field of another type is as if it were absent."""
+    merged: dict[str, object] = {}
+    for helper in (*runner.flow.document.ai_helpers, *runner.task.document.ai_helpers):
+        merged |= _own_fields(helper)
+    turns = merged.get("turns")
+    model, prompt = merged.get("model"), merged.get("prompt")
+    return MiningTuning(
+        enabled=merged.get("enabled") is not False,
+        turns=turns if isinstance(turns, int) and 1 <= turns <= 50 else 8,
+        model=model if isinstance(model, str) else None,
+        prompt=prompt if isinstance(prompt, str) else "",
+    )
+
+
+def _own_fields(helper: AiHelper) -> Mapping[str, object]:
+    fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
+    return fields if fields.get("name") == MINER else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything that one reading of the last user turn is about. `read_through`: the turn read before it.
+
+    `unread` are the user's turns since then with what the agent had said before each, oldest first: a burst
+    is read at once, its last turn is `turn`.
+    """
+
+    turn: DialogueTurn
+    unread: Sequence[tuple[DialogueTurn, str | None]]
+    read_through: str | None
+    previous_bot_turn: str | None
+    turns: Sequence[DialogueTurn]
+    variables: Sequence[VariableSpec]
+    checkpoints: Sequence[Checkpoint]
+    tuning: MiningTuning
+    timezone: tzinfo
+
+
+def question_of(runner: ConversationalFlowRunner) -> Question | None:
+    """What the last user turn still has to be asked; None when it was read, or the flow wants no mining."""
+    loaded = runner.loaded
+    tuning = tuning_of(runner)
+    turn = next((t for t in reversed(loaded.turns) if t.message_id == loaded.last_user_turn), None)
+    if turn is None or not tuning.enabled or loaded.mining.mined_through == turn.message_id:
+        return None
+    before = loaded.turns[: loaded.turns.index(turn)]
+    unread = _unread([*before, turn], loaded.mining.mined_through)[-tuning.turns :]
+    return Question(
+        turn=turn,
+        unread=unread,
+        read_through=loaded.mining.mined_through,
+        previous_bot_turn=unread[-1][1],
+        turns=[t for t in (*before, turn) if t.type == "message"][-tuning.turns :],
+        variables=open_for_mining(runner.flow.variables, loaded.tools),
+        checkpoints=[
+            c for c in runner.task.document.enabled_checkpoints if c.id not in loaded.mining.checkpoints
+        ],
+        tuning=tuning,
+        timezone=tenant_zone(runner.tenant),
+    )
+
+
+def _unread(turns: Sequence[DialogueTurn], read_through: str | None) -> list[tuple[DialogueTurn, str | None]]:
+    """Never empty: the last of `turns` is a turn of the user that nobody has read."""
+    found: list[tuple[DialogueTurn, str | None]] = []
+    asked: str | None = None
+    for turn in turns:
+        if turn.message_id == read_through:
+            found.clear()
+        elif turn.src == "user" and (turn.type == "message" or turn is turns[-1]):
+            found.append((turn, asked))
+        if turn.src != "user" and turn.type == "message":
+            asked = turn.body
+    return found
+
+
+def extraction_requests(question: Question) -> list[tuple[str, ExtractionRequest]]:
+    """One for each unread turn, with its message id."""
+    return [
+        (
+            turn.message_id,
+            ExtractionRequest(
+                utterance=turn.body,
+                previous_bot_turn=asked,
+                language=turn.language,
+                said_at=turn.ts,
+                timezone=question.timezone,
+                variables=question.variables,
+            ),
+        )
+        for turn, asked in question.unread
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
+    are message ids by variable id, for values that were not said in the last turn."""
+
+    values: Mapping[str, tuple[JsonValue, MinedBy]] = field(
+        default_factory=dict[str, tuple[JsonValue, MinedBy]]
+    )
+    said_in: Mapping[str, str] = field(default_factory=dict[str, str])
+    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
+    checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
+    failed: bool = False
+
+
+def model_call(question: Question, found: Iterable[str], pieces: Pieces) -> ModelCall | None:
+    """One call about what the rules left open; None when nothing is."""
+    known = set(found)
+    asked = [v for v in question.variables if v.id not in known]
+    if not asked and not question.checkpoints:
+        return None
+    said_at = question.turn.ts.astimezone(question.timezone)
+    system = [pieces["mining_instructions"], question.tuning.prompt]
+    system += [_variable_line(pieces, variable) for variable in asked]
+    if question.checkpoints:
+        system.append(pieces["mining_checkpoints"])
+        system += [f"- {c.id}: {c.name}. {c.prompt}" for c in question.checkpoints]
+    system.append(pieces["mining_now"].format(now=said_at.isoformat(timespec="minutes")))
+    return ModelCall(
+        purpose="mining",
+        system="\n".join(part for part in system if part),
+        user=dialogue_text(question.turns, pieces),
+        max_output_tokens=ANSWER_TOKENS,
+        output_schema=_answer_schema(asked, question.checkpoints),
+        model=question.tuning.model,
+    )
+
+
+def dialogue_text(turns: Iterable[DialogueTurn], pieces: Pieces) -> str:
+    speakers = {name: pieces[f"speaker_{name}"] for name in ("user", "bot", "agent")}
+    return "\n".join(f"{speakers.get(t.src, t.src)}: {' '.join(t.body.split())}" for t in turns)
+
+
+def _variable_line(pieces: Pieces, variable: VariableSpec) -> str:
+    return pieces["mining_variable"].format(
+        name=variable.name, type=variable.type, prompt=" ".join((variable.prompt or "").split())
+    )
+
+
+_SCHEMA_TYPES = {"number": "number", "boolean": "boolean"}
+
+
+def _answer_schema(
+    variables: Iterable[VariableSpec], checkpoints: Iterable[Checkpoint]
+) -> Mapping[str, object]:
+    values: dict[str, object] = {}
+    for variable in variables:
+        if variable.type == "enum":
+            values[variable.name] = {"enum": [*variable.enum_values, None]}
+        else:
+            values[variable.name] = {"type": [_SCHEMA_TYPES.get(variable.type, "string"), "null"]}
+    reached = {
+        "type": "object",
+        "properties": {"id": {"enum": [c.id for c in checkpoints]}, "reason": {"type": "string"}},
+        "required": ["id", "reason"],
+    }
+    properties: dict[str, object] = {"values": {"type": "object", "properties": values}}
+    if checkpoints:
+        properties["checkpoints"] = {"type": "array", "items": reached}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def read_answer(question: Question, data: object, runner: ConversationalFlowRunner) -> Reading:
+    """Take of a model's answer what fits: an answer of any shape is read, never trusted."""
+    answer = as_object(data)
+    values_given = answer.get("values")
+    values: dict[str, tuple[JsonValue, MinedBy]] = {}
+    dropped: Counter[str] = Counter()
+    if not as_object(values_given) and values_given != {}:
+        dropped["answer_unusable"] += 1
+    allowed = {v.id for v in question.variables}
+    for name, value in as_object(values_given).items():
+        spec = runner.flow.variables.resolve(name)
+        if spec is None or spec.id not in allowed:
+            dropped["variable_unknown"] += 1
+            continue
+        try:
+            fitting = canonical(
+                spec,
+                cast("JsonValue", value),
+                default_region=region_of(question.turn.language),
+                timezone=question.timezone,
+            )
+        except ValueRejected as rejected:
+            dropped[rejected.code] += 1
+            continue
+        if fitting is not None:
+            values[spec.id] = (fitting, "model")
+    return Reading(values, {}, dict(dropped), _reached(question, answer.get("checkpoints")))
+
+
+def _reached(question: Question, given: object) -> dict[str, str]:
+    known = {c.id for c in question.checkpoints}
+    reached: dict[str, str] = {}
+    for item in cast("list[object]", given) if isinstance(given, list) else []:
+        fields = as_object(item)
+        if fields.get("id") in known:
+            reached[str(fields["id"])] = str(fields.get("reason", ""))[:500]
+    return reached
+
+
+def region_of(language: str) -> str | None:
+    """The region of a BCP 47 tag, for phone numbers without a prefix: `IT` of `it-IT`."""
+    region = language.rpartition("-")[2]
+    return region.upper() if len(region) == 2 and "-" in language else None
+
+
+# --- what follows from a reading ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences:
+    """What a reading changes: entries for the miner's hash, the new state, and what to tell outside."""
+
+    entries: Mapping[str, MemoryEntry]
+    state: MiningState
+    checkpoints: Sequence[Checkpoint]
+    stalled: Sequence[tuple[str, int]]
+
+
+def consequences(
+    runner: ConversationalFlowRunner, question: Question, reading: Reading, now: datetime
+) -> Consequences:
+    """On the state as it is now: tools may have written since, and their variables are left alone."""
+    state = runner.loaded.mining
+    open_ids = {v.id for v in open_for_mining(runner.flow.variables, runner.loaded.tools)}
+    entries: dict[str, MemoryEntry] = {}
+    provenance = dict(state.provenance)
+    for var_id, (value, source) in reading.values.items():
+        earlier = runner.loaded.mined.get(var_id)
+        if var_id not in open_ids or (earlier is not None and earlier.value == value):
+            continue
+        spec = runner.flow.variables.resolve(var_id)
+        if spec is not None:
+            entries[var_id] = MemoryEntry(spec.type, MINER, now, value, question.turn.contact_id, None)
+            superseded = earlier.value if earlier is not None else None
+            message_id = reading.said_in.get(var_id, question.turn.message_id)
+            provenance[var_id] = Provenance(
+                source=source, message_id=message_id, at=now, superseded=superseded
+            )
+    reached = [c for c in question.checkpoints if c.id in reading.checkpoints]
+    counted, stalled = _watched(runner, question, entries)
+    marks = {
+        c.id: ReachedCheckpoint(at=now, message_id=question.turn.message_id, reason=reading.checkpoints[c.id])
+        for c in reached
+        if c.id not in state.checkpoints
+    }
+    turn_id = question.turn.message_id
+    return Consequences(
+        entries=entries,
+        state=counted.model_copy(
+            update={
+                "mined_through": state.mined_through if reading.failed else turn_id,
+                "failed_turn": turn_id if reading.failed else None,
+                "provenance": provenance,
+                "dropped": dict(Counter(state.dropped) + Counter(reading.dropped)),
+                "checkpoints": {**state.checkpoints, **marks},
+            }
+        ),
+        checkpoints=[c for c in reached if c.id in marks],
+        stalled=stalled,
+    )
+
+
+def _watched(
+    runner: ConversationalFlowRunner, question: Question, entries: Mapping[str, MemoryEntry]
+) -> tuple[MiningState, list[tuple[str, int]]]:
+    """The watchdogs' counts; a turn is counted once, however often its reading is tried."""
+    state, task_id = runner.loaded.mining, runner.task.id
+    if state.failed_turn == question.turn.message_id:
+        return state, []
+    same_task = state.task_id == task_id
+    ready = dict(state.ready_turns) if same_task else {}
+    stalled: list[tuple[str, int]] = []
+    for reachable in reachable_tasks(runner.flow, runner.task, runner.gate):
+        if reachable.required and not reachable.missing:
+            count = ready[reachable.task.id] = ready.get(reachable.task.id, 0) + 1
+            if count == STALLED_AFTER:
+                stalled.append((reachable.task.name, count))
+    attempts = dict(state.attempts)
+    for variable in asked_for(question.previous_bot_turn, question.variables):
+        filled = variable.id in entries or (
+            variable.id in runner.memory and runner.memory[variable.id].has_value
+        )
+        attempts[variable.id] = 0 if filled else attempts.get(variable.id, 0) + 1
+    watched = state.model_copy(
+        update={
+            "task_id": task_id,
+            "task_turns": state.task_turns + 1 if same_task else 1,
+            "ready_turns": ready,
+            "attempts": {var_id: count for var_id, count in attempts.items() if count},
+        }
+    )
+    return watched, stalled
+
+
+def asked_for(bot_turn: str | None, variables: Iterable[VariableSpec]) -> list[VariableSpec]:
+    """The variables that a question of the agent is about, by the words of their names and prompts."""
+    if bot_turn is None or "?" not in bot_turn:
+        return []
+    said = _words(bot_turn)
+    scored = [(len(said & _words(f"{v.name} {v.prompt or ''}")), v) for v in variables]
+    best = max((score for score, _ in scored), default=0)
+    return [variable for score, variable in scored if score == best and score > 0]
+
+
+def _words(text: str) -> set[str]:
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
+    plain = unicodedata.normalize("NFKD", spaced).encode("ascii", "ignore").decode().lower()
+    return {word[:6] for word in re.findall(r"[a-z]{4,}", plain)}

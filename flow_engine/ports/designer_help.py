@@ -1,0 +1,33 @@
+"""The ports that help designers (F27)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class DiagramRenderer(Protocol):
+    """Draws a graph in Graphviz's DOT language.
+
+    Raises CallTheOperator `graphviz_missing` or `graphviz_failed`, CorrectTheInput `diagram_too_large`.
+    """
+
+    async def svg(self, source: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionDraft:
+    """A task's description as its designer wrote it. `language` is a BCP 47 tag, None for the text's own."""
+
+    description: str
+    task_name: str | None
+    language: str | None
+
+
+class TextRewriter(Protocol):
+    """Rewrites a description into a rule that says when the task is to be entered.
+
+    Raises CallTheOperator `model_not_configured` where there is no model, RetryLater where it is away.
+    """
+
+    async def entry_rule(self, draft: DescriptionDraft) -> str: ...

@@ -1,0 +1,52 @@
+"""A conversation's dialogue as it is remembered, and the port to its summary (F20, F30)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueTurn:
+    """One message of a conversation as it is remembered."""
+
+    message_id: str
+    ts: datetime
+    type: str
+    src: str
+    body: str
+    contact_id: str
+    task_name: str
+    language: str
+
+
+def is_user_turn(turn: DialogueTurn) -> bool:
+    """What the user said or wrote: the only source of mined values."""
+    return turn.src == "user" and turn.type == "message"
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """What a summary of an ended contact is made from. `language` is a BCP 47 tag."""
+
+    api_version: str
+    language: str
+    channel: str
+    turns: Sequence[DialogueTurn]
+    tasks_passed: Sequence[str]
+    end_reason: str | None
+    variables: Sequence[tuple[str, str]]
+
+
+class Summariser(Protocol):
+    """Writes the `resume` of an ended contact (F20, F30)."""
+
+    async def summarise(self, request: SummaryRequest) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRef:
+    tenant_id: str
+    conversation_id: str

@@ -1,0 +1,91 @@
+"""The ports to flows and their versions (F1, F6, F7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """A version as its flow lists it. A version exists from the moment its flow lists it (F7)."""
+
+    version_id: str
+    draft: bool
+    channels: tuple[str, ...]
+    content_hash: str
+    created_by: str
+    created_at: datetime
+    parent_version_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TagEntry:
+    """Where a tag points now, and who moved it there when."""
+
+    tag: str
+    version_id: str
+    created_by: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """The reply of a designer's mutation, kept under its idempotency key (F15)."""
+
+    key: str
+    fingerprint: str
+    status: int
+    body: bytes
+    stored_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecord:
+    """One flow with its versions' entries and tags: the unit of atomic change in a flow store."""
+
+    flow_id: str
+    name: str
+    campaign_id: str
+    schema_version: str
+    updated_by: str
+    updated_at: datetime
+    revision: int = 1
+    versions: tuple[VersionEntry, ...] = ()
+    tags: tuple[TagEntry, ...] = ()
+    tag_moves: tuple[TagEntry, ...] = ()
+    replies: tuple[StoredReply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A version's document as it was saved: `document` is the JSON text, byte for byte."""
+
+    version_id: str
+    flow_id: str
+    document: bytes
+
+
+class FlowStore(Protocol):
+    """Flows by tenant. `replace` is a compare-and-set: it stores only over `expected_revision`.
+
+    Raises RetryLater with code `flow_store_unavailable` when the database does not answer.
+    """
+
+    async def insert(self, tenant_id: str, flow: FlowRecord) -> bool: ...
+
+    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool: ...
+
+    async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None: ...
+
+    async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]: ...
+
+
+class VersionStore(Protocol):
+    """Immutable version documents. `insert` is False, and changes nothing, for an id already there."""
+
+    async def insert(self, tenant_id: str, version: StoredVersion) -> bool: ...
+
+    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None: ...

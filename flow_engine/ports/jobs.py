@@ -1,0 +1,105 @@
+"""Background work as data: what is to be done for which conversation, and when (F41).
+
+Work is written down by the same commit that makes it necessary, under a name that stands once: the same
+job again only moves its time. So nothing is lost between a reply and its background work, a burst of
+messages makes one job, and a job that is due twice finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol, get_args
+from urllib.parse import quote, unquote
+
+from flow_engine.ports.dialogue import ConversationRef
+
+JobKind = Literal["relay", "deliver", "mine", "conclude", "expire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`relay` sends the outbox on, `deliver` what of it waits for the webhook, `mine` reads the last user
+    turn, `conclude` an ended contact (`subject` is its id), `expire` ends a conversation whose time limit
+    has passed."""
+
+    kind: JobKind
+    conversation: ConversationRef
+    subject: str = ""
+
+    @property
+    def name(self) -> str:
+        parts = (self.kind, self.conversation.tenant_id, self.conversation.conversation_id, self.subject)
+        return ":".join(quote(part, safe="") for part in parts)
+
+    @classmethod
+    def named(cls, name: str) -> Job:
+        kind, tenant_id, conversation_id, subject = (unquote(part) for part in name.split(":"))
+        for known in get_args(JobKind):
+            if known == kind:
+                return cls(known, ConversationRef(tenant_id, conversation_id), subject)
+        raise ValueError(f"{kind!r} is no kind of job")
+
+
+@dataclass(frozen=True, slots=True)
+class DueJob:
+    job: Job
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job in somebody's hands. `token` is the lease: whoever holds an older one is ignored."""
+
+    job: Job
+    token: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A job that was given up, with the last reason. `id` is for replaying it."""
+
+    id: str
+    job: Job
+    reason: str
+    attempts: int
+    buried_at: datetime
+
+
+class JobSchedule(Protocol):
+    """Jobs by the time they are due. A claim that is not finished within its lease is due again.
+
+    A job is in one pair of hands at a time: one that is scheduled anew while it is held is due again when
+    it is given back. A claim whose token is not the latest changes nothing.
+    """
+
+    async def claim(self, now: datetime, *, at_most: int, lease_s: float) -> Sequence[Claim]: ...
+
+    async def renew(self, claim: Claim, now: datetime, *, lease_s: float) -> bool:
+        """Hold it for longer; False when it was taken over since, and its holder is to let go of it."""
+        ...
+
+    async def finish(self, claim: Claim) -> None:
+        """Forget the job, unless it was scheduled anew since it was claimed."""
+        ...
+
+    async def retry(self, claim: Claim, due_at: datetime) -> None: ...
+
+    async def bury(self, claim: Claim, reason: str, now: datetime) -> None: ...
+
+
+class DeadLetters(Protocol):
+    async def list(self, *, at_most: int) -> Sequence[DeadLetter]: ...
+
+    async def replay(self, letter_id: str, now: datetime) -> bool:
+        """Schedule it again; False when there is no such letter."""
+        ...
+
+
+JobHandler = Callable[[Job], Awaitable[None]]
+
+
+class TryJobAgain(Exception):
+    """Raised by a handler: the job was not done, and may go better later."""

@@ -1,0 +1,34 @@
+"""The port to prompts, presets and default tools of an API version (F3, F26)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMcpServer:
+    """An MCP server that every flow of an API version gets. `url` may hold `{baseUrl}`."""
+
+    name: str
+    url: str
+    tools: tuple[str, ...]
+
+
+class SystemPrompts(Protocol):
+    """Files of the platform, read once at the start. Nothing here does I/O after that."""
+
+    def pieces(self, api_version: str, model: str | None, language: str) -> Mapping[str, str]:
+        """Named prompt pieces after the fallbacks of F26: model → default group, language → en-US."""
+        ...
+
+    def available_languages(self, api_version: str) -> tuple[str, ...]: ...
+
+    def api_versions(self) -> tuple[str, ...]: ...
+
+    def audio_presets(self) -> Mapping[str, Mapping[str, object]]:
+        """Audio presets by id; `default` is always there (F3)."""
+        ...
+
+    def mcp_servers(self, api_version: str) -> tuple[SystemMcpServer, ...]: ...

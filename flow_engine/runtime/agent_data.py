@@ -1,0 +1,160 @@
+"""What an agent is told after a step: prompt, tools, media and where it may go next (F28, F29)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from flow_engine.runtime import commands
+from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.prompt import MemoryFormat, Prompt, PromptInput, compose
+from flow_engine.runtime.replies import (
+    AgentData,
+    JsonObject,
+    McpToolsReply,
+    MissingVariableReply,
+    ReachableTaskReply,
+    TaskRefused,
+    ToolParameterReply,
+    ToolReply,
+)
+from flow_engine.runtime.rules import reachable_tasks
+from flow_engine.runtime.runner import ConversationalFlowRunner
+
+
+def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: str | None) -> AgentData:
+    """Everything an agent needs to go on, after whatever the runner has done."""
+    session, task, version = runner.session, runner.task, runner.flow.document
+    channel = session.latest_contact.channel
+    prompt = compose_prompt(runner)
+    tools = _mcp_tools(runner)
+    routing = task.document.routing_parameters
+    return AgentData(
+        conversationId=session.conversation_id,
+        contactId=contact_id,
+        tenantId=session.tenant_id,
+        revision=session.revision,
+        command=command,
+        taskId=task.id,
+        taskName=task.name,
+        taskType=task.type,
+        taskStatus=runner.status,
+        prompt=prompt.text,
+        prefixHash=prompt.prefix_hash,
+        routingParameters=None if routing is None or task.type == "AIO" else _as_sent(routing),
+        mcpServers=list(dict.fromkeys(server["url"] for server in tools)),
+        mcpTools=tools,
+        reachableTasks=_reachable(runner),
+        channel=channel,
+        language=session.language,
+        supportedLanguages=list(version.supported_languages),
+        languageDetection=_as_sent(version.language_detection),
+        hideTranscriptionToHuman=bool(task.document.hide_transcription_to_human),
+        **runner.platform.media(runner.flow).reply(channel, runner.template_scope()),
+    )
+
+
+def compose_prompt(runner: ConversationalFlowRunner, memory_format: MemoryFormat | None = None) -> Prompt:
+    """The installation's memory format, unless another is asked for (F21)."""
+    session, loaded = runner.session, runner.loaded
+    return compose(
+        PromptInput(
+            flow=runner.flow,
+            session=session,
+            pieces=runner.platform.pieces(runner.flow, session.latest_contact.channel),
+            memory=runner.memory,
+            memory_updated_at=None if runner.new_memory else loaded.memory_updated_at,
+            previous_contacts=runner.previous_contacts,
+            tenant=runner.tenant,
+            now=runner.now,
+            attempts={} if runner.new_memory else loaded.mining.attempts,
+            memory_format=memory_format or runner.platform.memory_format,
+        )
+    )
+
+
+def get_refusal(runner: ConversationalFlowRunner) -> TaskRefused:
+    """The refusal of a change of task, as data (F12)."""
+    refusal = runner.get_task_validation_error()
+    return {
+        "result": False,
+        "code": refusal.code,
+        "reason": refusal.reason,
+        "command": commands.error(refusal.reason),
+        "from": refusal.from_task.name,
+        "missing": [
+            MissingVariableReply(varId=m.var_id, name=m.name, type=m.type, fillableBy=list(m.fillable_by))
+            for m in refusal.missing
+        ],
+        "reachableTasks": _reachable(runner),
+        "revision": runner.session.revision,
+    }
+
+
+def _as_sent(model: BaseModel) -> JsonObject:
+    """A part of the document with its defaults filled in, as an agent reads it."""
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _reachable(runner: ConversationalFlowRunner) -> list[ReachableTaskReply]:
+    described, names = runner.session.task.descriptions, runner.flow.variables
+    return [
+        ReachableTaskReply(
+            taskId=reachable.task.id,
+            name=reachable.task.name,
+            type=reachable.task.type,
+            description=described[reachable.task.id],
+            requiredVariables=[names.name_of(var_id) for var_id in reachable.required],
+            missingVariables=[names.name_of(var_id) for var_id in reachable.missing],
+        )
+        for reachable in reachable_tasks(runner.flow, runner.task, runner.gate)
+    ]
+
+
+def _mcp_tools(runner: ConversationalFlowRunner) -> list[McpToolsReply]:
+    """The platform's servers, then those that the task selects tools of."""
+    platform, version = runner.platform, runner.flow.document
+    replies = [
+        McpToolsReply(
+            serverName=server.name,
+            url=server.url.replace("{baseUrl}", platform.base_url),
+            tools=[ToolReply(toolName=name, parameters=[]) for name in server.tools],
+        )
+        for server in platform.system_servers(version)
+    ]
+    urls = {server.name: server.url for server in version.mcp_servers}
+    for selection in runner.task.document.mcp_tool_selection:
+        tools = [
+            ToolReply(
+                toolName=tool.tool_name,
+                parameters=[
+                    _parameter(
+                        runner.flow,
+                        runner.memory,
+                        p.parameter_name,
+                        p.assignment_strategy,
+                        p.assignment_value,
+                    )
+                    for p in tool.tool_parameters
+                ],
+            )
+            for tool in selection.selected_tools
+        ]
+        name = selection.mcp_server_name
+        replies.append(McpToolsReply(serverName=name, url=urls[name], tools=tools))
+    return replies
+
+
+def _parameter(
+    flow: CompiledFlow, memory: Mapping[str, MemoryEntry], name: str, strategy: str, assigned: str
+) -> ToolParameterReply:
+    reply = ToolParameterReply(parameterName=name, assignmentStrategy=strategy, assignmentValue=assigned)
+    if strategy == "fixed":
+        reply["value"] = assigned
+    elif strategy == "variable":
+        spec = flow.variables.resolve(assigned)
+        entry = None if spec is None else memory.get(spec.id)
+        reply["value"] = None if entry is None else entry.value
+    return reply

@@ -1,0 +1,135 @@
+"""A version made ready to run: chart, templates, names and variables, built once per content (F13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flow_engine.documents import (
+    ClosureConfig,
+    FlowVersion,
+    Task,
+    normalise_name,
+    parse_version,
+)
+from flow_engine.errors import ReloadAndDecide
+from flow_engine.runtime.statechart import Chart
+from flow_engine.task_types import TaskType
+from flow_engine.values import VariableIndex, VariableSpec
+
+DAY_S = 24 * 60 * 60
+LONGEST_S = 10 * 365 * DAY_S  # what a document may say is unbounded, an instant and an expiry are not
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """A task with what a step needs of it worked out. `required` are variable ids in document order.
+
+    `transfer_tags` are whom the routing of a HUM or AIS task asks for, as (`skills` | `optional_skills`
+    | `agents`, values), only the kinds that are set.
+    """
+
+    id: str
+    name: str
+    type: TaskType
+    connected: tuple[str, ...]
+    channels: frozenset[str] | None
+    required: tuple[str, ...]
+    tools: tuple[str, ...]
+    transfer_tags: tuple[tuple[str, tuple[str, ...]], ...]
+    document: Task
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFlow:
+    """`names` maps every accepted way to name a task (F4) to its id; `lifetime_s` is F16's expiry."""
+
+    version_id: str
+    flow_id: str
+    content_hash: str
+    document: FlowVersion
+    tasks: Mapping[str, TaskPlan]
+    names: Mapping[str, str]
+    variables: VariableIndex
+    chart: Chart
+    lifetime_s: int
+
+    def task_named(self, asked: str) -> TaskPlan | None:
+        task_id = self.names.get(asked) or self.names.get(normalise_name(asked))
+        return None if task_id is None else self.tasks[task_id]
+
+
+def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
+    """Compile a stored document. Raises ReloadAndDecide `version_is_draft` for a draft (F8)."""
+    version = parse_version(raw)
+    if version.draft:
+        raise ReloadAndDecide(
+            "version_is_draft",
+            f"version {version.id!r} is a draft: drafts are kept and listed, only saved versions run",
+            accepted=("a version saved with draft: false",),
+        )
+    plans = {task.id: _plan(task) for task in version.tasks}
+    by_name = {normalise_name(plan.name): plan.id for plan in plans.values()}
+    return CompiledFlow(
+        version_id=version.id,
+        flow_id=version.conversational_flow_id,
+        content_hash=content_hash,
+        document=version,
+        tasks=plans,
+        names=by_name | {task_id: task_id for task_id in plans},
+        variables=_variables(version),
+        chart=Chart(list(plans.values()), version.first_task),
+        lifetime_s=_lifetime_s(version),
+    )
+
+
+def _plan(task: Task) -> TaskPlan:
+    return TaskPlan(
+        id=task.id,
+        name=task.effective_name,
+        type=task.type,
+        connected=tuple(dict.fromkeys(task.connected_tasks)),
+        channels=None if task.channels is None else frozenset(task.channels),
+        required=tuple(p.variable_id for p in task.transition_parameters if p.required),
+        tools=tuple(tool.tool_name for chosen in task.mcp_tool_selection for tool in chosen.selected_tools),
+        transfer_tags=_transfer_tags(task),
+        document=task,
+    )
+
+
+def _transfer_tags(task: Task) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    routing = task.routing_parameters
+    if task.type == "AIO" or routing is None:
+        return ()
+    tags = (
+        ("skills", routing.agent_skills),
+        ("optional_skills", routing.agent_optional_skills),
+        ("agents", routing.agent_ids),
+    )
+    return tuple((kind, tuple(values)) for kind, values in tags if values)
+
+
+def _variables(version: FlowVersion) -> VariableIndex:
+    return VariableIndex(
+        VariableSpec(
+            id=variable.id,
+            name=variable.name,
+            type=variable.type,
+            prompt=variable.prompt,
+            enum_values=tuple(variable.enum_values),
+        )
+        for variable in version.variables
+    )
+
+
+def _lifetime_s(version: FlowVersion) -> int:
+    closures: Sequence[ClosureConfig] = [
+        version.closure_config,
+        *(task.closure_config for task in version.tasks),
+    ]
+    limits = [
+        closure.conversation_time_limit
+        for closure in closures
+        if closure.multi_contact and closure.conversation_time_limit is not None
+    ]
+    return int(min(max([DAY_S, *limits]), LONGEST_S))

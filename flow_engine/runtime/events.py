@@ -1,0 +1,187 @@
+"""What is told to reporting and the core CTI (F40): one shape for every message of a conversation.
+
+The body of a dialogue message (`type` message or tool) is its text. The body of a system message is an
+object whose `subtype` is one of:
+
+    contact_started      {channel}
+    contact_ended        {by?, reason?, status}          by: user | bot | agent, see end_reasons.py
+    contact_superseded   {by}                            by: the contact id that came instead
+    conversation_closed  {reason?}
+    task_changed         {from, to}
+    task_refused         {code, task}
+    task_stalled         {task, turns}
+    routing_requested    {skills?, optionalSkills?, agents?, timeout}
+    human_task           {outcome, reason?}
+    version_migrated     {from, to}
+    reason_of_contact    {name, why}
+    result               {name, why}
+    checkpoint_missed    {checkpointId, name}
+    reported             {text}                          a system message that an agent sent itself
+
+A checkpoint has a shape of its own. docs/events.md shows an example of each.
+
+Every event has an `eventId` of ASCII characters, unique over all tenants. It is made with the commit that
+stores the event and travels with it, so that the same event always comes under the same id:
+`tenant:conversation:start of the conversation in ms:what`, ids percent-encoded. The start is part of it
+because a conversation that starts anew may see its revisions and message ids again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from urllib.parse import quote
+
+import orjson
+
+from flow_engine.documents import Checkpoint
+from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.runtime.mining_state import ReachedCheckpoint
+from flow_engine.runtime.session import Session
+from flow_engine.values import utc_text
+
+Source = Literal["bot", "agent", "user"]
+EventKind = Literal["message", "checkpoint"]
+
+
+def kind_of(event: bytes) -> EventKind:
+    """Which of the two shapes an event has that this module made."""
+    return "checkpoint" if "serviceId" in orjson.loads(event) else "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who a message comes from. `id` and `name` are the agent's to choose."""
+
+    src: Source
+    id: str | None = None
+    name: str | None = None
+
+
+ENGINE = Sender("bot")
+
+
+def task_status(flow: CompiledFlow, session: Session) -> str:
+    """Who leads the task now: an AIS task that a human has taken over counts as HUM."""
+    plan = flow.tasks[session.task.task_id]
+    taken_over = plan.type == "AIS" and flow.chart.status(session.position) == "human"
+    return "HUM" if taken_over else plan.type
+
+
+def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
+    """No dialogue is sent: a human is connected in a task with `suspendTranscription`.
+
+    Nor between contacts, when the last one ended in such a task: what still comes then was said before.
+    """
+    suspends = flow.tasks[session.task.task_id].document.suspend_transcription
+    return suspends and flow.chart.status(session.position) in ("connected", None)
+
+
+def dialogue_event(flow: CompiledFlow, session: Session, said: DialogueTurn, sender: Sender) -> bytes | None:
+    """A message as an agent reported it, under the task that is active now; None while suspended."""
+    if transcription_suspended(flow, session):
+        return None
+    body: str | dict[str, object] = said.body
+    if said.type == "system":
+        body = {"subtype": "reported", "text": said.body}
+    return _message(
+        flow,
+        session,
+        sender,
+        name=f"message:{_quoted(said.message_id)}",
+        contact_id=said.contact_id,
+        ts=said.ts,
+        body=body,
+        type=said.type,
+    )
+
+
+def system_event(
+    flow: CompiledFlow,
+    session: Session,
+    number: int | str,
+    contact_id: str,
+    ts: datetime,
+    subtype: str,
+    **details: object,
+) -> bytes:
+    """`number` counts the events of one revision, or is a name that the conversation has once."""
+    body: dict[str, object] = {"subtype": subtype}
+    body.update((key, value) for key, value in details.items() if value is not None)
+    name = f"{session.revision}:{number}" if isinstance(number, int) else quote(number, safe=":")
+    return _message(flow, session, ENGINE, name=name, contact_id=contact_id, ts=ts, body=body, type="system")
+
+
+def _message(
+    flow: CompiledFlow,
+    session: Session,
+    sender: Sender,
+    *,
+    name: str,
+    contact_id: str,
+    ts: datetime,
+    body: str | dict[str, object],
+    type: str,
+) -> bytes:
+    plan = flow.tasks[session.task.task_id]
+    # Only what people said is hidden from them: an operator still sees that the caller hung up.
+    hidden = type != "system" and plan.document.hide_transcription_to_human
+    return orjson.dumps(
+        {
+            "eventId": _event_id(session, name),
+            "campaignId": session.campaign_id,
+            "conversationId": session.conversation_id,
+            "contactId": contact_id,
+            "ts": utc_text(ts),
+            "body": body,
+            "type": type,
+            "src": sender.src,
+            "srcId": sender.id,
+            "srcName": sender.name,
+            "taskName": plan.name,
+            "taskType": plan.type,
+            "taskStatus": task_status(flow, session),
+            "meta": {"visible": False} if hidden else None,
+        }
+    )
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="")
+
+
+def _event_id(session: Session, name: str) -> str:
+    """`name` is ASCII already and unique in the conversation."""
+    started_ms = int(session.started_at.timestamp() * 1000)
+    owner = f"{_quoted(session.tenant_id)}:{_quoted(session.conversation_id)}"
+    return f"{owner}:{started_ms}:{name}"
+
+
+def checkpoint_event(
+    flow: CompiledFlow, session: Session, checkpoint: Checkpoint, reached: ReachedCheckpoint, contact_id: str
+) -> bytes:
+    """A checkpoint in its own shape; `serviceId` is the campaign, caller data come from the contact."""
+    data = session.contacts[contact_id].data
+    name = f"checkpoint:{_quoted(checkpoint.id)}:{_quoted(reached.message_id)}"
+    return orjson.dumps(
+        {
+            "eventId": _event_id(session, name),
+            "serviceId": session.campaign_id,
+            "room": data.get("room"),
+            "callerId": data.get("callerId"),
+            "calleeId": data.get("calleeId"),
+            "type": "checkpoint",
+            "data": {
+                "checkpointId": checkpoint.id,
+                "name": checkpoint.name,
+                "required": checkpoint.required,
+                "conversationId": session.conversation_id,
+                "contactId": contact_id,
+                "taskName": flow.tasks[session.task.task_id].name,
+                "reason": reached.reason,
+                "ts": utc_text(reached.at),
+            },
+        }
+    )

@@ -1,0 +1,207 @@
+"""Composition of the prompt (F24), in this order:
+
+    prefix    system pieces · global prompt · task prompt · reachable tasks · checkpoints · channel ·
+              transfer notice · previous contacts
+    volatile  contact data · state of the human part · now · what was asked in vain · age of the memory ·
+              memory
+
+The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
+stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from hashlib import sha256
+from typing import Literal, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.rules import channel_available, missing_variables
+from flow_engine.runtime.session import Session
+from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
+from flow_engine.values import JsonValue
+
+ATTEMPTS_SHOWN_FROM = 2
+
+MemoryFormat = Literal["markdown", "toon"]
+Pieces = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    prefix: str
+    volatile: str
+    prefix_hash: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.prefix}\n\n{self.volatile}"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """Everything a prompt is made from. `memory` is the merged memory (F18)."""
+
+    flow: CompiledFlow
+    session: Session
+    pieces: Pieces
+    memory: Mapping[str, MemoryEntry]
+    memory_updated_at: datetime | None
+    previous_contacts: tuple[PreviousContact, ...]
+    tenant: Mapping[str, object]
+    now: datetime
+    memory_format: MemoryFormat
+    attempts: Mapping[str, int]
+
+
+def compose(given: PromptInput) -> Prompt:
+    prefix = _join(_prefix_sections(given))
+    digest = sha256(prefix.encode()).hexdigest()[:32]
+    return Prompt(prefix, _join(_volatile_sections(given)), digest)
+
+
+def _join(sections: Iterable[str]) -> str:
+    return "\n\n".join(section for section in sections if section)
+
+
+def _section(heading: str, lines: Iterable[str]) -> str:
+    body = "\n".join(line for line in lines if line)
+    return f"{heading}\n{body}" if body else ""
+
+
+def _prefix_sections(given: PromptInput) -> Iterator[str]:
+    pieces, session = given.pieces, given.session
+    plan = given.flow.tasks[session.task.task_id]
+    yield from (pieces[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
+    yield pieces["language"].format(language=session.language)
+    yield _section(pieces["heading_global"], [session.task.global_prompt])
+    yield _section(pieces["heading_task"], [session.task.prompt])
+    yield _section(pieces["heading_reachable"], _reachable_lines(given, plan))
+    checkpoints = (
+        pieces["checkpoint"].format(name=c.name, prompt=c.prompt) for c in plan.document.enabled_checkpoints
+    )
+    yield _section(pieces["heading_checkpoints"], checkpoints)
+    channel = session.latest_contact.channel
+    yield _section(pieces["heading_channel"], [pieces[f"channel_{channel}"]])
+    yield _section(pieces["heading_transfer"], _transfer_lines(pieces, plan))
+    history = (
+        pieces["previous_contact"].format(
+            date=_local(contact.date, given.tenant).strftime("%Y-%m-%d %H:%M"),
+            channel=contact.channel,
+            resume=contact.resume,
+        )
+        for contact in given.previous_contacts
+    )
+    yield _section(pieces["heading_previous_contacts"], history)
+
+
+def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
+    pieces, described = given.pieces, given.session.task.descriptions
+    channel = given.session.latest_contact.channel
+    targets = [given.flow.tasks[task_id] for task_id in described if task_id != plan.id]
+    shown = [task for task in targets if channel_available(task, channel)]
+    if not shown:
+        yield pieces["reachable_none"]
+    for task in shown:
+        yield pieces["reachable_task"].format(name=task.name, type=task.type, description=described[task.id])
+        if task.required:
+            names = ", ".join(given.flow.variables.name_of(var_id) for var_id in task.required)
+            yield pieces["reachable_requires"].format(variables=names)
+
+
+def _transfer_lines(pieces: Pieces, plan: TaskPlan) -> Iterator[str]:
+    if plan.type == "AIO":
+        return
+    yield pieces["transfer_hum" if plan.type == "HUM" else "transfer_ais"]
+    for kind, values in plan.transfer_tags:
+        yield pieces[f"transfer_{kind}"].format(
+            **{"agents" if kind == "agents" else "skills": ", ".join(values)}
+        )
+
+
+def _volatile_sections(given: PromptInput) -> Iterator[str]:
+    pieces = given.pieces
+    yield _section(pieces["heading_contact"], _contact_lines(given))
+    yield _human_state(given)
+    yield _section(pieces["heading_now"], [_now_line(given)])
+    yield _section(pieces["attempts_heading"], _attempt_lines(given))
+    yield f"{pieces['heading_memory']}\n{_memory_age(given)}\n\n{_memory_table(given)}"
+
+
+def _contact_lines(given: PromptInput) -> Iterator[str]:
+    for name, value in given.session.latest_contact.data.items():
+        if value not in (None, ""):
+            yield given.pieces["contact_field"].format(name=name, value=_one_line(cast("JsonValue", value)))
+
+
+def _one_line(value: JsonValue) -> str:
+    return " ".join(value_text("custom", value).split())
+
+
+def _human_state(given: PromptInput) -> str:
+    status = given.flow.chart.status(given.session.position)
+    names = {"ai": "human_supervising", "human": "human_in_control"}
+    return "" if status is None else given.pieces[names.get(status, f"human_{status}")]
+
+
+def _attempt_lines(given: PromptInput) -> Iterator[str]:
+    for var_id, count in given.attempts.items():
+        missing = var_id not in given.memory or not given.memory[var_id].has_value
+        if count >= ATTEMPTS_SHOWN_FROM and missing:
+            name = given.flow.variables.name_of(var_id)
+            yield given.pieces["attempt"].format(name=name, n=count)
+    for task_id in given.session.task.descriptions:
+        refused = given.session.refused.get(task_id, 0)
+        if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(given.flow.tasks[task_id], given.memory):
+            yield given.pieces["attempt_task"].format(name=given.flow.tasks[task_id].name, n=refused)
+
+
+def _now_line(given: PromptInput) -> str:
+    now = _local(given.now, given.tenant)
+    weekday = given.pieces["weekdays"].split(",")[now.weekday()].strip()
+    return given.pieces["now"].format(
+        weekday=weekday,
+        date=now.date().isoformat(),
+        time=f"{now.hour:02}:{now.minute:02}",
+        timezone=str(now.tzinfo),
+    )
+
+
+def _local(instant: datetime, tenant: Mapping[str, object]) -> datetime:
+    return instant.astimezone(tenant_zone(tenant))
+
+
+def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
+    """`tenant.timezone` when it names a zone, else UTC."""
+    name = tenant.get("timezone")
+    if isinstance(name, str) and name:
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # `Europe` is a directory of the database
+            return UTC
+    return UTC
+
+
+def _memory_age(given: PromptInput) -> str:
+    updated = given.memory_updated_at
+    if updated is None:
+        return given.pieces["memory_never"]
+    seconds = max(0, int((given.now - updated).total_seconds()))
+    unit, length = next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
+    ago = given.pieces[f"ago_{unit}"].format(n=seconds // length)
+    when = _local(updated, given.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
+    return given.pieces["memory_updated"].format(when=when, ago=ago)
+
+
+_AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+
+
+def _memory_table(given: PromptInput) -> str:
+    rows = memory_rows(given.memory, given.flow.variables)
+    if not rows:
+        return given.pieces["memory_empty"]
+    return render_toon(rows) if given.memory_format == "toon" else render_markdown(rows)

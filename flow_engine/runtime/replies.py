@@ -1,0 +1,179 @@
+"""The replies of the agents' API, field by field as they are sent (F28–F34)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from flow_engine.task_types import Phase
+
+JsonObject = Mapping[str, object]
+
+
+class ReachableTaskReply(TypedDict):
+    """A task that can be asked for. It can be entered now when `missingVariables` is empty."""
+
+    taskId: str
+    name: str
+    type: str
+    description: str
+    requiredVariables: Sequence[str]
+    missingVariables: Sequence[str]
+
+
+class ToolParameterReply(TypedDict):
+    """`value` is there for `fixed` and `variable` (null while the variable has none)."""
+
+    parameterName: str
+    assignmentStrategy: str
+    assignmentValue: str
+    value: NotRequired[object]
+
+
+class ToolReply(TypedDict):
+    toolName: str
+    parameters: Sequence[ToolParameterReply]
+
+
+class McpToolsReply(TypedDict):
+    serverName: str
+    url: str
+    tools: Sequence[ToolReply]
+
+
+class MediaReply(TypedDict):
+    """Audio settings on the phone; elsewhere the text settings, where `tts`, `stt` and `vad` are null.
+
+    `tts` and `stt` carry the entry for the conversation's language under `active`.
+    `userInteractionTimeout` is in seconds, null: never.
+    """
+
+    llm: JsonObject | None
+    tts: JsonObject | None
+    stt: JsonObject | None
+    vad: JsonObject | None
+    courtesyMessages: JsonObject | None
+    allowInterruptionsOnStart: bool
+    allowInterruptions: bool
+    enableRecording: bool
+    userInteractionTimeout: float | None
+    preemptiveGeneration: bool
+
+
+class AgentData(MediaReply):
+    """Everything an agent needs to go on with a conversation.
+
+    `tenantId`, `conversationId` and `contactId` are also what an agent injects into every MCP tool.
+    """
+
+    conversationId: str
+    contactId: str
+    tenantId: str
+    revision: int
+    command: str | None
+    taskId: str
+    taskName: str
+    taskType: str
+    taskStatus: str | None
+    prompt: str
+    prefixHash: str
+    routingParameters: JsonObject | None
+    mcpServers: Sequence[str]
+    mcpTools: Sequence[McpToolsReply]
+    reachableTasks: Sequence[ReachableTaskReply]
+    channel: str
+    language: str
+    supportedLanguages: Sequence[str]
+    languageDetection: JsonObject | None
+    hideTranscriptionToHuman: bool
+
+
+class TaskChanged(AgentData):
+    result: Literal[True]
+
+
+class MissingVariableReply(TypedDict):
+    """`fillableBy`: `convMiner` where the dialogue can fill it, and the current task's tools."""
+
+    varId: str
+    name: str
+    type: str
+    fillableBy: Sequence[str]
+
+
+# `from` is a keyword of Python, hence the functional form.
+TaskRefused = TypedDict(
+    "TaskRefused",
+    {
+        "result": Literal[False],
+        "code": str,
+        "reason": str,
+        "command": str,
+        "from": str,
+        "missing": Sequence[MissingVariableReply],
+        "reachableTasks": Sequence[ReachableTaskReply],
+        "revision": int,
+    },
+)
+
+
+class ContactEndReply(TypedDict):
+    """`status` is what the conversation is now; `summary` is null where none was written."""
+
+    conversationId: str
+    contactId: str
+    status: Phase
+    revision: int
+    summary: str | None
+
+
+class PromptParts(TypedDict):
+    prefix: str
+    volatile: str
+
+
+class PromptReply(TypedDict):
+    prompt: str
+    revision: int
+    memoryRevision: int
+    prefixHash: str
+    parts: PromptParts
+    memoryFresh: bool
+
+
+class UtteranceReply(TypedDict):
+    conversationId: str
+    messageId: str
+    duplicate: bool
+    revision: int
+    language: str
+
+
+class MemoryWritten(TypedDict):
+    revision: int
+    memoryRevision: int
+
+
+class MemoryDescription(TypedDict):
+    name: str
+    value: str
+
+
+class MemoryVariable(TypedDict):
+    varId: str
+    name: str
+    type: str
+    value: object
+    updatedBy: str | None
+    updatedAt: str | None
+    contactId: str
+    descriptionForLLM: Sequence[MemoryDescription] | None
+
+
+class MemoryDump(TypedDict):
+    tenant: JsonObject
+    vars: Sequence[MemoryVariable]
+    revision: int
+    memoryRevision: int

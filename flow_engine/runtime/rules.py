@@ -1,0 +1,118 @@
+"""The rules of moving between tasks (F11, F12): the only file that decides, and that explains.
+
+1. A task is named by its id or its normalised name.
+2. It is entered only from a task whose `connectedTasks` name it: the chart's own transitions.
+3. It is entered only on one of its channels; null means all.
+4. Every required transition parameter of the *target* has a value in the merged memory.
+5. The guard reads; a move that is refused changes nothing but a counter.
+
+Rules 3 and 4 are the gate that the chart's guards ask. When the chart has not moved, the same
+functions say why, in the order above, so that verdict and explanation cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.memory import MINER, MemoryEntry
+
+RefusalCode = Literal[
+    "task_unknown", "already_in_task", "task_not_connected", "channel_not_available", "missing_variables"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVariable:
+    """`fillable_by`: `convMiner` when the dialogue can fill it, and the tools of the current task."""
+
+    var_id: str
+    name: str
+    type: str
+    fillable_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableTask:
+    """A task that can be asked for on this channel; nothing missing means it can be entered now."""
+
+    task: TaskPlan
+    required: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A change that was not made, as data (F12). `from_task` is None between contacts."""
+
+    code: RefusalCode
+    reason: str
+    from_task: TaskPlan
+    missing: tuple[MissingVariable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Rules 3 and 4, asked by the chart."""
+
+    flow: CompiledFlow
+    memory: Mapping[str, MemoryEntry]
+    channel: str
+
+    def opens(self, task_id: str) -> bool:
+        task = self.flow.tasks[task_id]
+        return channel_available(task, self.channel) and not missing_variables(task, self.memory)
+
+
+def channel_available(task: TaskPlan, channel: str) -> bool:
+    return task.channels is None or channel in task.channels
+
+
+def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tuple[str, ...]:
+    """Ids of the required variables without a value; `false` and `0` are values (F5)."""
+    return tuple(v for v in task.required if v not in memory or not memory[v].has_value)
+
+
+def reachable_tasks(flow: CompiledFlow, current: TaskPlan, gate: Gate) -> tuple[ReachableTask, ...]:
+    candidates = (flow.tasks[task_id] for task_id in current.connected if task_id != current.id)
+    return tuple(
+        ReachableTask(task, task.required, missing_variables(task, gate.memory))
+        for task in candidates
+        if channel_available(task, gate.channel)
+    )
+
+
+def explain(flow: CompiledFlow, current: TaskPlan, asked: str, gate: Gate) -> Refusal | None:
+    """Why a move to `asked` is refused; None when every rule holds."""
+    target = flow.task_named(asked)
+    names = (
+        ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, gate)) or "none"
+    )
+    if target is None:
+        return Refusal("task_unknown", f"there is no task {asked!r}; reachable tasks: {names}", current)
+    if target.id == current.id:
+        return Refusal("already_in_task", f"the conversation is in task {target.name!r} already", current)
+    if target.id not in current.connected:
+        reason = f"task {target.name!r} cannot follow {current.name!r}; reachable tasks: {names}"
+        return Refusal("task_not_connected", reason, current)
+    if not channel_available(target, gate.channel):
+        allowed = ", ".join(sorted(target.channels or ()))
+        reason = f"task {target.name!r} is not available on {gate.channel}; it is on: {allowed}"
+        return Refusal("channel_not_available", reason, current)
+    missing = missing_variables(target, gate.memory)
+    if missing:
+        described = tuple(_describe_missing(flow, current, var_id) for var_id in missing)
+        wanted = ", ".join(repr(variable.name) for variable in described)
+        reason = f"task {target.name!r} needs variables that have no value yet: {wanted}"
+        return Refusal("missing_variables", reason, current, described)
+    return None
+
+
+def _describe_missing(flow: CompiledFlow, current: TaskPlan, var_id: str) -> MissingVariable:
+    spec = flow.variables.resolve(var_id)
+    if spec is None:  # refused at the save (F9)
+        raise LookupError(f"variable {var_id!r} is not in version {flow.version_id!r}")
+    mined = () if spec.type == "custom" else (MINER,)
+    return MissingVariable(spec.id, spec.name, spec.type, mined + current.tools)

@@ -1,0 +1,131 @@
+"""What is remembered of a conversation besides its variables: the snapshot of F14.
+
+The stored form is JSON with its own format number: an older one is read, a newer one is refused, so
+that replicas of two releases can run side by side without one destroying what the other wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from flow_engine.errors import CallTheOperator
+from flow_engine.runtime.statechart import Position
+
+SNAPSHOT_FORMAT = 1
+
+Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
+ContactStatus = Literal["active", "ended", "superseded"]
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class Contact(_Stored):
+    """One contact of the conversation. `data` is the caller data that the agent sent (F28)."""
+
+    channel: Channel
+    status: ContactStatus
+    started_at: datetime
+    ended_at: datetime | None = None
+    data: Mapping[str, object] = Field(default_factory=dict[str, object])
+    tasks: tuple[str, ...] = ()
+
+
+class TaskEntry(_Stored):
+    """The task that is entered, with every template of it as it was rendered then (F23)."""
+
+    task_id: str
+    entered_at: datetime
+    global_prompt: str
+    prompt: str
+    descriptions: Mapping[str, str]
+    routing_deadline: datetime | None = None
+    human_reason: str | None = None
+
+
+class Session(_Stored):
+    """A conversation between two requests. Immutable: a step makes a new one.
+
+    `revision` counts the commits of the snapshot; `entered` and `refused` count by task id how often
+    a task was entered and a change to it refused.
+    """
+
+    format: int = SNAPSHOT_FORMAT
+    conversation_id: str
+    tenant_id: str
+    campaign_id: str
+    flow_id: str
+    version_id: str
+    content_hash: str
+    revision: int
+    configuration: tuple[str, ...]
+    history: tuple[str, ...] = ()
+    contacts: Mapping[str, Contact]
+    active_contact_id: str | None
+    language: str
+    started_at: datetime
+    task: TaskEntry
+    entered: Mapping[str, int] = Field(default_factory=dict[str, int])
+    refused: Mapping[str, int] = Field(default_factory=dict[str, int])
+
+    @property
+    def position(self) -> Position:
+        return Position(self.configuration, self.history)
+
+    @property
+    def active_contact(self) -> Contact | None:
+        return None if self.active_contact_id is None else self.contacts[self.active_contact_id]
+
+    @property
+    def latest_contact(self) -> Contact:
+        """The active contact, else the one that started last."""
+        return self.active_contact or max(self.contacts.values(), key=lambda contact: contact.started_at)
+
+    @property
+    def closed(self) -> bool:
+        return self.position.phase == "closed"
+
+
+class _FormatOnly(BaseModel):
+    format: int
+
+
+def encode_session(session: Session) -> bytes:
+    return session.model_dump_json(by_alias=True).encode()
+
+
+def decode_session(stored: bytes) -> Session:
+    """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`."""
+    try:
+        session = Session.model_validate_json(stored)
+    except ValidationError as error:
+        raise _unreadable(stored, error) from error
+    if session.format > SNAPSHOT_FORMAT:
+        raise _too_new(session.format)
+    if not session.contacts or session.active_contact_id not in (None, *session.contacts):
+        raise CallTheOperator("snapshot_unreadable", "the stored snapshot lacks its own active contact")
+    return session
+
+
+def _unreadable(stored: bytes, error: ValidationError) -> CallTheOperator:
+    try:
+        found = _FormatOnly.model_validate_json(stored).format
+    except ValidationError:
+        found = None
+    if found is not None and found > SNAPSHOT_FORMAT:
+        return _too_new(found)
+    places = ", ".join(sorted({"/".join(map(str, e["loc"])) for e in error.errors(include_input=False)}))
+    return CallTheOperator("snapshot_unreadable", f"the stored snapshot does not fit its format at: {places}")
+
+
+def _too_new(found: int) -> CallTheOperator:
+    return CallTheOperator(
+        "snapshot_too_new",
+        f"the snapshot has format {found}, this release reads up to {SNAPSHOT_FORMAT}: update it",
+    )

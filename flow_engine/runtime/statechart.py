@@ -1,0 +1,275 @@
+"""The statechart of one flow version (F10) and how it is stepped.
+
+    active (compound)
+      ├── one state a task; HUM: routing → connected → completed | failed; AIS: ai ↔ human
+      └── back (shallow history)
+    between_contacts            only reached by conversations over several contacts
+    closed (final)
+
+Two names for every state: python-statemachine's id, an attribute of the machine's class and so made
+from numbers only (ids such as `send`, `model` or ones with spaces break it), and its value, which is
+what a snapshot stores and people read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+from urllib.parse import quote
+
+from statemachine import StateChart, registry
+from statemachine.io import create_machine_class_from_definition  # pyright: ignore[reportUnknownVariableType]
+from statemachine.orderedset import OrderedSet
+from statemachine.utils import qualname  # pyright: ignore[reportUnknownVariableType]
+
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES, Phase, TaskType
+
+
+class TaskNode(Protocol):
+    """What the chart must know of a task."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def type(self) -> TaskType: ...
+    @property
+    def connected(self) -> tuple[str, ...]: ...
+
+
+class Gate(Protocol):
+    """Asked by the chart's guard before a task is entered. It reads and answers, no more (F11)."""
+
+    def opens(self, task_id: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a conversation stands: active state values, outermost first, and what history holds."""
+
+    configuration: tuple[str, ...]
+    history: tuple[str, ...] = ()
+
+    @property
+    def phase(self) -> Phase:
+        return cast("Phase", self.configuration[0])
+
+
+class PositionUnknown(ValueError):
+    """A stored position names states that this chart lacks, or that cannot be active together."""
+
+
+def task_state(task_id: str) -> str:
+    return f"{ACTIVE}/{quote(task_id, safe='')}"
+
+
+def sub_state(task_id: str, name: str) -> str:
+    return f"{task_state(task_id)}/{name}"
+
+
+class _OpenGate:
+    def opens(self, task_id: str) -> bool:
+        return True
+
+
+_OPEN = _OpenGate()
+REMEMBERED_MOVES = 10_000
+
+
+class Chart:
+    """A compiled chart with its pool of machines.
+
+    Instantiating a machine costs time with the number of states, stepping one does not: a machine is
+    taken from the pool, put at the conversation's position, sent one event, and given back.
+    """
+
+    def __init__(self, tasks: Sequence[TaskNode], first_task: str) -> None:
+        self._tasks = {task.id: task for task in tasks}
+        self._owners = {task_state(task.id): task.id for task in tasks}
+        self._events = {task.id: f"enter_{number}" for number, task in enumerate(tasks)}
+        self._machine_class = _build_class(tasks, first_task, self._events)
+        self._idle: list[StateChart[Any]] = []
+        self._reached: dict[tuple[Position, str], Position] = {}
+        first = self._take()
+        self.start = Position(_values(first.configuration_values))
+        self._values = frozenset(first.states_map)
+        self._idle.append(first)
+
+    def enter(self, position: Position, task_id: str, gate: Gate) -> Position:
+        """Try to move to a task. The same position comes back when the chart does not allow it.
+
+        Where a move leads depends on the position and on the gate alone, so the machine is asked once
+        for each; the gate is asked every time.
+        """
+        reached = self._reached.get((position, task_id))
+        if reached is None:
+            reached = self._send(position, self._events[task_id], gate=_OPEN)
+            if len(self._reached) >= REMEMBERED_MOVES:
+                self._reached.clear()
+            self._reached[position, task_id] = reached
+        return reached if reached != position and gate.opens(task_id) else position
+
+    def human(self, position: Position, outcome: str) -> Position:
+        return self._send(position, f"human_{outcome}")
+
+    def pause(self, position: Position) -> Position:
+        return self._send(position, "contact_ended")
+
+    def resume(self, position: Position) -> Position:
+        return self._send(position, "contact_resumed")
+
+    def close(self, position: Position) -> Position:
+        return self._send(position, "conversation_closed")
+
+    def moved(self, position: Position, task_id: str, new_task_id: str) -> Position:
+        """The same place in a task that has another id in this version, for migrations."""
+        old, new = task_state(task_id), task_state(new_task_id)
+
+        def renamed(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(
+                new + value.removeprefix(old) if value == old or value.startswith(old + "/") else value
+                for value in values
+            )
+
+        # What history held before the conversation was taken up again means nothing any more.
+        history = () if position.phase == ACTIVE else position.history
+        moved = Position(renamed(position.configuration), renamed(history))
+        self.check(moved)
+        return moved
+
+    def current_task(self, position: Position) -> str:
+        """The active task's id or, between contacts, that of the task which will be resumed."""
+        where = position.configuration[1:2] or position.history
+        if not where or where[0] not in self._owners:
+            raise PositionUnknown(f"no task of this version is in {position.configuration!r}")
+        return self._owners[where[0]]
+
+    def status(self, position: Position) -> str | None:
+        """The active sub-state of a HUM or AIS task, for example `routing`."""
+        return position.configuration[2].rpartition("/")[2] if len(position.configuration) > 2 else None
+
+    def accepted_outcomes(self, position: Position) -> tuple[str, ...]:
+        """The outcomes of F34 that move the chart from here."""
+        status = self.status(position)
+        if status is None:
+            return ()
+        moves = HUMAN_EVENTS[self._tasks[self.current_task(position)].type]
+        return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
+
+    def check(self, position: Position) -> None:
+        """Refuse a stored position at load: an unknown state is noticed late by the machine (F13)."""
+        unknown = [v for v in (*position.configuration, *position.history) if v not in self._values]
+        if unknown:
+            raise PositionUnknown(f"states {unknown!r} are not in this version")
+        if not position.configuration or position not in self._legal_shapes(position):
+            raise PositionUnknown(f"states {position.configuration!r} cannot be active together")
+        remembered = len(position.history)
+        if remembered > 1 or any(value not in self._owners for value in position.history):
+            raise PositionUnknown(f"states {position.history!r} cannot be what history holds")
+        if position.phase != ACTIVE and not remembered:
+            raise PositionUnknown(f"{position.phase!r} without the task that it was reached from")
+
+    def _legal_shapes(self, position: Position) -> tuple[Position, ...]:
+        if position.phase in (BETWEEN_CONTACTS, CLOSED):
+            return (Position((position.phase,), position.history),)
+        task_id = self.current_task(Position(position.configuration))
+        states = SUB_STATES[self._tasks[task_id].type]
+        outer = (ACTIVE, task_state(task_id))
+        if not states:
+            return (Position(outer, position.history),)
+        return tuple(Position((*outer, sub_state(task_id, name)), position.history) for name in states)
+
+    def _take(self) -> StateChart[Any]:
+        return self._idle.pop() if self._idle else self._machine_class()
+
+    def _send(self, position: Position, event: str, gate: Gate | None = None) -> Position:
+        machine = self._take()
+        machine.model.state = OrderedSet(position.configuration)
+        remembered = [machine.states_map[value] for value in position.history]
+        machine.history_values = {"back": remembered} if remembered else {}
+        machine.send(event, gate=gate)
+        reached = Position(
+            _values(machine.configuration_values),
+            tuple(state.value for state in machine.history_values.get("back", ())),
+        )
+        # A machine that reached a final state refuses further events until it is told to run again.
+        machine._engine.running = True  # pyright: ignore[reportPrivateUsage]
+        # On an error the machine is dropped instead of given back half-stepped.
+        self._idle.append(machine)
+        return reached
+
+
+def _values(configuration: Iterable[object]) -> tuple[str, ...]:
+    return tuple(sorted((str(value) for value in configuration), key=lambda value: value.count("/")))
+
+
+def _build_class(
+    tasks: Sequence[TaskNode], first_task: str, events: Mapping[str, str]
+) -> type[StateChart[Any]]:
+    ids = {task.id: f"t{number}" for number, task in enumerate(tasks)}
+    leave: dict[str, list[dict[str, object]]] = {
+        "contact_ended": [{"target": BETWEEN_CONTACTS}],
+        "conversation_closed": [{"target": CLOSED}],
+    }
+    states: dict[str, Any] = {
+        ACTIVE: {
+            "initial": True,
+            "states": {ids[task.id]: _task_definition(task, first_task, ids, events) for task in tasks},
+            "history": {"back": {"type": "shallow"}},
+            "on": leave,
+        },
+        BETWEEN_CONTACTS: {
+            "on": {
+                "contact_resumed": [{"target": "back"}],
+                "conversation_closed": [{"target": CLOSED}],
+            }
+        },
+        CLOSED: {"final": True},
+    }
+    machine_class: type[StateChart[Any]] = create_machine_class_from_definition(  # pyright: ignore[reportUnknownVariableType]
+        "ConversationChart",
+        states=states,
+        catch_errors_as_events=False,  # a guard that fails is a bug: raise it, do not turn it into an event
+        validate_disconnected_states=False,
+        validate_trap_states=False,
+        validate_final_reachability=False,
+    )
+    # The library keeps every class it makes in a global registry, which would grow by every version.
+    registry._REGISTRY.pop(qualname(machine_class), None)  # pyright: ignore[reportPrivateUsage]
+    return machine_class
+
+
+def _task_definition(
+    task: TaskNode, first_task: str, ids: Mapping[str, str], events: Mapping[str, str]
+) -> dict[str, Any]:
+    definition: dict[str, Any] = {
+        "value": task_state(task.id),
+        "initial": task.id == first_task,
+        "on": {
+            events[target]: [{"target": ids[target], "cond": _guard_for(target)}]
+            for target in task.connected
+            if target != task.id
+        },
+    }
+    if SUB_STATES[task.type]:
+        definition["states"] = {
+            f"{ids[task.id]}_{name}": {
+                "value": sub_state(task.id, name),
+                "initial": number == 0,
+                "on": {
+                    f"human_{event}": [{"target": f"{ids[task.id]}_{target}"}]
+                    for event, arcs in HUMAN_EVENTS[task.type].items()
+                    for source, target in arcs
+                    if source == name
+                },
+            }
+            for number, name in enumerate(SUB_STATES[task.type])
+        }
+    return definition
+
+
+def _guard_for(task_id: str) -> Any:
+    def gate_opens(gate: Gate) -> bool:
+        return gate.opens(task_id)
+
+    return gate_opens

@@ -1,0 +1,168 @@
+"""The contract between a step and the store: what is read in one trip, what is committed at once.
+
+A request reads everything it may need with `load`, decides without I/O, and hands one `Changes` to
+`commit`, which takes effect as a whole or not at all (F15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
+from flow_engine.ports.jobs import DueJob
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request that carries an `Idempotency-Key`; `fingerprint` covers its route and body."""
+
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply of which every byte is known before the commit but the new memory revision.
+
+    With `tail` set, the body is `head + str(memory revision) + tail`: writers of different variables
+    then need no compare-and-set against one another.
+    """
+
+    head: bytes
+    tail: bytes | None = None
+    status: int = 200
+
+    def body(self, memory_revision: int) -> bytes:
+        return self.head if self.tail is None else self.head + str(memory_revision).encode() + self.tail
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReply:
+    """The reply that a keyed request got the first time."""
+
+    fingerprint: str
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored."""
+
+    session: Session | None = None
+    memory_revision: int = 0
+    memory_updated_at: datetime | None = None
+    mined: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    tenant: Mapping[str, object] = field(default_factory=dict[str, object])
+    previous_contacts: tuple[PreviousContact, ...] = ()
+    turns: tuple[DialogueTurn, ...] = ()
+    last_user_turn: str | None = None
+    mining: MiningState = field(default_factory=MiningState)
+    mining_revision: int = 0
+    replay: KeptReply | None = None
+
+    @property
+    def revision(self) -> int:
+        return 0 if self.session is None else self.session.revision
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A fresh start: both hashes hold every variable empty (F17), all that was there is dropped."""
+
+    tenant: Mapping[str, object]
+    variables: Mapping[str, MemoryEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One atomic commit.
+
+    Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where it is
+    given, the memory revision is `expected_memory_revision`. `lifetime_s` is the new expiry of every
+    key of the conversation. A `turn` that is stored already makes the whole commit a no-op, but that
+    `on_seen`, a reply without tail, is what the request's key has got.
+    `mining` is taken only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is
+    replaced instead of added to. `added_variables` are put into both hashes where they are not yet (F17).
+    `trace` is the `traceparent` that the work on `jobs` continues.
+    """
+
+    expected_revision: int
+    lifetime_s: int
+    reply: Reply
+    now: datetime
+    content_hash: str
+    expected_memory_revision: int | None = None
+    session: Session | None = None
+    new_memory: NewMemory | None = None
+    set_tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    added_variables: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    set_mined: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    mining: MiningState | None = None
+    expected_mining_revision: int | None = None
+    previous_contacts: tuple[PreviousContact, ...] = ()
+    rewrite_previous_contacts: bool = False
+    turn: DialogueTurn | None = None
+    on_seen: Reply | None = None
+    events: tuple[bytes, ...] = ()
+    jobs: tuple[DueJob, ...] = ()
+    trace: str | None = None
+    keyed: KeyedRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`definition_present` is False when the compiled definition's own key has gone (F13)."""
+
+    body: bytes
+    status: int
+    definition_present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Another request with the same key was faster; this is its reply."""
+
+    reply: KeptReply
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Another writer was faster: load again and decide again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBefore:
+    """The turn's message is stored already: nothing was changed."""
+
+
+Outcome = Committed | Replayed | Lost | SeenBefore
+
+
+class ConversationMemory(Protocol):
+    """The conversations' store. Raises RetryLater `memory_unavailable` when it does not answer."""
+
+    async def load(
+        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
+    ) -> Loaded: ...
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome: ...
+
+
+class DefinitionStore(Protocol):
+    """Version documents by content hash, so that a conversation outlives the flow store (F13)."""
+
+    async def get(self, tenant_id: str, content_hash: str) -> bytes | None: ...
+
+    async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None: ...
+
+
+def turns_of_contact(turns: Sequence[DialogueTurn], contact_id: str) -> tuple[DialogueTurn, ...]:
+    return tuple(turn for turn in turns if turn.contact_id == contact_id)

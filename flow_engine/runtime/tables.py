@@ -1,0 +1,127 @@
+r"""How the memory is written into a prompt, as a markdown table or as TOON, and read back (F21).
+
+Both forms hold the same rows of three cells: the variable's name, a property, a value. Both read back to
+exactly the same cells. A prompt holds what callers said, so no cell may end its row or start another.
+
+Markdown cells escape `\` and `|` with a backslash, line feed, carriage return and tab as `\n`, `\r` and
+`\t`, and as `\uXXXX` every other control character, every character that some reader takes for the end
+of a line, and white space at either end of a cell, which readers trim. TOON quotes such cells itself.
+Cells are valid Unicode: values and descriptions with unpaired surrogates are refused when written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
+import toon_format
+
+from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.values import JsonValue, VariableSpec, VariableType
+
+Row = tuple[str, str, str]
+
+_COLUMNS = ("var", "property", "value")
+_HEAD = ("|var|property|value|", "|-|-|-|")
+_TOON_KEY = "memory"
+
+_UNSAFE = re.compile(r"[\\|\x00-\x1f\x7f-\x9f\u2028\u2029]|\A\s|\s\Z")
+_SHORT_ESCAPES = {"\\": r"\\", "|": r"\|", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|(.?))", re.DOTALL)
+_MEANINGS = {escape[1]: character for character, escape in _SHORT_ESCAPES.items()}
+_CELL = r"([^|\\]*(?:\\.[^|\\]*)*)"
+_ROW = re.compile(rf"\|{_CELL}\|{_CELL}\|{_CELL}\|")
+
+
+def memory_rows(merged: Mapping[str, MemoryEntry], specs: Iterable[VariableSpec]) -> list[Row]:
+    """The rows of the variables that have a value, in the flow's order.
+
+    A described value has a row for each property. Any other has one row with an empty property: text
+    stands as it is, a phone number as its E.164 number, everything else as JSON.
+    """
+    rows: list[Row] = []
+    for spec in specs:
+        entry = merged.get(spec.id)
+        if entry is None or entry.value is None:
+            continue
+        if entry.description_for_llm:
+            rows.extend((spec.name, part.name, part.value) for part in entry.description_for_llm)
+        else:
+            rows.append((spec.name, "", value_text(spec.type, entry.value)))
+    return rows
+
+
+def value_text(variable_type: VariableType, value: JsonValue) -> str:
+    """A canonical value as a person would read it in a sentence."""
+    if variable_type == "phone" and isinstance(value, dict):
+        value = value.get("number")
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def render_markdown(rows: Iterable[Row]) -> str:
+    """The table, without a line end after the last row. No rows: the two head lines alone."""
+    return "\n".join((*_HEAD, *("|" + "|".join(map(_escaped, row)) + "|" for row in rows)))
+
+
+def parse_markdown(text: str) -> list[Row]:
+    """The rows of a rendered table. Unescaped white space around cells is not theirs: other writers pad
+    them. Raises ValueError, naming the line, for text that is not such a table."""
+    head, lines = text.split("\n")[:2], text.split("\n")[2:]
+    if tuple(head) != _HEAD:
+        raise ValueError(f"line 1: expected the head {_HEAD[0]!r} and {_HEAD[1]!r}")
+    rows: list[Row] = []
+    for number, line in enumerate(lines, start=3):
+        cells = _ROW.fullmatch(line)
+        if cells is None:
+            raise ValueError(f"line {number}: expected three cells between unescaped '|'")
+        var, prop, value = (_unescaped(cell.strip()) for cell in cells.groups())
+        rows.append((var, prop, value))
+    return rows
+
+
+def _escaped(cell: str) -> str:
+    # Nearly every cell is plain, and telling so costs a fifth of the search that escaping needs.
+    if cell.isprintable() and "|" not in cell and "\\" not in cell and cell.strip() == cell:
+        return cell
+    return _UNSAFE.sub(_escape, cell)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found.group()
+    return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04x}"
+
+
+def _unescaped(cell: str) -> str:
+    return _ESCAPE.sub(_meaning, cell)
+
+
+def _meaning(found: re.Match[str]) -> str:
+    code, short = found.groups()
+    if code is not None:
+        return chr(int(code, 16))
+    if short not in _MEANINGS:
+        raise ValueError(f"unknown escape {found.group()!r}; accepted are {sorted(_MEANINGS)} and uXXXX")
+    return _MEANINGS[short]
+
+
+def render_toon(rows: Sequence[Row]) -> str:
+    """`memory[N]{var,property,value}:` and a line a row. No rows: `memory: []`."""
+    return toon_format.encode({_TOON_KEY: [dict(zip(_COLUMNS, row, strict=True)) for row in rows]})
+
+
+def parse_toon(text: str) -> list[Row]:
+    """The rows of a rendered document. Raises ValueError for text that is not such a document."""
+    match toon_format.decode(text):
+        case {"memory": [*items]}:
+            return [_toon_row(item) for item in items]
+        case _:
+            raise ValueError(f"expected a list under {_TOON_KEY!r}")
+
+
+def _toon_row(item: object) -> Row:
+    match item:
+        case {"var": str(var), "property": str(prop), "value": str(value)}:
+            return var, prop, value
+        case _:
+            raise ValueError(f"expected rows of text cells {', '.join(_COLUMNS)}")

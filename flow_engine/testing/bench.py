@@ -1,0 +1,180 @@
+"""Where scenarios run: the real use cases on given stores, with a clock and a customHandler that obey.
+
+Doubles for what a scenario decides itself, nothing else: time, the answers of the world, and the expiry
+that a store would bring about by its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
+from flow_engine.ports.outbound import OutboundFailed, OutboundReply
+from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.storage import (
+    Changes,
+    ConversationMemory,
+    DefinitionStore,
+    KeyedRequest,
+    Loaded,
+    Outcome,
+)
+from flow_engine.testing.format import Verdict
+from flow_engine.use_cases.conversations import Conversations
+from flow_engine.use_cases.dialogue import Dialogue
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.submissions import Submission
+from flow_engine.use_cases.transactor import Collaborators, Stepper
+from flow_engine.use_cases.versions_in_use import VersionsInUse
+
+START = datetime(2026, 1, 15, 9, 0, tzinfo=UTC)  # a Thursday morning: every scenario begins then
+BASE_URL = "http://127.0.0.1:8080"
+AUTHOR = "flow-test"
+
+
+class SettableClock:
+    """Implements `Clock`; time passes only by `advance`."""
+
+    def __init__(self, at: datetime = START) -> None:
+        self._at = at
+
+    def now(self) -> datetime:
+        return self._at
+
+    def advance(self, seconds: float) -> None:
+        self._at += timedelta(seconds=seconds)
+
+
+class ScriptedHandler:
+    """Implements `OutboundCaller`: the customHandler, which answers the verdict set last."""
+
+    def __init__(self) -> None:
+        self.verdict: Verdict = False
+        self.asked = 0
+
+    async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply:
+        self.asked += 1
+        if self.verdict == "fails":
+            raise OutboundFailed(f"{url} fails, as the scenario wants it")
+        return OutboundReply(200, b"true" if self.verdict else b"false")
+
+
+class ForgetfulMemory:
+    """Implements `ConversationMemory` over another, whose keys it drops when their time is over (F16).
+
+    The store counts lifetimes in real time, a scenario waits days in an instant.
+    """
+
+    def __init__(
+        self,
+        memory: ConversationMemory,
+        forget: Callable[[ConversationRef], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._memory = memory
+        self._forget = forget
+        self._clock = clock
+        self._over_at: dict[ConversationRef, datetime] = {}
+
+    async def load(
+        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
+    ) -> Loaded:
+        over_at = self._over_at.get(conversation)
+        if over_at is not None and over_at <= self._clock.now():
+            await self._forget(conversation)
+            del self._over_at[conversation]
+        return await self._memory.load(conversation, keyed=keyed, with_turns=with_turns)
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+        outcome = await self._memory.commit(conversation, changes)
+        self._over_at[conversation] = changes.now + timedelta(seconds=changes.lifetime_s)
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Empty stores. `forget` removes everything that `memory` holds of a conversation."""
+
+    memory: ConversationMemory
+    forget: Callable[[ConversationRef], Awaitable[None]]
+    definitions: DefinitionStore
+    flows: FlowStore
+    versions: VersionStore
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one scenario runs on: a conversation that has not begun, and its own time."""
+
+    conversation: ConversationRef
+    flow: CompiledFlow
+    clock: SettableClock
+    handler: ScriptedHandler
+    stepper: Stepper
+    conversations: Conversations
+    dialogue: Dialogue
+
+
+class Bench:
+    """Flows installed in stores of their own. Each has its own tenant, so that equal ids do not meet."""
+
+    def __init__(self, stores: Stores, prompts: SystemPrompts) -> None:
+        self._stores = stores
+        self._prompts = prompts
+        catalog = FlowCatalog(
+            flows=stores.flows, versions=stores.versions, clock=SettableClock(), new_id=lambda: AUTHOR
+        )
+        self._versions = VersionsInUse(catalog, stores.definitions)
+        self._installed = 0
+        self._staged = 0
+
+    async def install(self, submission: Submission, flow_id: str) -> InstalledFlow:
+        """Raises ReloadAndDecide `version_is_draft` for a draft."""
+        self._installed += 1
+        tenant_id, version_id = f"flow-{self._installed}", submission.entry.version_id
+        version = StoredVersion(version_id, flow_id, submission.document)
+        await self._stores.versions.insert(tenant_id, version)
+        listing = FlowRecord(flow_id, flow_id, AUTHOR, "1.0.0", AUTHOR, START, versions=(submission.entry,))
+        await self._stores.flows.insert(tenant_id, listing)
+        startable = await self._versions.to_start(tenant_id, version_id)
+        return InstalledFlow(self, tenant_id, startable.version.flow)
+
+    def stage(self, tenant_id: str, flow: CompiledFlow) -> Stage:
+        self._staged += 1
+        clock, handler = SettableClock(), ScriptedHandler()
+        collaborators = Collaborators(
+            memory=ForgetfulMemory(self._stores.memory, self._stores.forget, clock),
+            versions=self._versions,
+            platform=Platform(self._prompts, BASE_URL, "markdown"),
+            clock=clock,
+            summariser=RuleSummariser(self._prompts),
+            outbound=handler,
+        )
+        stepper = Stepper(collaborators)
+        return Stage(
+            conversation=ConversationRef(tenant_id, f"scenario-{self._staged}"),
+            flow=flow,
+            clock=clock,
+            handler=handler,
+            stepper=stepper,
+            conversations=Conversations(stepper, collaborators),
+            dialogue=Dialogue(stepper, collaborators),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledFlow:
+    bench: Bench
+    tenant_id: str
+    flow: CompiledFlow
+
+    def stage(self) -> Stage:
+        """A conversation that has not begun."""
+        return self.bench.stage(self.tenant_id, self.flow)

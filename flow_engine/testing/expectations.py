@@ -1,0 +1,319 @@
+"""What an expectation compares, and how a difference is told: expected, found, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+
+import orjson
+
+from flow_engine.errors import CorrectTheInput, FlowEngineError, ReloadAndDecide
+from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.runtime.prompt import tenant_zone
+from flow_engine.runtime.rules import ReachableTask, reachable_tasks
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.task_types import ACTIVE
+from flow_engine.testing.format import ExpectBody, Names
+from flow_engine.values import JsonValue, ValueRejected, canonical, listed
+
+_SHOWN = 160  # characters of a text that a message quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the last action. `refusal` is the reply of F12, `problem` what F36 would report.
+
+    `handler_unasked`: an answer of the customHandler was given, and it was not asked.
+    """
+
+    kind: str
+    command: str | None = None
+    refusal: Mapping[str, Any] | None = None
+    problem: FlowEngineError | None = None
+    handler_unasked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last action and the conversation as it is now; None when there is none."""
+
+    outcome: Outcome
+    runner: ConversationalFlowRunner | None
+
+
+# --- actions ----------------------------------------------------------------------------------
+
+
+def unexpected(outcome: Outcome) -> Iterator[str]:
+    """Why an action that nothing is expected of failed; nothing when it did not."""
+    refusal, problem = outcome.refusal, outcome.problem
+    if refusal is not None:
+        yield f"refused with {refusal['code']}: {refusal['reason']}"
+        yield f"expected: the change to be made, or `expect: {{refused: {refusal['code']}}}` after it"
+        yield f"accepted now: {_reachable_text(refusal['reachableTasks'])}"
+        for missing in refusal["missing"]:
+            fillable = " or ".join(map(_filler, missing["fillableBy"])) or "nothing in this task"
+            yield f"missing: {missing['name']!r} ({missing['type']}), filled by {fillable}"
+    elif problem is not None:
+        yield f"failed with {problem.code}: {problem.detail}"
+        yield from _findings(problem)
+        yield f"expected: no error, or `expect: {{error: {problem.code}}}` after it"
+        accepted = problem.accepted if isinstance(problem, ReloadAndDecide) else ()
+        if accepted:
+            yield f"accepted now: {', '.join(accepted)}"
+    elif outcome.handler_unasked:
+        yield "`closes` is given, but no customHandler was asked: the contact was over already, or the"
+        yield "task's closure configuration is for a single contact or has no customHandler"
+        yield "accepted: the step without `closes`"
+
+
+def _filler(name: str) -> str:
+    return "the dialogue" if name == "convMiner" else f"tool {name!r}"
+
+
+def _findings(problem: FlowEngineError) -> Iterator[str]:
+    if isinstance(problem, CorrectTheInput):
+        for finding in problem.findings:
+            yield f"{finding.pointer} {finding.code}: {finding.message}"
+
+
+def _reachable_text(tasks: Iterable[Mapping[str, Any]]) -> str:
+    texts = [_with_missing(task["name"], task["missingVariables"]) for task in tasks]
+    return ", ".join(texts) or "no task"
+
+
+def _with_missing(name: str, missing: Collection[str]) -> str:
+    return f"{name!r} (needs {', '.join(missing)})" if missing else repr(name)
+
+
+# --- expectations -----------------------------------------------------------------------------
+
+
+def differences(expected: ExpectBody, seen: Seen) -> Iterator[str]:
+    """One line or more for each key that does not hold, in the order of the keys' table."""
+    for key, compare in _OF_OUTCOME.items():
+        if key in expected.model_fields_set:
+            yield from compare(expected, seen.outcome)
+    wanted = [key for key in _OF_STATE if key in expected.model_fields_set]
+    if wanted and seen.runner is None:
+        yield f"{', '.join(wanted)}: there is no conversation{_because(seen.outcome)}"
+        return
+    for key in wanted:
+        if seen.runner is not None:
+            yield from _OF_STATE[key](expected, seen.runner)
+
+
+def _because(outcome: Outcome) -> str:
+    return "" if outcome.problem is None else f"; the step before failed with {outcome.problem.code}"
+
+
+def _differs(key: str, expected: object, found: object) -> Iterator[str]:
+    if expected != found:
+        yield f"{key}: expected {_quoted(expected)}, found {_quoted(found)}"
+
+
+def _quoted(value: object) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _what_happened(outcome: Outcome) -> str:
+    if outcome.refusal is not None:
+        return f"{outcome.kind} was refused with {outcome.refusal['code']}: {outcome.refusal['reason']}"
+    if outcome.problem is not None:
+        return f"{outcome.kind} failed with {outcome.problem.code}: {outcome.problem.detail}"
+    return f"{outcome.kind} went through"
+
+
+def _refused(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
+    if outcome.refusal is None or outcome.refusal["code"] != expected.refused:
+        yield f"refused: expected {expected.refused}, but {_what_happened(outcome)}"
+
+
+def _missing(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
+    if outcome.refusal is None:
+        yield f"missing: expected {listed(expected.missing or ())}, but {_what_happened(outcome)}"
+        return
+    missing = outcome.refusal["missing"]
+    found = {variable["varId"] for variable in missing} | {variable["name"] for variable in missing}
+    wanted = set(expected.missing or ())
+    if not wanted <= found or len(wanted) != len(missing):
+        names = listed(variable["name"] for variable in missing)
+        yield f"missing: expected {listed(expected.missing or ())}, found {names}"
+
+
+def _command(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
+    yield from _differs("command", expected.command, outcome.command)
+
+
+def _error(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
+    problem = outcome.problem
+    codes = set[str]() if problem is None else {problem.code}
+    if isinstance(problem, CorrectTheInput):
+        codes |= {finding.code for finding in problem.findings}
+    if expected.error not in codes:
+        yield f"error: expected {expected.error}, but {_what_happened(outcome)}"
+        if problem is not None:
+            yield from _findings(problem)
+
+
+def _task(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    wanted = runner.flow.task_named(expected.task or "")
+    if wanted is None or wanted.id != runner.task.id:
+        name = expected.task if wanted is None else wanted.name
+        yield f"task: expected {name!r}, found {runner.task.name!r}"
+
+
+def _status(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    yield from _differs("status", expected.status, runner.status)
+
+
+def _type(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    yield from _differs("type", expected.type, runner.task.type)
+
+
+def _conversation(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    yield from _differs("conversation", expected.conversation, runner.session.position.phase)
+
+
+def _language(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    yield from _differs("language", expected.language, runner.session.language)
+
+
+def _reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    found = _reachable_now(runner)
+    wanted = expected.reachable
+    if wanted is not None:
+        named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
+        names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
+        there = ", ".join(_with_missing(r.task.name, _names(r.missing, runner)) for r in found.values())
+        yield from _compare("reachable", named, found.keys(), names, there)
+
+
+def _not_reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    found = _reachable_now(runner)
+    for task_id in _ids(expected.not_reachable or (), runner) or ():
+        if task_id in found:
+            name = found[task_id].task.name
+            channel = runner.session.latest_contact.channel
+            yield f"not_reachable: {name!r} can be reached from {runner.task.name!r} on {channel}"
+
+
+def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, ReachableTask]:
+    if runner.session.position.phase != ACTIVE:
+        return {}
+    return {r.task.id: r for r in reachable_tasks(runner.flow, runner.task, runner.gate)}
+
+
+def _ids(names: tuple[str, ...] | None, runner: ConversationalFlowRunner) -> tuple[str, ...] | None:
+    """Names as the file spells them, by id; unknown ones were refused with the file."""
+    if names is None:
+        return None
+    plans = (runner.flow.task_named(name) for name in names)
+    return tuple(plan.id for plan in plans if plan is not None)
+
+
+def _names(variables: Iterable[str], runner: ConversationalFlowRunner) -> list[str]:
+    return [runner.flow.variables.name_of(var_id) for var_id in variables]
+
+
+def _mcp_tools(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    wanted = expected.mcp_tools
+    if wanted is not None:
+        tools = runner.task.tools
+        yield from _compare("mcp_tools", wanted, tools, {}, listed(tools))
+
+
+def _compare(
+    key: str, wanted: Names, found: Collection[str], names: Mapping[str, str], there: str
+) -> Iterator[str]:
+    lacking = [names.get(item, item) for item in wanted.every if item not in found]
+    extra = [names.get(item, item) for item in found if item not in wanted.every]
+    told: list[str] = []
+    if lacking:
+        told.append(f"not there: {listed(lacking)}")
+    if extra and wanted.exactly is not None:
+        told.append(f"not expected: {listed(extra)}")
+    if told:
+        yield f"{key}: {'; '.join(told)}; there are: {there or 'none'}"
+
+
+def _prompt_contains(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    prompt = _prompt(runner)
+    for text in expected.prompt_contains or ():
+        if prompt is None:
+            yield "prompt_contains: the conversation is closed and has no prompt"
+        elif text not in prompt:
+            near = get_close_matches(text, prompt.splitlines(), n=1, cutoff=0.5)
+            hint = f"; the nearest line is {_quoted(near[0])}" if near else ""
+            yield f"prompt_contains: {_quoted(text)} is not in the prompt{hint}"
+
+
+def _prompt_lacks(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    prompt = _prompt(runner)
+    for text in expected.prompt_lacks or ():
+        if prompt is None:
+            yield "prompt_lacks: the conversation is closed and has no prompt"
+        elif text in prompt:
+            before = prompt.index(text)
+            line = prompt[prompt.rfind("\n", 0, before) + 1 :].partition("\n")[0]
+            yield f"prompt_lacks: {_quoted(text)} is in the prompt, in the line {_quoted(line)}"
+
+
+def _prompt(runner: ConversationalFlowRunner) -> str | None:
+    return None if runner.session.closed else compose_prompt(runner).text
+
+
+def _memory(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    for name, given in (expected.memory or {}).items():
+        value = cast("JsonValue", given)
+        spec = runner.flow.variables.resolve(name)
+        if spec is None:
+            continue  # refused with the file
+        entry = runner.memory.get(spec.id)
+        found = None if entry is None else entry.value
+        try:
+            wanted = canonical(spec, value, timezone=tenant_zone(runner.tenant))
+        except ValueRejected as refused:
+            yield f"memory: {spec.name!r} can never hold {_json(value)}: {refused.message}"
+            continue
+        if not _same(wanted, found):
+            author = "" if entry is None or entry.updated_by is None else f", written by {entry.updated_by!r}"
+            yield f"memory: {spec.name!r}: expected {_json(wanted)}, found {_json(found)}{author}"
+
+
+def _same(one: JsonValue, other: JsonValue) -> bool:
+    """Equal as JSON: true is not 1, and 1 is 1.0."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def _json(value: JsonValue) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+_OF_OUTCOME: Mapping[str, Callable[[ExpectBody, Outcome], Iterator[str]]] = {
+    "refused": _refused,
+    "missing": _missing,
+    "error": _error,
+    "command": _command,
+}
+_OF_STATE: Mapping[str, Callable[[ExpectBody, ConversationalFlowRunner], Iterator[str]]] = {
+    "conversation": _conversation,
+    "task": _task,
+    "type": _type,
+    "status": _status,
+    "language": _language,
+    "reachable": _reachable,
+    "not_reachable": _not_reachable,
+    "mcp_tools": _mcp_tools,
+    "memory": _memory,
+    "prompt_contains": _prompt_contains,
+    "prompt_lacks": _prompt_lacks,
+}

@@ -1,0 +1,293 @@
+"""The format of files of scenarios, as docs/flow-tests.md describes it, in frozen models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from flow_engine.runtime.compiled import LONGEST_S
+from flow_engine.runtime.events import Source
+from flow_engine.runtime.rules import RefusalCode
+from flow_engine.runtime.session import Channel
+from flow_engine.task_types import Phase, TaskType
+
+Verdict = Literal[True, False, "fails"]
+HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+REFUSED = "refused"
+"""The type of pydantic's error where a rule of this file is broken; its message is ready to be shown."""
+TOOL = "flow-test"
+"""Who writes to the memory where a scenario does not say."""
+
+_Text = Annotated[str, Field(min_length=1, max_length=512)]
+_Facts = Mapping[str, object]
+_Item = TypeVar("_Item")
+_UNITS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(second|minute|hour|day)s?")
+_DURATION_ACCEPTED = "accepted are seconds above 0, or a text such as '90 seconds', '2 minutes', '3 days'"
+
+
+def refused(message: str) -> PydanticCustomError:
+    return PydanticCustomError(REFUSED, "{message}", {"message": message})
+
+
+def _seconds(value: object) -> float:
+    written = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if written is not None:
+        value = float(written[1]) * _UNITS[written[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
+        raise refused(_DURATION_ACCEPTED)
+    return float(value)
+
+
+def _short_for(key: str) -> BeforeValidator:
+    """A text alone stands for the mapping with that one key, nothing at all for the empty mapping."""
+
+    def expand(value: object) -> object:
+        if value is None:
+            return {}
+        return {key: value} if isinstance(value, str) else value
+
+    return BeforeValidator(expand)
+
+
+def _listed_as(key: str) -> BeforeValidator:
+    def expand(value: object) -> object:
+        return {key: cast("list[object]", value)} if isinstance(value, list) else value
+
+    return BeforeValidator(expand)
+
+
+def _entries(value: object) -> object:
+    """`{variable: value}` stands for a list of entries that say no more than that."""
+    if isinstance(value, dict):
+        given = cast("dict[str, object]", value)
+        return [{"varId": var, "value": found} for var, found in given.items()]
+    return value
+
+
+def _texts(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:
+    """Asked after the items: pydantic's own rule counts one that is refused as not there."""
+    if not items:
+        raise refused("accepted is a list of at least one")
+    return items
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+# --- what a step does -------------------------------------------------------------------------
+
+
+class NewContactBody(Shape):
+    """What is left out is the scenario's; `id` left out: `contact-1`, `contact-2`, …"""
+
+    id: _Text | None = None
+    channel: Channel | None = None
+    language: _Text | None = None
+    data: _Facts | None = None
+
+
+class UtteranceBody(Shape):
+    body: str
+    src: Source = "user"
+    language: _Text | None = None
+
+
+class DescriptionBody(Shape):
+    name: str
+    value: str
+
+
+class MemoryEntryBody(Shape):
+    """An entry as tools send it; `varId` is a variable's `_id` or name."""
+
+    var_id: _Text = Field(alias="varId")
+    value: object
+    updated_by: str = Field(default=TOOL, alias="updatedBy")
+    contact_id: _Text | None = Field(default=None, alias="contactId")
+    description_for_llm: tuple[DescriptionBody, ...] | None = Field(default=None, alias="descriptionForLLM")
+
+
+class HumanTaskBody(Shape):
+    outcome: HumanOutcome
+    reason: str | None = None
+
+
+class EndContactBody(Shape):
+    """`closes` is what the customHandler answers; left out, it answers false when it is asked."""
+
+    reason: str | None = None
+    closes: Verdict | None = None
+
+
+class Names(Shape):
+    """Either all the names that there are, in any order, or some that must be among them."""
+
+    exactly: tuple[str, ...] | None = None
+    includes: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Names:
+        if (self.exactly is None) == (self.includes is None):
+            raise refused("accepted is a list of all names, or a mapping with `includes` alone")
+        return self
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        return self.exactly or self.includes or ()
+
+
+NameList = Annotated[Names, _listed_as("exactly")]
+Texts = Annotated[tuple[_Text, ...], BeforeValidator(_texts)]
+
+
+class ExpectBody(Shape):
+    """Everything given must hold. Null means null for `status` and `command`, and is refused elsewhere."""
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset(("status", "command"))
+
+    task: str | None = None
+    status: str | None = None
+    type: TaskType | None = None
+    refused: RefusalCode | None = None
+    missing: tuple[str, ...] | None = None
+    reachable: NameList | None = None
+    not_reachable: tuple[str, ...] | None = None
+    command: str | None = None
+    prompt_contains: Texts | None = None
+    prompt_lacks: Texts | None = None
+    memory: _Facts | None = None
+    conversation: Phase | None = None
+    language: str | None = None
+    mcp_tools: NameList | None = None
+    error: _Text | None = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_where_it_means_something(cls, value: object, info: Any) -> object:
+        if value is None and info.field_name not in cls.NULLABLE:
+            raise refused("accepted is a value here: leave the key out to expect nothing of it")
+        return value
+
+    @model_validator(mode="after")
+    def _something(self) -> ExpectBody:
+        if not self.model_fields_set:
+            raise refused(f"accepted is at least one of {', '.join(type(self).model_fields)}")
+        return self
+
+    @property
+    def takes_note_of_refusals(self) -> bool:
+        return not self.model_fields_set.isdisjoint(("refused", "missing", "error"))
+
+
+# --- steps: one key each ----------------------------------------------------------------------
+
+
+class OpenContact(Shape):
+    contact: Annotated[NewContactBody, _short_for("id")]
+
+
+class Say(Shape):
+    utterance: Annotated[UtteranceBody, _short_for("body")]
+
+
+class Remember(Shape):
+    memory: Annotated[tuple[MemoryEntryBody, ...], BeforeValidator(_entries), AfterValidator(_not_empty)]
+
+
+class ChangeTask(Shape):
+    change_task: str
+
+
+class HumanTask(Shape):
+    human_task: Annotated[HumanTaskBody, _short_for("outcome")]
+
+
+class EndContact(Shape):
+    end_contact: Annotated[EndContactBody, _short_for("reason")]
+
+
+class Wait(Shape):
+    wait: Annotated[float, BeforeValidator(_seconds)]
+
+
+class Expect(Shape):
+    expect: ExpectBody
+
+
+# What stands under a step's key; None where it is no mapping.
+BODIES: Mapping[str, type[Shape] | None] = {
+    "contact": NewContactBody,
+    "utterance": UtteranceBody,
+    "memory": MemoryEntryBody,
+    "change_task": None,
+    "human_task": HumanTaskBody,
+    "end_contact": EndContactBody,
+    "wait": None,
+    "expect": ExpectBody,
+}
+
+
+def _kind(step: object) -> str | None:
+    if not isinstance(step, dict):
+        return None
+    return next((key for key in cast("dict[str, object]", step) if key in BODIES), None)
+
+
+Action = (
+    Annotated[OpenContact, Tag("contact")]
+    | Annotated[Say, Tag("utterance")]
+    | Annotated[Remember, Tag("memory")]
+    | Annotated[ChangeTask, Tag("change_task")]
+    | Annotated[HumanTask, Tag("human_task")]
+    | Annotated[EndContact, Tag("end_contact")]
+    | Annotated[Wait, Tag("wait")]
+)
+Step = Action | Annotated[Expect, Tag("expect")]
+
+
+class Scenario(Shape):
+    """A story. Unless it begins with a contact, one is opened before the first step."""
+
+    name: _Text
+    channel: Channel | None = None
+    language: _Text | None = None
+    tenant: _Facts = Field(default_factory=dict[str, object])
+    contact: _Facts = Field(default_factory=dict[str, object])
+    steps: Annotated[tuple[Annotated[Step, Discriminator(_kind)], ...], AfterValidator(_not_empty)]
+
+    @model_validator(mode="after")
+    def _ends_in_time(self) -> Scenario:
+        if sum(step.wait for step in self.steps if isinstance(step, Wait)) > LONGEST_S:
+            raise refused(f"accepted are waits of at most {LONGEST_S} seconds together")
+        return self
+
+
+class ScenarioFile(Shape):
+    """`flow` is the path of a version document or sample file, from the directory of this file."""
+
+    flow: _Text | None = None
+    scenarios: Annotated[tuple[Scenario, ...], AfterValidator(_not_empty)]
+
+
+def kind_of(step: Step) -> str:
+    return next(iter(type(step).model_fields))

@@ -1,0 +1,256 @@
+"""What a run of files of scenarios found, and three ways to tell it: lines, JSON, and JUnit's XML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from xml.etree import ElementTree as Xml
+
+import orjson
+
+from flow_engine.testing.coverage import Coverage, Share
+from flow_engine.testing.parsing import Suite
+from flow_engine.testing.running import Played
+from flow_engine.testing.yaml_text import Mistake
+
+PASSED, FAILED = "✓", "✗"
+_LEFT_OUT_SHOWN = 40
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioReport:
+    """`line` is the scenario's; `failed_at` that of the step that failed."""
+
+    line: int
+    played: Played
+    failed_at: int | None
+
+    @classmethod
+    def of(cls, suite: Suite, number: int, played: Played) -> ScenarioReport:
+        failure = played.failure
+        failed_at = None if failure is None else suite.line_of_step(number, failure.step)
+        return cls(suite.line_of_scenario(number), played, failed_at)
+
+    @property
+    def passed(self) -> bool:
+        return self.played.failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """Either `mistakes`, for which nothing was run, or the scenarios that were."""
+
+    file: str
+    flow: str
+    mistakes: tuple[Mistake, ...] = ()
+    scenarios: tuple[ScenarioReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowReport:
+    """How much of a flow all files together walked through. `flow` is the path of its document."""
+
+    flow: str
+    version_id: str
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """Percentages that the coverage of every flow must reach."""
+
+    tasks: float = 0.0
+    transitions: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    files: tuple[FileReport, ...]
+    flows: tuple[FlowReport, ...]
+    minimum: Minimum
+
+    @property
+    def scenarios(self) -> list[ScenarioReport]:
+        return [scenario for file in self.files for scenario in file.scenarios]
+
+    @property
+    def failed(self) -> int:
+        return sum(not scenario.passed for scenario in self.scenarios)
+
+    @property
+    def unreadable(self) -> bool:
+        return any(file.mistakes for file in self.files)
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """A line for each coverage that is too low."""
+        return [
+            f"{report.flow}: {what} coverage is {_percent(share)}, the minimum is {least:g} %"
+            for report in self.flows
+            for what, share, least in (
+                ("task", report.coverage.tasks, self.minimum.tasks),
+                ("transition", report.coverage.transitions, self.minimum.transitions),
+            )
+            if share.percent < least
+        ]
+
+
+def _percent(share: Share) -> str:
+    """Rounded down, so that 100 % is all of it."""
+    return f"{int(share.percent * 10) / 10:g} %"
+
+
+# --- lines ------------------------------------------------------------------------------------
+
+
+def lines(report: RunReport) -> Iterator[str]:
+    for file in report.files:
+        if file.scenarios:
+            yield file.file
+            for scenario in file.scenarios:
+                yield from _scenario_lines(file.file, scenario)
+    for flow in report.flows:
+        yield f"{flow.flow} ({flow.version_id})"
+        yield from _share_lines("tasks", "entered", flow.coverage.tasks)
+        yield from _share_lines("transitions", "taken", flow.coverage.transitions)
+    yield from (f"{FAILED} {shortfall}" for shortfall in report.shortfalls)
+    seconds = sum(scenario.played.seconds for scenario in report.scenarios)
+    passed = len(report.scenarios) - report.failed
+    yield f"{passed} passed, {report.failed} failed, {seconds * 1000:.0f} ms"
+
+
+def mistake_lines(report: RunReport) -> Iterator[str]:
+    for file in report.files:
+        for mistake in file.mistakes:
+            yield f"{file.file}:{mistake.line}: {mistake.pointer or '/'} {mistake.code}: {mistake.message}"
+
+
+def _scenario_lines(file: str, scenario: ScenarioReport) -> Iterator[str]:
+    played, failure = scenario.played, scenario.played.failure
+    mark = PASSED if failure is None else FAILED
+    yield f"  {mark} {played.name} ({played.seconds * 1000:.0f} ms)"
+    if failure is not None:
+        yield f"      {file}:{scenario.failed_at}: {failure.kind}"
+        yield from (f"        {message}" for message in failure.messages)
+
+
+def _share_lines(what: str, how: str, share: Share) -> Iterator[str]:
+    yield f"  {what}: {share.reached} of {share.total}, {_percent(share)}"
+    if share.left_out:
+        rest = len(share.left_out) - _LEFT_OUT_SHOWN
+        more = f", and {rest} more" if rest > 0 else ""
+        yield f"    not {how}: {', '.join(share.left_out[:_LEFT_OUT_SHOWN])}{more}"
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def as_json(report: RunReport) -> bytes:
+    """`{passed, failed, files, flows, shortfalls}`; a coverage lists everything that was left out."""
+    return orjson.dumps(
+        {
+            "passed": len(report.scenarios) - report.failed,
+            "failed": report.failed,
+            "files": [_file_object(file) for file in report.files],
+            "flows": [
+                {
+                    "flow": flow.flow,
+                    "versionId": flow.version_id,
+                    "tasks": _share_object(flow.coverage.tasks),
+                    "transitions": _share_object(flow.coverage.transitions),
+                }
+                for flow in report.flows
+            ],
+            "shortfalls": report.shortfalls,
+        },
+        option=orjson.OPT_INDENT_2,
+    )
+
+
+def _file_object(file: FileReport) -> Mapping[str, object]:
+    return {
+        "file": file.file,
+        "flow": file.flow,
+        "mistakes": [
+            {"line": m.line, "pointer": m.pointer, "code": m.code, "message": m.message}
+            for m in file.mistakes
+        ],
+        "scenarios": [_scenario_object(scenario) for scenario in file.scenarios],
+    }
+
+
+def _scenario_object(scenario: ScenarioReport) -> Mapping[str, object]:
+    played, failure = scenario.played, scenario.played.failure
+    told = None
+    if failure is not None:
+        told = {"line": scenario.failed_at, "step": failure.kind, "messages": failure.messages}
+    return {
+        "name": played.name,
+        "line": scenario.line,
+        "passed": scenario.passed,
+        "seconds": round(played.seconds, 6),
+        "failure": told,
+    }
+
+
+def _share_object(share: Share) -> Mapping[str, object]:
+    return {
+        "reached": share.reached,
+        "total": share.total,
+        "percent": round(share.percent, 2),
+        "leftOut": share.left_out,
+    }
+
+
+# --- JUnit ------------------------------------------------------------------------------------
+
+
+def as_junit(report: RunReport) -> bytes:
+    """One test suite a file; a file that could not be used is one case with an error."""
+    root = Xml.Element("testsuites", _counts(report.scenarios, _unusable(report.files)))
+    for file in report.files:
+        counts = _counts(file.scenarios, _unusable([file]))
+        suite = Xml.SubElement(root, "testsuite", {"name": _clean(file.file), **counts})
+        for scenario in file.scenarios:
+            _add_case(suite, file.file, scenario)
+        if file.mistakes:
+            case = Xml.SubElement(suite, "testcase", {"name": "the file", "classname": _clean(file.file)})
+            told = [f"{m.line}: {m.pointer} {m.code}: {m.message}" for m in file.mistakes]
+            _add_problem(case, "error", "the file cannot be used", told)
+    Xml.indent(root)
+    return Xml.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _add_case(suite: Xml.Element, file: str, scenario: ScenarioReport) -> None:
+    played, failure = scenario.played, scenario.played.failure
+    names = {"name": _clean(played.name), "classname": _clean(file), "time": f"{played.seconds:.6f}"}
+    case = Xml.SubElement(suite, "testcase", names)
+    if failure is not None:
+        where = f"{file}:{scenario.failed_at}: {failure.kind}"
+        _add_problem(case, "failure", where, failure.messages)
+
+
+def _add_problem(case: Xml.Element, kind: str, message: str, told: Iterable[str]) -> None:
+    problem = Xml.SubElement(case, kind, {"message": _clean(message)})
+    problem.text = _clean("\n".join(told))
+
+
+def _unusable(files: Iterable[FileReport]) -> int:
+    return sum(bool(file.mistakes) for file in files)
+
+
+def _counts(scenarios: Iterable[ScenarioReport], unusable: int) -> dict[str, str]:
+    every = list(scenarios)
+    return {
+        "tests": str(len(every) + unusable),
+        "failures": str(sum(not scenario.passed for scenario in every)),
+        "errors": str(unusable),
+        "time": f"{sum(scenario.played.seconds for scenario in every):.6f}",
+    }
+
+
+def _clean(text: str) -> str:
+    """Without the characters that XML cannot hold, even escaped."""
+    return _NOT_IN_XML.sub("\ufffd", text)

@@ -1,0 +1,231 @@
+"""Plays scenarios: every step is a call of the use cases that the API calls.
+
+A step that is refused, or that ends in an error, fails its scenario unless the expectations right after
+it take note of that. The first step that fails ends its scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from flow_engine.errors import FlowEngineError
+from flow_engine.runtime.contacts import NewContact
+from flow_engine.runtime.memory import Description, MemoryWrite
+from flow_engine.testing.bench import InstalledFlow, Stage
+from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
+from flow_engine.testing.format import (
+    ChangeTask,
+    EndContact,
+    Expect,
+    HumanTask,
+    MemoryEntryBody,
+    NewContactBody,
+    OpenContact,
+    Remember,
+    Say,
+    Scenario,
+    Step,
+    Wait,
+    kind_of,
+)
+from flow_engine.testing.parsing import Suite
+from flow_engine.use_cases.conversations import VersionChoice
+from flow_engine.use_cases.dialogue import Utterance
+from flow_engine.use_cases.transactor import Answer
+from flow_engine.values import JsonValue
+
+NOBODY = "contact-0"
+"""The contact of steps that come when none could be opened: unknown to every conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`step` counts from 0; None is the contact that is opened without a step of its own."""
+
+    step: int | None
+    kind: str
+    messages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A scenario that was run. `entered` are ids of tasks, `taken` pairs of them."""
+
+    name: str
+    seconds: float
+    failure: Failure | None
+    entered: frozenset[str]
+    taken: frozenset[tuple[str, str]]
+
+
+async def play(scenario: Scenario, flow: InstalledFlow, stopwatch: Callable[[], float]) -> Played:
+    """`stopwatch` counts seconds from any beginning."""
+    started = stopwatch()
+    player = _Player(scenario, flow.stage())
+    failure = await player.play()
+    seconds = stopwatch() - started
+    return Played(scenario.name, seconds, failure, frozenset(player.entered), frozenset(player.taken))
+
+
+async def play_all(
+    suite: Suite,
+    flow: InstalledFlow,
+    stopwatch: Callable[[], float],
+    chosen: Callable[[str], bool] = lambda name: True,
+) -> list[tuple[int, Played]]:
+    """The scenarios whose names are chosen, with their numbers in the file."""
+    return [
+        (number, await play(scenario, flow, stopwatch))
+        for number, scenario in enumerate(suite.file.scenarios)
+        if chosen(scenario.name)
+    ]
+
+
+@dataclass
+class _Player:
+    scenario: Scenario
+    stage: Stage
+    contact_id: str = NOBODY
+    task_id: str = ""
+    opened: int = 0
+    said: int = 0
+    entered: set[str] = field(default_factory=set[str])
+    taken: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+
+    async def play(self) -> Failure | None:
+        steps: Sequence[Step] = self.scenario.steps
+        outcome = Outcome(kind="contact")
+        if not isinstance(steps[0], OpenContact):
+            opening = OpenContact(contact=NewContactBody())
+            outcome = await self._act(opening)
+            complaints = _complaints(outcome, steps)
+            if complaints:
+                return Failure(None, "contact", complaints)
+        for number, step in enumerate(steps):
+            if isinstance(step, Expect):
+                complaints = tuple(differences(step.expect, await self._look(outcome)))
+            else:
+                outcome = await self._act(step)
+                complaints = _complaints(outcome, steps[number + 1 :])
+            if complaints:
+                return Failure(number, kind_of(step), complaints)
+        return None
+
+    async def _look(self, outcome: Outcome) -> Seen:
+        """Read what is there now, as the next request would find it; nothing is written."""
+        stepper, conversation = self.stage.stepper, self.stage.conversation
+        loaded = await stepper.memory.load(conversation)
+        return Seen(outcome, None if loaded.session is None else await stepper.resume(conversation, loaded))
+
+    async def _act(self, step: Step) -> Outcome:
+        try:
+            return await self._call(step)
+        except FlowEngineError as problem:
+            return Outcome(kind=kind_of(step), problem=problem)
+
+    async def _call(self, step: Step) -> Outcome:
+        conversation, contact_id = self.stage.conversation, self.contact_id
+        match step:
+            case OpenContact():
+                return await self._open(step)
+            case Say():
+                await self.stage.dialogue.utterance(conversation, self._utterance(step))
+            case Remember():
+                writes = [self._write(entry) for entry in step.memory]
+                await self.stage.dialogue.put_memory(conversation, writes)
+            case ChangeTask():
+                return await self._change_task(step)
+            case HumanTask():
+                told = step.human_task
+                answer = await self.stage.conversations.human_task(
+                    conversation, contact_id, told.outcome, told.reason
+                )
+                return Outcome(kind="human_task", command=_reply(answer)["command"])
+            case EndContact():
+                return await self._end(step)
+            case Wait():
+                self.stage.clock.advance(step.wait)
+            case Expect():
+                raise TypeError("an expectation is not an action")
+        return Outcome(kind=kind_of(step))
+
+    async def _open(self, step: OpenContact) -> Outcome:
+        asked, scenario, flow = step.contact, self.scenario, self.stage.flow
+        self.opened += 1
+        contact = NewContact(
+            contact_id=asked.id or f"contact-{self.opened}",
+            channel=asked.channel or scenario.channel or flow.document.channels[0],
+            tenant=scenario.tenant,
+            data=scenario.contact if asked.data is None else asked.data,
+            language=asked.language or scenario.language,
+        )
+        answer = await self.stage.conversations.new_contact(
+            self.stage.conversation, contact, VersionChoice(flow.version_id)
+        )
+        reply = _reply(answer)
+        self.contact_id, self.task_id = contact.contact_id, reply["taskId"]
+        self.entered.add(self.task_id)
+        return Outcome(kind="contact", command=reply["command"])
+
+    async def _change_task(self, step: ChangeTask) -> Outcome:
+        answer = await self.stage.conversations.change_task(
+            self.stage.conversation, self.contact_id, step.change_task
+        )
+        reply = _reply(answer)
+        if not reply["result"]:
+            return Outcome(kind="change_task", command=reply["command"], refusal=reply)
+        self.taken.add((self.task_id, reply["taskId"]))
+        self.task_id = reply["taskId"]
+        self.entered.add(self.task_id)
+        return Outcome(kind="change_task", command=reply["command"])
+
+    async def _end(self, step: EndContact) -> Outcome:
+        handler, told = self.stage.handler, step.end_contact
+        handler.verdict = False if told.closes is None else told.closes
+        asked_before = handler.asked
+        await self.stage.conversations.end_contact(self.stage.conversation, self.contact_id, told.reason)
+        unasked = told.closes is not None and handler.asked == asked_before
+        return Outcome(kind="end_contact", handler_unasked=unasked)
+
+    def _utterance(self, step: Say) -> Utterance:
+        self.said += 1
+        told = step.utterance
+        return Utterance(
+            contact_id=self.contact_id,
+            message_id=f"message-{self.said}",
+            ts=self.stage.clock.now(),
+            type="message",
+            src=told.src,
+            body=told.body,
+            language=told.language,
+        )
+
+    def _write(self, entry: MemoryEntryBody) -> MemoryWrite:
+        described = entry.description_for_llm
+        return MemoryWrite(
+            var=entry.var_id,
+            value=cast("JsonValue", entry.value),
+            contact_id=entry.contact_id or self.contact_id,
+            updated_by=entry.updated_by,
+            description_for_llm=None
+            if described is None
+            else tuple(Description(part.name, part.value) for part in described),
+        )
+
+
+def _reply(answer: Answer) -> dict[str, Any]:
+    return orjson.loads(answer.body)
+
+
+def _complaints(outcome: Outcome, following: Sequence[Step]) -> tuple[str, ...]:
+    """What is wrong with an action, unless the expectations right after it take note of that."""
+    for step in following:
+        if not isinstance(step, Expect):
+            break
+        if step.expect.takes_note_of_refusals:
+            return ()
+    return tuple(unexpected(outcome))

@@ -1,0 +1,204 @@
+"""The use cases around the dialogue: messages, the prompt of the moment, and the memory (F31–F33)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import orjson
+
+from flow_engine.listening.mining import region_of, tuning_of
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
+from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.runtime.events import Sender, Source, dialogue_event
+from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
+from flow_engine.runtime.prompt import MemoryFormat, tenant_zone
+from flow_engine.runtime.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.storage import KeyedRequest, Loaded, Reply
+from flow_engine.use_cases.transactor import Answer, Collaborators, Step, Stepper, to_changes
+from flow_engine.values import utc_text
+
+LOOK_AGAIN_S = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One message of the dialogue, as an agent reports it (F33)."""
+
+    contact_id: str
+    message_id: str
+    ts: datetime
+    type: Literal["tool", "system", "message"]
+    src: Source
+    body: str
+    src_id: str | None = None
+    src_name: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptView:
+    """A prompt and the tag of all that it depends on but the clock."""
+
+    reply: PromptReply
+    etag: str
+
+
+class Dialogue:
+    """Every method answers for one tenant: another's conversation looks exactly like an unknown one."""
+
+    def __init__(self, stepper: Stepper, collaborators: Collaborators) -> None:
+        self._stepper = stepper
+        self._pause = collaborators.pause
+        self._debounce_s = collaborators.debounce_s
+
+    async def utterance(
+        self, conversation: ConversationRef, said: Utterance, keyed: KeyedRequest | None = None
+    ) -> Answer:
+        """Remember a message once, however often its sender repeats it."""
+
+        async def step(loaded: Loaded) -> Step:
+            runner = await self._stepper.resume(conversation, loaded)
+            runner.require_open()
+            runner.require_contact(said.contact_id)
+            if said.src == "user":
+                runner.set_language(said.language)
+            turn = _turn(runner, said)
+            mined = is_user_turn(turn) and tuning_of(runner).enabled
+            sender = Sender(said.src, said.src_id, said.src_name)
+            event = dialogue_event(runner.flow, runner.session, turn, sender)
+            return Step(
+                runner,
+                _utterance_reply(runner, said, duplicate=False),
+                turn=turn,
+                jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
+                on_seen=_utterance_reply(runner, said, duplicate=True),
+                events=() if event is None else (event,),
+            )
+
+        return await self._stepper.run(conversation, keyed, step)
+
+    async def prompt(
+        self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
+    ) -> PromptView:
+        """The prompt as it is now: one read, nothing written unless a routing ran out of time."""
+        loaded, runner, fresh = await self._fresh(conversation, wait_s)
+        runner.require_open()
+        self._stepper.observer.count("prompts", memory="fresh" if fresh else "stale")
+        if runner.changed:  # whoever is faster commits the same timeout
+            await self._stepper.memory.commit(conversation, to_changes(Step(runner, Reply(b"")), None))
+        prompt = compose_prompt(runner, memory_format)
+        reply = PromptReply(
+            prompt=prompt.text,
+            revision=runner.session.revision,
+            memoryRevision=loaded.memory_revision,
+            prefixHash=prompt.prefix_hash,
+            parts=PromptParts(prefix=prompt.prefix, volatile=prompt.volatile),
+            memoryFresh=fresh,
+        )
+        parts = (
+            *(reply["revision"], reply["memoryRevision"], loaded.mining_revision),
+            *(reply["prefixHash"], int(fresh), memory_format),
+        )
+        tag = '"' + "-".join(str(part) for part in parts) + '"'
+        return PromptView(reply, tag)
+
+    async def _fresh(
+        self, conversation: ConversationRef, wait_s: float
+    ) -> tuple[Loaded, ConversationalFlowRunner, bool]:
+        """Load until the last user turn has been read, or its reading failed, or the wait is over."""
+        waited = 0.0
+        while True:
+            loaded = await self._stepper.memory.load(conversation)
+            runner = await self._stepper.resume(conversation, loaded)
+            read = loaded.last_user_turn in (None, loaded.mining.mined_through)
+            if read or not tuning_of(runner).enabled:
+                return loaded, runner, True
+            if waited >= wait_s or loaded.mining.failed_turn == loaded.last_user_turn:
+                return loaded, runner, False
+            await self._pause(LOOK_AGAIN_S)
+            waited += LOOK_AGAIN_S
+
+    async def put_memory(
+        self, conversation: ConversationRef, writes: Sequence[MemoryWrite], keyed: KeyedRequest | None = None
+    ) -> Answer:
+        """Store what tools have found: the whole batch or nothing (F19)."""
+
+        async def step(loaded: Loaded) -> Step:
+            runner = await self._stepper.resume(conversation, loaded)
+            runner.require_open()
+            entries = prepare_tool_writes(
+                writes,
+                specs=runner.flow.variables,
+                contacts=runner.session.contacts.keys(),
+                now=runner.now,
+                default_region=region_of(runner.session.language),
+                timezone=tenant_zone(runner.tenant),
+            )
+            head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
+            return Step(runner, Reply(head, b"}"), set_tools=entries)
+
+        return await self._stepper.run(conversation, keyed, step)
+
+    async def get_memory(self, conversation: ConversationRef) -> MemoryDump:
+        """The whole memory, for an agent to hand to the tools that it runs (F32)."""
+        loaded = await self._stepper.memory.load(conversation)
+        runner = await self._stepper.resume(conversation, loaded)
+        return MemoryDump(
+            tenant=loaded.tenant,
+            vars=_variables(runner),
+            revision=runner.session.revision,
+            memoryRevision=loaded.memory_revision,
+        )
+
+
+def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
+    return DialogueTurn(
+        message_id=said.message_id,
+        ts=said.ts,
+        type=said.type,
+        src=said.src,
+        body=said.body,
+        contact_id=said.contact_id,
+        task_name=runner.task.name,
+        language=runner.session.language,
+    )
+
+
+def _utterance_reply(runner: ConversationalFlowRunner, said: Utterance, *, duplicate: bool) -> Reply:
+    """A duplicate changes nothing, so its reply tells the state as it was loaded."""
+    session = runner.loaded.session if duplicate else runner.session
+    session = session or runner.session
+    return Reply(
+        orjson.dumps(
+            UtteranceReply(
+                conversationId=session.conversation_id,
+                messageId=said.message_id,
+                duplicate=duplicate,
+                revision=session.revision,
+                language=session.language,
+            )
+        )
+    )
+
+
+def _variables(runner: ConversationalFlowRunner) -> list[MemoryVariable]:
+    return [
+        MemoryVariable(
+            varId=spec.id,
+            name=spec.name,
+            type=spec.type,
+            value=entry.value,
+            updatedBy=entry.updated_by,
+            updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
+            contactId=entry.contact_id,
+            descriptionForLLM=None
+            if entry.description_for_llm is None
+            else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
+        )
+        for spec in runner.flow.variables
+        if (entry := runner.memory.get(spec.id)) is not None
+    ]

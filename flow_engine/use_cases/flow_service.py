@@ -1,0 +1,237 @@
+"""The designers' use cases: flows, their versions and their tags, over the ports.
+
+A flow's record is the unit of change. It is replaced only over the revision that was read; who was
+slower runs the rules again on the fresh record, so a refusal always speaks of the state that is there.
+
+A save writes twice, in this order: the version's document, then the flow's record, which lists the
+version together with its tags. A version exists only once its flow lists it, so whatever fails between
+the two leaves a document that nobody can see, and never a version without its tags (F7).
+
+Every mutation takes `respond`, which makes the reply from the record as it will be stored, and answers
+with that reply, or with the one that the same request got earlier under its idempotency key (F15).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import datetime
+
+from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionEntry, VersionStore
+from flow_engine.use_cases import publishing
+from flow_engine.use_cases.idempotency import IdempotencyRequest, Reply, find_reply, keep_reply
+from flow_engine.use_cases.publishing import VersionRow
+
+Respond = Callable[[FlowRecord], Reply]
+
+ATTEMPTS = 20
+"""How often a mutation starts again because another one was faster, before it gives up with a 409."""
+
+
+class FlowCatalog:
+    """What designers may do with the flows of a tenant. Every id of another tenant is unknown here.
+
+    Each method raises RetryLater when the store is away, and LookElsewhere (`flow_unknown`) when the
+    tenant has no such flow. Mutations raise CorrectTheInput (`idempotency_key_reused`) and
+    ReloadAndDecide (`flow_changed_meanwhile`) besides what is said at each.
+    """
+
+    def __init__(
+        self, *, flows: FlowStore, versions: VersionStore, clock: Clock, new_id: Callable[[], str]
+    ) -> None:
+        self._flows = flows
+        self._versions = versions
+        self._clock = clock
+        self._new_id = new_id
+
+    # --- questions ----------------------------------------------------------------------------
+
+    async def list_flows(
+        self, tenant_id: str, *, campaign_id: str | None = None, channel: str | None = None
+    ) -> tuple[FlowRecord, ...]:
+        """Flows by name; of one campaign, and with a tagged version for `channel`, where given."""
+        flows = await self._flows.list(tenant_id, campaign_id)
+        kept = (flow for flow in flows if channel is None or publishing.supports_channel(flow, channel))
+        return tuple(sorted(kept, key=lambda flow: (flow.name, flow.flow_id)))
+
+    async def get_flow(self, tenant_id: str, flow_id: str) -> FlowRecord:
+        flow = await self._flows.get(tenant_id, flow_id)
+        if flow is None:
+            raise LookElsewhere("flow_unknown", f"there is no flow {flow_id!r}")
+        return flow
+
+    async def list_versions(
+        self, tenant_id: str, flow_id: str, *, only_tagged: bool = False
+    ) -> tuple[VersionRow, ...]:
+        return publishing.version_rows(await self.get_flow(tenant_id, flow_id), only_tagged=only_tagged)
+
+    async def get_version_document(self, tenant_id: str, flow_id: str, version_id: str) -> bytes:
+        """The document byte for byte as saved. Raises LookElsewhere (`version_unknown`)."""
+        flow = await self.get_flow(tenant_id, flow_id)
+        publishing.find_entry(flow, version_id)
+        return (await self._listed_document(tenant_id, version_id)).document
+
+    async def find_version(self, tenant_id: str, version_id: str) -> StoredVersion:
+        """A version by its id alone. Raises LookElsewhere (`version_unknown`), also for an unlisted one."""
+        version = await self._versions.get(tenant_id, version_id)
+        flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
+        if version is None or flow is None or not publishing.lists_version(flow, version_id):
+            raise LookElsewhere("version_unknown", f"there is no version {version_id!r}")
+        return version
+
+    async def find_by_tag(self, tenant_id: str, flow_id: str, tag: str) -> StoredVersion:
+        """The version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
+        flow = await self.get_flow(tenant_id, flow_id)
+        return await self._listed_document(tenant_id, publishing.resolve_tag(flow, tag))
+
+    # --- mutations ----------------------------------------------------------------------------
+
+    async def create_flow(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        campaign_id: str,
+        schema_version: str,
+        updated_by: str,
+        respond: Respond,
+        idempotency: IdempotencyRequest | None = None,
+    ) -> Reply:
+        """Create a flow without versions.
+
+        With a key the flow's id follows from tenant and key, so that a repeated request finds the flow
+        and its reply. A key may come again with a new request once its reply has expired: the id that it
+        leads to is taken then, and the next one in the key's sequence is tried.
+        """
+        for attempt in range(ATTEMPTS):
+            now = self._clock.now()
+            flow_id = (
+                self._new_id() if idempotency is None else _derived_id(tenant_id, idempotency.key, attempt)
+            )
+            flow = FlowRecord(flow_id, name, campaign_id, schema_version, updated_by, now)
+            reply = respond(flow)
+            if await self._flows.insert(tenant_id, keep_reply(flow, idempotency, reply, now)):
+                return reply
+            earlier = find_reply(await self.get_flow(tenant_id, flow_id), idempotency, now)
+            if earlier is not None:
+                return earlier
+        raise ReloadAndDecide("flow_id_taken", "no free id was found for the new flow: send it without a key")
+
+    async def rename_flow(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        *,
+        name: str,
+        updated_by: str,
+        respond: Respond,
+        idempotency: IdempotencyRequest | None = None,
+    ) -> Reply:
+        def change(flow: FlowRecord, now: datetime) -> FlowRecord:
+            return publishing.rename(flow, name=name, updated_by=updated_by, now=now)
+
+        return await self._commit(tenant_id, flow_id, change, respond, idempotency)
+
+    async def save_version(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        *,
+        document: bytes,
+        entry: VersionEntry,
+        parent_version_id: str | None,
+        tag: str | None,
+        respond: Respond,
+        idempotency: IdempotencyRequest | None = None,
+    ) -> Reply:
+        """Save a completed and checked document under `entry.version_id`; its tags follow from F6.
+
+        Raises what `publishing.place_version` raises; `version_exists` also when another document was
+        left under that id by a save that did not come to its end. Such a document is never written over:
+        the save that left it may only be slow, and about to list it.
+        """
+        stored = StoredVersion(entry.version_id, flow_id, document)
+
+        def change(flow: FlowRecord, now: datetime) -> FlowRecord:
+            return publishing.place_version(
+                flow, version=entry, parent_version_id=parent_version_id, tag=tag, now=now
+            )
+
+        return await self._commit(tenant_id, flow_id, change, respond, idempotency, document=stored)
+
+    async def move_tag(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        *,
+        tag: str,
+        version_id: str,
+        moved_by: str,
+        respond: Respond,
+        idempotency: IdempotencyRequest | None = None,
+    ) -> Reply:
+        """Promote or roll back. Raises what `publishing.move_tag` raises."""
+
+        def change(flow: FlowRecord, now: datetime) -> FlowRecord:
+            return publishing.move_tag(flow, tag=tag, version_id=version_id, moved_by=moved_by, now=now)
+
+        return await self._commit(tenant_id, flow_id, change, respond, idempotency)
+
+    # --- how a change is stored ---------------------------------------------------------------
+
+    async def _commit(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        change: Callable[[FlowRecord, datetime], FlowRecord],
+        respond: Respond,
+        idempotency: IdempotencyRequest | None,
+        *,
+        document: StoredVersion | None = None,
+    ) -> Reply:
+        """Apply `change` to the newest record. Nothing is written when the rules refuse it."""
+        for _ in range(ATTEMPTS):
+            flow = await self.get_flow(tenant_id, flow_id)
+            now = self._clock.now()
+            earlier = find_reply(flow, idempotency, now)
+            if earlier is not None:
+                return earlier
+            changed = change(flow, now)
+            if document is not None:
+                await self._store_document(tenant_id, document)
+            reply = respond(changed)
+            changed = keep_reply(changed, idempotency, reply, now)
+            if await self._flows.replace(tenant_id, changed, flow.revision):
+                return reply
+        raise ReloadAndDecide(
+            "flow_changed_meanwhile",
+            f"flow {flow_id!r} changed {ATTEMPTS} times before this change could be stored: send it again",
+        )
+
+    async def _store_document(self, tenant_id: str, version: StoredVersion) -> None:
+        """Store the document, or find the very same one there: left by an earlier attempt."""
+        if await self._versions.insert(tenant_id, version):
+            return
+        if await self._versions.get(tenant_id, version.version_id) != version:
+            raise ReloadAndDecide(
+                "version_exists",
+                f"another document is stored as {version.version_id!r}: leave `_id` out, or give a new one",
+                state={"versionId": version.version_id},
+            )
+
+    async def _listed_document(self, tenant_id: str, version_id: str) -> StoredVersion:
+        version = await self._versions.get(tenant_id, version_id)
+        if version is None:
+            raise CallTheOperator(
+                "version_document_missing",
+                f"version {version_id!r} is listed, but its document is not stored",
+            )
+        return version
+
+
+def _derived_id(tenant_id: str, key: str, attempt: int) -> str:
+    """The `attempt`-th flow id of a tenant's idempotency key: 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps([tenant_id, key, attempt]).encode()).hexdigest()[:32]

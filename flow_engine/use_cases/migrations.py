@@ -1,0 +1,224 @@
+"""Moving live conversations to another version of their flow, only when asked, one at a time.
+
+A conversation stays on the version that it started with. A migration first tells, for every live
+conversation of a version, what would become of it:
+
+    keep      its task is in the new version under the same id
+    map       its task has another id there: found by the given mapping, or by its name
+    cannot    with the reason; it stays where it is
+
+and then does exactly that, conversation by conversation, each in one atomic commit. The memory goes
+along; values of variables that the new version lacks stay stored, unseen. The task's templates are
+rendered anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, pointer
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.rules import channel_available
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.storage import Loaded, Reply
+from flow_engine.use_cases.transactor import Step, Stepper
+from flow_engine.values import ValueRejected, canonical
+
+Fate = Literal["keep", "map", "cannot"]
+
+
+class ConversationIndex(Protocol):
+    """Finds conversations by the version that they run on. Each id comes once, in no order."""
+
+    def on_version(self, tenant_id: str, version_id: str) -> AsyncIterator[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one conversation. `to_task` is None and `reason` set where it cannot move."""
+
+    fate: Fate
+    from_task: TaskPlan
+    to_task: TaskPlan | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """A row of the report. `done`: the conversation is on the new version now."""
+
+    conversation_id: str
+    fate: Fate
+    from_task: str
+    to_task: str | None
+    reason: str | None
+    done: bool
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationOrder:
+    """`mapping` goes from tasks of the old version to tasks of the new one, by id or name."""
+
+    from_version_id: str
+    to_version_id: str
+    mapping: Mapping[str, str]
+    dry_run: bool
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReport:
+    """`more`: there are further conversations; the same order again goes on."""
+
+    rows: Sequence[Migrated]
+    more: bool
+
+
+def judge(runner: ConversationalFlowRunner, new: CompiledFlow, mapping: Mapping[str, str]) -> Verdict:
+    """`mapping` is by task id. The first obstacle decides."""
+    task = runner.task
+    target, mapped = _target(task, new, mapping)
+    if target is None:
+        return Verdict("cannot", task, None, f"the new version has no task {task.name!r}; map it to one")
+    obstacle = _obstacle(runner, new, target)
+    if obstacle is not None:
+        return Verdict("cannot", task, None, obstacle)
+    return Verdict("map" if mapped else "keep", task, target)
+
+
+def _target(task: TaskPlan, new: CompiledFlow, mapping: Mapping[str, str]) -> tuple[TaskPlan | None, bool]:
+    if task.id in mapping:
+        return new.tasks[mapping[task.id]], mapping[task.id] != task.id
+    if task.id in new.tasks:
+        return new.tasks[task.id], False
+    return new.task_named(task.name), True
+
+
+def _obstacle(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> str | None:
+    if target.type != runner.task.type:
+        return f"task {target.name!r} is {target.type} in the new version, not {runner.task.type} as before"
+    channel = runner.session.latest_contact.channel
+    if channel not in new.document.channels or not channel_available(target, channel):
+        return f"task {target.name!r} is not available on {channel} in the new version"
+    for spec in new.variables:
+        entry = runner.memory.get(spec.id)
+        if entry is not None and entry.has_value:
+            try:
+                fits = canonical(spec, entry.value) == entry.value
+            except ValueRejected:
+                fits = False
+            if not fits:
+                return f"the value of variable {spec.name!r} is no {spec.type} of the new version"
+    return None
+
+
+class Migrations:
+    def __init__(self, stepper: Stepper, index: ConversationIndex) -> None:
+        self._stepper = stepper
+        self._index = index
+
+    async def migrate(self, tenant_id: str, flow_id: str, order: MigrationOrder) -> MigrationReport:
+        """Report, and unless it is a dry run also move, the live conversations of a version."""
+        versions = self._stepper.versions
+        old = (await versions.to_start(tenant_id, order.from_version_id)).version.flow
+        new = (await versions.to_start(tenant_id, order.to_version_id)).version.flow
+        if old.flow_id != flow_id or new.flow_id != flow_id:
+            raise LookElsewhere("version_unknown", f"both versions must be of flow {flow_id!r}")
+        if old.version_id == new.version_id:
+            raise _refused("/toVersionId", "same_version", "choose another version than 'fromVersionId'")
+        mapping = _by_id(order.mapping, old, new)
+        rows: list[Migrated] = []
+        async for conversation_id in self._index.on_version(tenant_id, old.version_id):
+            if len(rows) == order.at_most:
+                return MigrationReport(rows, more=True)
+            row = await self._one(
+                ConversationRef(tenant_id, conversation_id), old, new, mapping, order.dry_run
+            )
+            if row is not None:
+                rows.append(row)
+        return MigrationReport(rows, more=False)
+
+    async def _one(
+        self,
+        conversation: ConversationRef,
+        old: CompiledFlow,
+        new: CompiledFlow,
+        mapping: Mapping[str, str],
+        dry_run: bool,
+    ) -> Migrated | None:
+        """None for a conversation that is not live on the old version any more."""
+        seen: list[Migrated] = []
+
+        async def step(loaded: Loaded) -> Step:
+            runner = await self._stepper.resume(conversation, loaded)
+            if runner.session.closed or runner.session.version_id != old.version_id:
+                raise _NotLive
+            verdict = judge(runner, new, mapping)
+            moves = verdict.to_task is not None and not dry_run
+            if moves and verdict.to_task is not None:
+                runner.migrate_to(new, verdict.to_task.id)
+            seen[:] = [_row(conversation, verdict, moves, runner.session.revision)]
+            if not moves:
+                raise _NothingToDo
+            fresh = {v.id: MemoryEntry.empty(v.type, "") for v in new.variables}
+            return Step(runner, Reply(b""), guards_memory=True, added_variables=fresh)
+
+        try:
+            await self._stepper.run(conversation, None, step)
+        except (_NotLive, LookElsewhere):
+            return None
+        except _NothingToDo:
+            pass
+        except ReloadAndDecide as conflict:
+            row = seen[0]
+            return Migrated(
+                row.conversation_id, "cannot", row.from_task, None, conflict.detail, False, row.revision
+            )
+        return seen[0]
+
+
+class _NotLive(Exception):
+    """The conversation is closed, or on another version by now."""
+
+
+class _NothingToDo(Exception):
+    """The verdict is all that was asked for."""
+
+
+def _row(conversation: ConversationRef, verdict: Verdict, done: bool, revision: int) -> Migrated:
+    return Migrated(
+        conversation_id=conversation.conversation_id,
+        fate=verdict.fate,
+        from_task=verdict.from_task.name,
+        to_task=None if verdict.to_task is None else verdict.to_task.name,
+        reason=verdict.reason,
+        done=done,
+        revision=revision,
+    )
+
+
+def _by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> dict[str, str]:
+    """Raises CorrectTheInput with every task of the mapping that its version lacks."""
+    findings: list[Finding] = []
+    resolved: dict[str, str] = {}
+    for source, target in mapping.items():
+        ends = old.task_named(source), new.task_named(target)
+        for end, name, version in zip(ends, (source, target), (old, new), strict=True):
+            if end is None:
+                known = ", ".join(repr(task.name) for task in version.tasks.values())
+                message = f"version {version.version_id!r} has no task {name!r}; it has: {known}"
+                findings.append(Finding(pointer("mapping", source), "unknown_task", message))
+        if ends[0] is not None and ends[1] is not None:
+            resolved[ends[0].id] = ends[1].id
+    if findings:
+        raise CorrectTheInput("body_invalid", "the mapping names unknown tasks", findings)
+    return resolved
+
+
+def _refused(where: str, code: str, message: str) -> CorrectTheInput:
+    return CorrectTheInput("body_invalid", message, [Finding(where, code, message)])

@@ -1,0 +1,214 @@
+"""The rules of versions and tags: what a save, a promotion and a rollback make of a flow.
+
+This file owns them all (F6, F7, F27). Every change is a pure function from a flow's record to its next
+record, whose revision is one higher, or an error. Whoever stores the result does so over the revision
+that the rules have read, and runs them again on the fresh record when somebody else was faster.
+
+1. `latest` names the newest version that can run. It moves to a version saved over it, or over nothing.
+2. Any other version is a parent only with a new tag, so that two designers who start from the same
+   version cannot bury one another's work: the second one's parent is no longer `latest`.
+3. A save never moves a tag that is in use, other than `latest`. Moving is a decision of its own.
+4. Drafts never take `latest`, and no tag is moved to one: a tag is an environment, and a draft never
+   runs (F8). A draft may be saved with a new tag, which is then only a name for the designers' work;
+   otherwise no draft could ever be saved over a draft (rule 2).
+5. `latest` is given by rule 1 alone when a version is saved, but it may be moved like any other tag:
+   that is how a bad version is rolled back.
+6. `updated_by` and `updated_at` tell who named the flow and when; the tags have an author and a date of
+   their own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.ports.flow_store import FlowRecord, TagEntry, VersionEntry
+
+LATEST = "latest"
+
+_TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A version under one of its tags, or with `tag` None when it has none; author and date are its own."""
+
+    version_id: str
+    tag: str | None
+    created_by: str
+    created_at: datetime
+
+
+# --- changes ----------------------------------------------------------------------------------
+
+
+def place_version(
+    flow: FlowRecord, *, version: VersionEntry, parent_version_id: str | None, tag: str | None, now: datetime
+) -> FlowRecord:
+    """List a new version under `flow` with the tags that rules 1 to 5 give it.
+
+    Raises CorrectTheInput (`tag_invalid`, `tag_reserved`), LookElsewhere (`version_unknown`) and
+    ReloadAndDecide (`version_exists`, `tag_in_use`, `parent_tagged`, `parent_not_latest`).
+    """
+    if parent_version_id is not None:
+        find_entry(flow, parent_version_id)
+    if lists_version(flow, version.version_id):
+        raise ReloadAndDecide(
+            "version_exists", f"version {version.version_id!r} is already saved, and a version never changes"
+        )
+    over_latest = parent_version_id is None or LATEST in tags_of(flow, parent_version_id)
+    if tag is not None:
+        _check_tag_for_save(flow, tag)
+    elif parent_version_id is not None and not over_latest:
+        raise _not_over_latest(flow, parent_version_id)
+
+    listed = replace(flow, versions=(*flow.versions, replace(version, parent_version_id=parent_version_id)))
+    if tag is not None:
+        listed = _point(listed, TagEntry(tag, version.version_id, version.created_by, now))
+    if over_latest and not version.draft:
+        listed = _point(listed, TagEntry(LATEST, version.version_id, version.created_by, now))
+    return _next_revision(listed)
+
+
+def move_tag(flow: FlowRecord, *, tag: str, version_id: str, moved_by: str, now: datetime) -> FlowRecord:
+    """Point `tag` at a version that can run: a promotion, or a rollback. A new tag is created.
+
+    A tag that is there already keeps its author and date, so that a repeated request changes nothing but
+    the revision. Raises CorrectTheInput (`tag_invalid`), LookElsewhere (`version_unknown`) and
+    ReloadAndDecide (`version_is_draft`).
+    """
+    check_tag_name(tag)
+    if find_entry(flow, version_id).draft:
+        raise ReloadAndDecide(
+            "version_is_draft",
+            f"version {version_id!r} is a draft, and drafts never run: "
+            f"save it as a version that is not a draft, then move {tag!r} there",
+            state={"tag": tag, "versionId": version_id},
+        )
+    if tag in tags_of(flow, version_id):
+        return _next_revision(flow)
+    return _next_revision(_point(flow, TagEntry(tag, version_id, moved_by, now)))
+
+
+def rename(flow: FlowRecord, *, name: str, updated_by: str, now: datetime) -> FlowRecord:
+    """Give the flow another name. Names need not be unique: ids are."""
+    return _next_revision(replace(flow, name=name, updated_by=updated_by, updated_at=now))
+
+
+# --- questions --------------------------------------------------------------------------------
+
+
+def check_tag_name(tag: str) -> None:
+    """Raise CorrectTheInput (`tag_invalid`) unless `tag` can be a tag's name.
+
+    A name stands in URLs as one path segment. Names are case sensitive, but no name may differ from
+    `latest` by case alone: people would take the one for the other.
+    """
+    if _TAG_NAME.fullmatch(tag) is None:
+        raise _bad_tag(
+            "tag_invalid",
+            "a tag has 1 to 64 letters (A-Z, a-z), digits, '.', '_' or '-'; the first is a letter or digit",
+        )
+    if tag != LATEST and tag.lower() == LATEST:
+        raise _bad_tag("tag_invalid", f"{tag!r} would be taken for {LATEST!r}: choose another name")
+
+
+def lists_version(flow: FlowRecord, version_id: str) -> bool:
+    return any(entry.version_id == version_id for entry in flow.versions)
+
+
+def find_entry(flow: FlowRecord, version_id: str) -> VersionEntry:
+    """The entry of a listed version. Raises LookElsewhere (`version_unknown`)."""
+    for entry in flow.versions:
+        if entry.version_id == version_id:
+            return entry
+    raise LookElsewhere("version_unknown", f"flow {flow.flow_id!r} has no version {version_id!r}")
+
+
+def resolve_tag(flow: FlowRecord, tag: str) -> str:
+    """The id of the version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
+    for entry in flow.tags:
+        if entry.tag == tag:
+            return entry.version_id
+    there = ", ".join(repr(entry.tag) for entry in flow.tags) or "none"
+    raise LookElsewhere("tag_unknown", f"flow {flow.flow_id!r} has no tag {tag!r}; its tags: {there}")
+
+
+def tags_of(flow: FlowRecord, version_id: str) -> tuple[str, ...]:
+    return tuple(entry.tag for entry in flow.tags if entry.version_id == version_id)
+
+
+def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ...]:
+    """A row per version and tag, in the order of the saves; untagged versions only if asked for (F27)."""
+    rows: list[VersionRow] = []
+    for version in flow.versions:
+        tags: tuple[str | None, ...] = tags_of(flow, version.version_id)
+        if not tags and not only_tagged:
+            tags = (None,)
+        rows.extend(
+            VersionRow(version.version_id, tag, version.created_by, version.created_at) for tag in tags
+        )
+    return tuple(rows)
+
+
+def supports_channel(flow: FlowRecord, channel: str) -> bool:
+    """Whether a contact of `channel` can start by one of the flow's tags (F27).
+
+    Untagged versions do not count: the channels of work that was replaced long ago would make a flow look
+    compatible. Drafts do not count either, since they never run.
+    """
+    tagged = {entry.version_id for entry in flow.tags}
+    return any(
+        entry.version_id in tagged and not entry.draft and channel in entry.channels
+        for entry in flow.versions
+    )
+
+
+# --- the parts of the rules -------------------------------------------------------------------
+
+
+def _check_tag_for_save(flow: FlowRecord, tag: str) -> None:
+    check_tag_name(tag)
+    if tag == LATEST:
+        raise _bad_tag(
+            "tag_reserved",
+            f"{LATEST!r} follows the parent of a saved version: leave the tag out, or give another one",
+        )
+    for entry in flow.tags:
+        if entry.tag == tag:
+            raise ReloadAndDecide(
+                "tag_in_use",
+                f"{tag!r} points to version {entry.version_id!r}: give a new tag, or save without it and "
+                "then move it",
+                state={"tag": tag, "versionId": entry.version_id},
+            )
+
+
+def _not_over_latest(flow: FlowRecord, parent_version_id: str) -> ReloadAndDecide:
+    parent_tags = tags_of(flow, parent_version_id)
+    newest = next((entry.version_id for entry in flow.tags if entry.tag == LATEST), None)
+    code = "parent_tagged" if parent_tags else "parent_not_latest"
+    carries = f"is tagged {', '.join(map(repr, parent_tags))}" if parent_tags else f"is not {LATEST!r}"
+    return ReloadAndDecide(
+        code,
+        f"parent {parent_version_id!r} {carries}: save with a new tag, or over the version tagged {LATEST!r}",
+        state={"parentVersionId": parent_version_id, "parentTags": parent_tags, "latestVersionId": newest},
+        accepted=("a new tag", f"the version tagged {LATEST!r} as the parent", "no parent"),
+    )
+
+
+def _bad_tag(code: str, message: str) -> CorrectTheInput:
+    return CorrectTheInput(code, message, [Finding("", code, message)])
+
+
+def _point(flow: FlowRecord, entry: TagEntry) -> FlowRecord:
+    """Let a tag point elsewhere, in its old place among the tags, and remember it in the history."""
+    moved = tuple(entry if old.tag == entry.tag else old for old in flow.tags)
+    tags = moved if entry in moved else (*moved, entry)
+    return replace(flow, tags=tags, tag_moves=(*flow.tag_moves, entry))
+
+
+def _next_revision(flow: FlowRecord) -> FlowRecord:
+    return replace(flow, revision=flow.revision + 1)

@@ -1,0 +1,79 @@
+"""A designer's document on its way into the store: completed, checked whole, and described (F2, F9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+import orjson
+
+from flow_engine.documents import (
+    DocumentLimits,
+    ReviewEnvironment,
+    complete_version,
+    content_hash,
+    parse_json,
+    parse_version,
+)
+from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.linting import lint
+from flow_engine.ports.flow_store import VersionEntry
+from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.values import utc_text
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A document that may be saved: its final bytes, how the flow will list it, what is suspicious."""
+
+    document: bytes
+    entry: VersionEntry
+    warnings: tuple[Finding, ...]
+
+
+class Submissions:
+    """Checks against what this installation offers and allows."""
+
+    def __init__(self, prompts: SystemPrompts, limits: DocumentLimits, new_id: Callable[[], str]) -> None:
+        versions = prompts.api_versions()
+        languages = {language for v in versions for language in prompts.available_languages(v)}
+        self._environment = ReviewEnvironment(
+            api_versions=frozenset(versions),
+            audio_presets=frozenset(prompts.audio_presets()),
+            system_prompt_languages=frozenset(languages),
+        )
+        self._limits = limits
+        self._new_id = new_id
+
+    def check(self, body: bytes, *, flow_id: str, created_by: str, now: datetime) -> Submission:
+        """Raises CorrectTheInput with every error at once; nothing is kept of what is refused."""
+        raw = parse_json(body, self._limits)
+        if not isinstance(raw, dict):
+            message = "a version is a JSON object"
+            raise CorrectTheInput("document_invalid", message, [Finding("", "wrong_type", message)])
+        completed = complete_version(
+            cast("Mapping[str, object]", raw),
+            version_id=self._new_id(),
+            flow_id=flow_id,
+            created_at=utc_text(now),
+            created_by=created_by,
+        )
+        version = parse_version(completed, limits=self._limits, environment=self._environment)
+        findings = lint(version, self._environment)
+        errors = [finding.as_finding() for finding in findings if finding.severity == "error"]
+        if version.conversational_flow_id != flow_id:
+            message = f"the version is saved under flow {flow_id!r}: leave this out, or name that flow"
+            errors.append(Finding("/conversationalFlowId", "flow_mismatch", message))
+        if errors:
+            raise CorrectTheInput("document_invalid", f"the version has {len(errors)} error(s)", errors)
+        entry = VersionEntry(
+            version_id=version.id or cast("str", completed["_id"]),
+            draft=version.draft,
+            channels=tuple(version.channels),
+            content_hash=content_hash(completed),
+            created_by=cast("str", completed["createdBy"]),
+            created_at=now,
+        )
+        return Submission(orjson.dumps(completed), entry, tuple(f.as_finding() for f in findings))

@@ -1,0 +1,193 @@
+"""Load, step, commit; and again when another writer was faster (F15).
+
+The only place where a step meets its store. A request that meets too many faster writers ends with a
+conflict that carries the current state, never with a lost or a doubled write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
+from flow_engine.ports.jobs import DueJob
+from flow_engine.ports.observing import Observer, Unobserved
+from flow_engine.ports.outbound import OutboundCaller
+from flow_engine.runtime.counting import count_moves
+from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.storage import (
+    Changes,
+    Committed,
+    ConversationMemory,
+    KeptReply,
+    KeyedRequest,
+    Loaded,
+    Replayed,
+    Reply,
+    SeenBefore,
+)
+from flow_engine.use_cases.versions_in_use import VersionsInUse
+
+ATTEMPTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply ready to be sent. `replayed`: its key has got these very bytes before."""
+
+    status: int
+    body: bytes
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborators:
+    """What the use cases are wired with. `debounce_s`: how long after a user turn it is read."""
+
+    memory: ConversationMemory
+    versions: VersionsInUse
+    platform: Platform
+    clock: Clock
+    summariser: Summariser
+    outbound: OutboundCaller
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    debounce_s: float = 0.3
+    observer: Observer = field(default_factory=Unobserved)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A runner after its moves, and what else goes into the commit.
+
+    `guards_memory`: the decision was taken on the memory, so the commit must not pass over a write to
+    it. `turn`: a message to remember once; `on_seen` answers when it was remembered before.
+    """
+
+    runner: ConversationalFlowRunner
+    reply: Reply
+    guards_memory: bool = False
+    set_tools: Mapping[str, MemoryEntry] | None = None
+    added_variables: Mapping[str, MemoryEntry] | None = None
+    turn: DialogueTurn | None = None
+    on_seen: Reply | None = None
+    events: tuple[bytes, ...] = ()
+    jobs: tuple[DueJob, ...] = ()
+    set_mined: Mapping[str, MemoryEntry] | None = None
+    mining: MiningState | None = None
+    rewrite_previous_contacts: bool = False
+
+
+class Stepper:
+    """Runs steps against the store."""
+
+    def __init__(self, collaborators: Collaborators) -> None:
+        self.memory = collaborators.memory
+        self.versions = collaborators.versions
+        self.platform = collaborators.platform
+        self.clock = collaborators.clock
+        self.observer = collaborators.observer
+
+    async def resume(self, conversation: ConversationRef, loaded: Loaded) -> ConversationalFlowRunner:
+        """Raises LookElsewhere `conversation_unknown` when nothing is stored."""
+        session = loaded.session
+        if session is None:
+            raise LookElsewhere(
+                "conversation_unknown", f"there is no conversation {conversation.conversation_id!r}"
+            )
+        version = await self.versions.pinned(conversation.tenant_id, session.version_id, session.content_hash)
+        return ConversationalFlowRunner.resume(version.flow, session, loaded, self.platform, self.clock.now())
+
+    async def run(
+        self,
+        conversation: ConversationRef,
+        keyed: KeyedRequest | None,
+        step: Callable[[Loaded], Awaitable[Step]],
+        *,
+        with_turns: bool = False,
+    ) -> Answer:
+        loaded = Loaded()
+        for _ in range(ATTEMPTS):
+            loaded = await self.memory.load(conversation, keyed=keyed, with_turns=with_turns)
+            if keyed is not None and loaded.replay is not None:
+                return self._replayed(keyed, loaded.replay)
+            taken = await step(loaded)
+            match await self.memory.commit(conversation, to_changes(taken, keyed)):
+                case Committed() as done:
+                    if not done.definition_present:
+                        await self._put_definition_back(conversation, taken.runner)
+                    self._count(taken)
+                    return Answer(done.status, done.body)
+                case Replayed() as earlier if keyed is not None:
+                    return self._replayed(keyed, earlier.reply)
+                case SeenBefore() if taken.on_seen is not None:
+                    return Answer(taken.on_seen.status, taken.on_seen.body(loaded.memory_revision))
+                case _:
+                    self.observer.count("commits_lost")
+        self.observer.count("revision_conflicts")
+        runner = await self.resume(conversation, loaded)
+        raise ReloadAndDecide(
+            "revision_conflict",
+            "other requests changed the conversation each time this one tried to",
+            state=runner.facts(),
+            accepted=("the same request again",),
+        )
+
+    def _count(self, done: Step) -> None:
+        count_moves(done.runner, self.observer)
+        if done.set_tools:
+            self.observer.count("memory_writes", len(done.set_tools), source="tools")
+        if done.set_mined:
+            self.observer.count("memory_writes", len(done.set_mined), source="mining")
+
+    def _replayed(self, keyed: KeyedRequest, reply: KeptReply) -> Answer:
+        if reply.fingerprint != keyed.fingerprint:
+            raise CorrectTheInput(
+                "idempotency_key_reused",
+                "this Idempotency-Key was used for another request: choose a new one",
+            )
+        self.observer.count("replays")
+        return Answer(reply.status, reply.body, replayed=True)
+
+    async def _put_definition_back(
+        self, conversation: ConversationRef, runner: ConversationalFlowRunner
+    ) -> None:
+        version = await self.versions.pinned(
+            conversation.tenant_id, runner.flow.version_id, runner.flow.content_hash
+        )
+        await self.versions.keep_definition(conversation.tenant_id, version)
+
+
+def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:
+    runner = step.runner
+    loaded = runner.loaded
+    anew = runner.new_memory is not None or step.rewrite_previous_contacts
+    known = 0 if anew else len(loaded.previous_contacts)
+    events = (*runner.outbox, *step.events)
+    return Changes(
+        expected_revision=loaded.revision,
+        expected_memory_revision=loaded.memory_revision if step.guards_memory else None,
+        lifetime_s=runner.flow.lifetime_s,
+        reply=step.reply,
+        now=runner.now,
+        content_hash=runner.flow.content_hash,
+        session=runner.session if runner.changed else None,
+        new_memory=runner.new_memory,
+        set_tools=step.set_tools or {},
+        set_mined=step.set_mined or {},
+        mining=step.mining,
+        expected_mining_revision=None if step.mining is None else loaded.mining_revision,
+        rewrite_previous_contacts=step.rewrite_previous_contacts,
+        added_variables=step.added_variables or {},
+        previous_contacts=runner.previous_contacts[known:],
+        turn=step.turn,
+        on_seen=step.on_seen,
+        events=events,
+        jobs=(*runner.jobs, *step.jobs, *((runner.due("relay"),) if events else ())),
+        keyed=keyed,
+    )

@@ -1,0 +1,123 @@
+"""Compiled versions by content hash, kept in this process and backed by two stores (F13).
+
+A conversation needs the flow store only when it starts: from then on its version's document is under
+its own key beside the conversations.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flow_engine.documents import content_hash, parse_json
+from flow_engine.errors import CallTheOperator, LookElsewhere
+from flow_engine.runtime.compiled import CompiledFlow, compile_flow
+from flow_engine.runtime.storage import DefinitionStore
+from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.publishing import resolve_tag
+
+CompiledKey = tuple[str, str]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInUse:
+    """A compiled version with its document, as it is put back when its key has gone."""
+
+    flow: CompiledFlow
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StartableVersion:
+    version: VersionInUse
+    campaign_id: str
+
+
+class VersionsInUse:
+    """`capacity` bounds the compiled versions kept; the least recently used goes first."""
+
+    def __init__(self, catalog: FlowCatalog, definitions: DefinitionStore, *, capacity: int = 256) -> None:
+        self._catalog = catalog
+        self._definitions = definitions
+        self._capacity = capacity
+        self._compiled: OrderedDict[CompiledKey, VersionInUse] = OrderedDict()
+        self._startable: OrderedDict[tuple[str, str], StartableVersion] = OrderedDict()
+
+    @property
+    def kept(self) -> int:
+        """How many compiled versions are in memory now."""
+        return len(self._compiled)
+
+    async def to_start(
+        self,
+        tenant_id: str,
+        version_id: str | None,
+        flow_id: str | None = None,
+        tag: str | None = None,
+    ) -> StartableVersion:
+        """The version to start a conversation on, named by its id or by flow and tag (F6, F28)."""
+        if version_id is None:
+            flow_record = await self._catalog.get_flow(tenant_id, flow_id or "")
+            version_id = resolve_tag(flow_record, tag or "")
+        known = self._startable.get((tenant_id, version_id))
+        if known is None:
+            known = await self._fetch(tenant_id, version_id)
+        _keep(self._startable, (tenant_id, version_id), known, self._capacity)
+        return known
+
+    async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
+        """The very version that a conversation was started on, whatever has been published since.
+
+        Raises CallTheOperator `definition_lost` when neither store holds that content any more.
+        """
+        known = self._compiled.get((tenant_id, wanted_hash))
+        if known is not None:
+            self._compiled.move_to_end((tenant_id, wanted_hash))
+            return known
+        document = await self._definitions.get(tenant_id, wanted_hash)
+        if document is not None:
+            return self._compile(tenant_id, document, wanted_hash)
+        try:
+            stored = await self._catalog.find_version(tenant_id, version_id)
+        except LookElsewhere as error:
+            raise _definition_lost(version_id) from error
+        if content_hash(parse_json(stored.document)) != wanted_hash:
+            raise _definition_lost(version_id)
+        restored = self._compile(tenant_id, stored.document, wanted_hash)
+        await self.keep_definition(tenant_id, restored)
+        return restored
+
+    async def keep_definition(self, tenant_id: str, version: VersionInUse) -> None:
+        await self._definitions.put(
+            tenant_id, version.flow.content_hash, version.document, version.flow.lifetime_s
+        )
+
+    async def _fetch(self, tenant_id: str, version_id: str) -> StartableVersion:
+        stored = await self._catalog.find_version(tenant_id, version_id)
+        record = await self._catalog.get_flow(tenant_id, stored.flow_id)
+        raw = parse_json(stored.document)
+        version = self._compile(tenant_id, stored.document, content_hash(raw))
+        await self.keep_definition(tenant_id, version)
+        return StartableVersion(version, record.campaign_id)
+
+    def _compile(self, tenant_id: str, document: bytes, digest: str) -> VersionInUse:
+        version = VersionInUse(compile_flow(parse_json(document), digest), document)
+        _keep(self._compiled, (tenant_id, digest), version, self._capacity)
+        return version
+
+
+def _keep(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, capacity: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > capacity:
+        kept.popitem(last=False)
+
+
+def _definition_lost(version_id: str) -> CallTheOperator:
+    return CallTheOperator(
+        "definition_lost",
+        f"the content of version {version_id!r} that this conversation runs on is in neither store",
+    )

@@ -1,0 +1,93 @@
+"""The jobs that send a conversation's events on: to the stream of all consumers, and to the webhook (F40).
+
+1. Events of a conversation come in the order in which they were committed, however many processes work on
+   them: nobody sends an event before its predecessor has arrived.
+2. An event is forgotten only after it has arrived. A process that dies in between sends it again, under
+   the same `eventId`.
+3. Neither job does anything that is not found undone, so that both may run at any time.
+4. A webhook that is away is waited for; one that refuses an event is tried again as often as any job, and
+   the job then buried. The events stay queued, and later ones of that conversation with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from adapters.webhook import Webhook, WebhookAway, WebhookRefused
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
+from flow_engine.ports.observing import Observer
+from memory.event_stream import RedisEvents
+
+BATCH = 100
+DELIVERING_FOR = timedelta(seconds=20)
+
+Schedule = Callable[[DueJob], Awaitable[None]]
+"""Writes a job down; one that is written down already is moved to the new time."""
+
+
+class Relay:
+    """Handler of `relay`. `schedule` is None where there is no webhook."""
+
+    def __init__(
+        self, events: RedisEvents, clock: Clock, observer: Observer, schedule: Schedule | None = None
+    ) -> None:
+        self._events = events
+        self._clock = clock
+        self._observer = observer
+        self._schedule = schedule
+
+    async def relay(self, job: Job) -> None:
+        conversation = job.conversation
+        while True:
+            waiting = await self._events.in_outbox(conversation, at_most=BATCH)
+            if waiting:
+                published = await self._events.publish(conversation, waiting)
+                self._observer.count("events_published", published)
+            if len(waiting) < BATCH:
+                break
+        if self._schedule is not None:  # also when nothing waited: an earlier attempt may have died here
+            await self._schedule(DueJob(Job("deliver", conversation), self._clock.now()))
+
+
+class Delivery:
+    """Handler of `deliver`. Raises TryJobAgain when the webhook refuses an event."""
+
+    def __init__(
+        self,
+        events: RedisEvents,
+        webhook: Webhook | None,
+        schedule: Schedule,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self._events = events
+        self._webhook = webhook
+        self._schedule = schedule
+        self._clock = clock
+        self._observer = observer
+
+    async def deliver(self, job: Job) -> None:
+        """Without a webhook, what was queued for an earlier one is left to expire."""
+        conversation, webhook = job.conversation, self._webhook
+        until = self._clock.now() + DELIVERING_FOR
+        while webhook is not None:
+            waiting = await self._events.for_webhook(conversation, at_most=BATCH)
+            for queued in waiting:
+                if self._clock.now() >= until:  # others have a right to this worker too
+                    await self._schedule(DueJob(job, self._clock.now()))
+                    return
+                try:
+                    await webhook.send(conversation, queued.event)
+                except WebhookAway as away:
+                    self._observer.count("webhook_events", outcome="away")
+                    await self._schedule(DueJob(job, away.again_at))
+                    return
+                except WebhookRefused as refused:
+                    self._observer.count("webhook_events", outcome="refused")
+                    raise TryJobAgain(str(refused)) from refused
+                await self._events.taken(conversation, queued)
+                self._observer.count("webhook_events", outcome="taken")
+            if len(waiting) < BATCH:
+                return

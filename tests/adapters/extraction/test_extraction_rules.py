@@ -1,0 +1,186 @@
+"""The rules of extraction, each where one utterance shows it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from adapters.extraction import ExtractionRequest
+from flow_engine.values import VariableSpec
+from tests.adapters.extraction.extraction_requests import BRANCH, DATE, EVERY, PARKING, PEOPLE, PHONE, found
+
+WHEN = "Per quando vuole l'appuntamento?"
+
+
+class TestPhones:
+    def test_are_canonical_with_country_and_line(self) -> None:  # F5 F38
+        mobile = {"country": "IT", "type": "mobile", "number": "+393331234567"}
+        land = {"country": "IT", "type": "land", "number": "+390248951234"}
+        assert found("sono al 333 1234567", PHONE) == {"phone": mobile}
+        assert found("lo 02 48951234", PHONE) == {"phone": land}
+
+    @pytest.mark.parametrize(
+        ("language", "said", "country"),
+        [("en", "212 664 7665", "US"), ("en-GB", "020 7946 0958", "GB"), ("es", "612 345 678", "ES")],
+    )
+    def test_without_a_prefix_are_of_the_region_of_the_language(
+        self, language: str, said: str, country: str
+    ) -> None:  # F38
+        value = found(said, PHONE, language=language)["phone"]
+        assert isinstance(value, dict)
+        assert value["country"] == country
+
+    def test_of_a_plan_that_cannot_tell_are_mobile(self) -> None:  # F38
+        value = found("call me at 212 664 7665", PHONE, language="en-US")["phone"]
+        assert value == {"country": "US", "type": "mobile", "number": "+12126647665"}
+
+    def test_may_follow_a_date(self) -> None:  # F38
+        assert found("il 6, 333 1234567", PHONE)["phone"]
+
+    def test_with_a_corrected_tail_are_left_out(self) -> None:  # F38
+        assert found("333 123 4567, anzi 4568", PHONE) == {}
+
+
+class TestDates:
+    @pytest.mark.parametrize(
+        ("said", "expected"),
+        [
+            ("oggi", "2026-03-04"),
+            ("mercoledì", "2026-03-11"),
+            ("il 4 marzo", "2026-03-04"),
+            ("il 3 marzo", "2027-03-03"),
+            ("il 29 febbraio", "2028-02-29"),
+            ("tra un mese", "2026-04-04"),
+            ("lunedì della settimana prossima", "2026-03-09"),
+            ("lunedì 9 marzo", "2026-03-09"),
+            ("2026-04-05", "2026-04-05"),
+        ],
+    )
+    def test_count_from_the_day_of_the_turn(self, said: str, expected: str) -> None:  # F38
+        assert found(said, DATE, bot=WHEN) == {"date": expected}
+
+    @pytest.mark.parametrize(
+        "said", ["il 31 aprile", "lunedì 10 marzo", "2026-13-45", "la settimana prossima", "ad aprile"]
+    )
+    def test_that_no_calendar_has_or_that_are_no_single_day_are_nothing(self, said: str) -> None:  # F38
+        assert found(said, DATE, bot=WHEN) == {}
+
+    def test_today_is_the_day_in_the_zone_of_the_user(self) -> None:  # F38
+        late = datetime(2026, 3, 4, 23, 30)
+        assert found("domani", DATE, bot=WHEN, now=late) == {"date": "2026-03-05"}
+        assert found("tomorrow", DATE, bot="What day?", now=late, zone="America/New_York", language="en") == {
+            "date": "2026-03-05"
+        }
+
+    def test_with_a_time_become_utc_also_after_the_clocks_change(self) -> None:  # F5 F38
+        assert found("domani alle 15", DATE, bot=WHEN) == {"date": "2026-03-05T14:00:00Z"}
+        assert found("il 2 aprile alle 15", DATE, bot=WHEN) == {"date": "2026-04-02T13:00:00Z"}
+
+    @pytest.mark.parametrize(
+        ("said", "local_hour"),
+        [("alle 3", 15), ("alle 03:00", 3), ("alle 3 di notte", 3), ("alle 9", 9), ("alle 9 di sera", 21)],
+    )
+    def test_at_one_to_six_are_meant_in_the_afternoon_unless_said_otherwise(
+        self, said: str, local_hour: int
+    ) -> None:  # F38
+        assert found(f"domani {said}", DATE, bot=WHEN) == {"date": f"2026-03-05T{local_hour - 1:02}:00:00Z"}
+
+    @pytest.mark.parametrize(
+        ("language", "expected"), [("en-US", "2026-05-06"), ("en", "2026-05-06"), ("en-GB", "2026-06-05")]
+    )
+    def test_are_month_first_in_american_english(self, language: str, expected: str) -> None:  # F38
+        assert found("05/06", DATE, bot="What day?", language=language) == {"date": expected}
+
+    def test_of_a_variable_of_the_past_look_back(self) -> None:  # F38
+        past = VariableSpec("date", "dataSinistro", "date", "Quando è successo il sinistro.")
+        assert found("lunedì", past, bot="Quando è successo?") == {"date": "2026-03-02"}
+        assert found("domani", past, bot="Quando è successo?") == {}
+
+    def test_of_a_time_alone_are_nothing(self) -> None:  # F38
+        assert found("alle 15:30", DATE, bot=WHEN) == {}
+
+    def test_counted_in_hours_are_hours_whatever_the_clocks_do(self) -> None:  # F38
+        night = datetime(2026, 3, 28, 23, 0)
+        assert found("tra 5 ore", DATE, bot=WHEN, now=night) == {"date": "2026-03-29T03:00:00Z"}
+
+
+class TestAssignment:
+    def test_of_two_variables_the_asked_one_takes_the_value_else_neither(self) -> None:  # F38
+        other = VariableSpec("other", "emergenza", "phone", "Chi avvisare in caso di emergenza.")
+        assert list(found("333 1234567", PHONE, other, bot="Chi avvisiamo per un'emergenza?")) == ["other"]
+        assert found("333 1234567", PHONE, other) == {}
+
+    def test_one_turn_fills_variables_of_several_types(self) -> None:  # F38
+        said = "vorrei prenotare per sabato alle 20, siamo in 4 persone, e il mio numero è 333 1234567"
+        assert set(found(said, *EVERY)) == {"date", "people", "phone"}
+
+    def test_the_bot_is_never_a_source(self) -> None:  # F38
+        bot = "La aspettiamo lunedì in Centro per 4 persone, al 333 1234567, con parcheggio?"
+        assert found("mi scusi?", *EVERY, bot=bot) == {}
+
+    def test_yes_and_no_answer_only_the_boolean_that_was_asked_for(self) -> None:  # F38
+        assert found("sì", PARKING, bot="Vuole il parcheggio?") == {"parking": True}
+        assert found("sì", PARKING, bot="Mi sente?") == {}
+        assert found("sì", PARKING) == {}
+        assert found("sì", PARKING, bot="Vuole il parcheggio o viene in treno?") == {}
+        assert found("sì", PARKING, bot="Non vuole il parcheggio?") == {}
+
+    def test_a_price_goes_only_to_a_variable_that_speaks_of_one(self) -> None:  # F38
+        amount = VariableSpec("amount", "importo", "number", "L'importo della fattura.")
+        assert found("25 euro", PEOPLE, bot="Per quante persone?") == {}
+        assert found("25 euro", amount, bot="Di quanto è la fattura?") == {"amount": 25}
+
+    def test_custom_and_string_variables_are_left_alone(self) -> None:  # F18 F38
+        text = VariableSpec("name", "nome", "string", "Il nome.")
+        custom = VariableSpec("cart", "carrello", "custom")
+        assert found("Mario Rossi, 333 1234567", text, custom, bot="Il suo nome?") == {}
+
+    def test_a_correction_takes_the_last_member(self) -> None:  # F38
+        bot = "Quale sede preferisce?"
+        assert found("Centro, anzi Lido", BRANCH, bot=bot) == {"branch": "Lido"}
+        assert found("Centro o Lido", BRANCH, bot=bot) == {}
+
+    def test_numbers_among_the_members_keep_their_own_type(self) -> None:  # F5 F38
+        bag = VariableSpec("bag", "bagGrams", "enum", "The bag size in grams.", (250, 500))
+        bot = "Which bag size?"
+        assert found("five hundred", bag, bot=bot, language="en-US") == {"bag": 500}
+
+    @pytest.mark.parametrize(
+        ("asked", "said", "expected"),
+        [
+            ("Which bag size would you like?", "The 500 gram bags.", {"bag": 500}),
+            ("How many bags would you like?", "Two 500 gram bags.", {"bag": 500, "many": 2}),
+            (None, "I'd like two 500 gram bags.", {"bag": 500}),
+            ("How many bags would you like?", "Three bags.", {"many": 3}),
+        ],
+    )
+    def test_a_member_is_not_counted_as_a_quantity_too(
+        self, asked: str | None, said: str, expected: dict[str, int]
+    ) -> None:  # F38
+        bag = VariableSpec("bag", "bagGrams", "enum", "The bag size in grams.", (250, 500))
+        many = VariableSpec("many", "quantity", "number", "How many bags the customer wants.")
+        assert found(said, bag, many, bot=asked, language="en-US") == expected
+
+
+class TestRequests:
+    @pytest.mark.parametrize("utterance", ["", "   ", "…", "\ud800", "?" * 5000])
+    def test_that_say_nothing_find_nothing(self, utterance: str) -> None:  # F38
+        assert found(utterance, *EVERY, bot="Per quante persone?") == {}
+
+    def test_in_another_language_find_nothing(self) -> None:  # F38
+        assert found("le 3 avril, 333 1234567", *EVERY, language="fr-FR") == {}
+
+    def test_need_a_moment_with_a_zone(self) -> None:  # F38
+        with pytest.raises(ValueError, match="time zone"):
+            ExtractionRequest("x", None, "it", datetime(2026, 1, 1), ZoneInfo("Europe/Rome"), ())
+
+    def test_are_read_up_to_two_thousand_characters(self) -> None:  # F38
+        assert found(" " * 1990 + "al 333 1234567", PHONE) == {}
+
+    def test_the_package_is_imported_without_the_slow_library(self) -> None:  # F38
+        code = "import sys, extraction; sys.exit('dateparser' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,111 @@
+"""The tool loop that every agent runs."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from adapters.models.chat import LLMRequest, Message, ToolCall
+from adapters.models.fake_openai import FakeOpenAI
+from adapters.models.loop import LoopSettings, run_tool_loop
+from adapters.models.script import CallsToolBadly, CallsTools, Fails, Says
+from adapters.models.scripted import ScriptedModel
+from tests.adapters.models.model_worlds import vendor
+from tests.adapters.models.test_tool_registry import Recorder, registry
+
+pytestmark = pytest.mark.anyio
+
+MAIL = [Message("user", "Is ibuprofen there?")]
+SEARCH = CallsTools([ToolCall("c1", "search", {"query": "ibuprofen"})])
+
+
+async def test_no_tool_call_completes_at_once() -> None:
+    model = ScriptedModel([Says("Yes.")])
+    result = await run_tool_loop(model, "You are a pharmacist.", MAIL, registry(Recorder().tool()))
+    assert (result.status, result.final_message, result.iterations) == ("completed", "Yes.", 1)  # M6
+    assert result.tool_calls == ()
+    [request] = model.asked
+    assert isinstance(request, LLMRequest)
+    assert [m.role for m in request.messages] == ["system", "user"]
+    assert [t.name for t in request.tools] == ["search"]
+
+
+async def test_every_tool_call_is_run_recorded_and_told_to_the_model() -> None:
+    both = CallsTools([ToolCall("a", "search", {"query": "x"}), ToolCall("b", "search", {"query": "y"})])
+    model = ScriptedModel([both, SEARCH, Says("Done.")])
+    result = await run_tool_loop(model, "s", MAIL, registry(Recorder({"hits": 2}).tool()))
+    assert [(r.tool_name, r.arguments, r.result, r.iteration) for r in result.tool_calls] == [
+        ("search", {"query": "x"}, {"hits": 2}, 1),
+        ("search", {"query": "y"}, {"hits": 2}, 1),
+        ("search", {"query": "ibuprofen"}, {"hits": 2}, 2),
+    ]  # M7
+    assert result.iterations == 3
+    told = [m for m in result.messages if m.role == "tool"]
+    assert [(m.tool_call_id, orjson.loads(m.content)) for m in told] == [
+        ("a", {"hits": 2}),
+        ("b", {"hits": 2}),
+        ("c1", {"hits": 2}),
+    ]  # M8
+
+
+async def test_a_loop_that_never_ends_is_ended() -> None:
+    model = ScriptedModel([SEARCH])
+    result = await run_tool_loop(
+        model, "s", MAIL, registry(Recorder().tool()), LoopSettings(max_iterations=4)
+    )
+    assert (result.status, result.iterations, len(result.tool_calls)) == ("max_iterations", 4, 4)  # M6
+    assert (result.final_message, result.error) == (None, None)
+
+
+async def test_a_failing_model_ends_the_loop_with_its_text() -> None:
+    model = ScriptedModel([SEARCH, Fails("refused")])
+    result = await run_tool_loop(model, "s", MAIL, registry(Recorder().tool()))
+    assert result.status == "error"
+    assert result.error is not None
+    assert "refused" in result.error  # M9
+    assert len(result.tool_calls) == 1
+
+
+async def test_a_failing_tool_does_not_end_the_loop() -> None:
+    model = ScriptedModel([SEARCH, Says("Sorry.")])
+    result = await run_tool_loop(model, "s", MAIL, registry(Recorder(RuntimeError("no stock list")).tool()))
+    assert result.status == "completed"
+    assert result.tool_calls[0].result == {"error": "no stock list"}  # M9
+
+
+async def test_arguments_that_do_not_parse_do_not_run_the_tool_blind() -> None:
+    recorder = Recorder()
+    result = await run_tool_loop(
+        ScriptedModel([CallsToolBadly("search"), Says("Sorry.")]), "s", MAIL, registry(recorder.tool())
+    )
+    assert not recorder.calls
+    assert result.tool_calls[0].arguments == {}
+    assert "query" in str(result.tool_calls[0].result)  # M9
+
+
+async def test_the_usage_of_all_turns_is_added_up() -> None:
+    result = await run_tool_loop(
+        ScriptedModel([CallsTools(SEARCH.calls, "abcd"), Says("abcdefgh")]),
+        "s",
+        MAIL,
+        registry(Recorder().tool()),
+    )
+    assert result.output_tokens == 3
+    assert result.input_tokens > 0
+
+
+async def test_over_the_wire_the_loop_speaks_openais_function_format() -> None:
+    async with (
+        FakeOpenAI([SEARCH, Says("Yes.")]).running() as server,
+        vendor(server, "openai:gpt-4.1") as model,
+    ):
+        result = await run_tool_loop(model, "s", MAIL, registry(Recorder({"hits": 2}).tool()))
+    assert (result.status, result.final_message) == ("completed", "Yes.")
+    first, second = (request.body for request in server.requests)
+    assert first["tools"][0]["type"] == "function"
+    assert first["tools"][0]["function"]["parameters"]["required"] == ["query"]
+    called, told = second["messages"][-2:]
+    assert called["tool_calls"][0]["function"]["name"] == "search"
+    assert told["role"] == "tool"
+    assert told["tool_call_id"] == called["tool_calls"][0]["id"] == "c1"
+    assert orjson.loads(told["content"]) == {"hits": 2}  # M8

@@ -1,0 +1,177 @@
+"""What goes over the wire to a model server, and what does not."""
+
+from __future__ import annotations
+
+import traceback
+from importlib.util import find_spec
+
+import httpx2
+import pytest
+
+from adapters.models import bounded_http
+from adapters.models.bounded_http import model_http_client
+from adapters.models.endpoints import endpoint_of
+from adapters.models.fake_openai import DropsStream, Endless, FakeOpenAI, Malformed, Status
+from adapters.models.names import parse_model_name
+from adapters.models.pydantic_ai_model import PydanticAiModel
+from adapters.models.script import Answers, Says
+from flow_engine.ports.models import ModelCall, ModelFailed
+from tests.adapters.models.model_worlds import SCHEMA, call, environment, vendor
+
+pytestmark = pytest.mark.anyio
+
+OPENAI = "openai:gpt-4.1-mini"
+
+
+async def test_limits_schema_and_temperature_are_sent() -> None:
+    async with FakeOpenAI([Answers({"values": {}})]).running() as server, vendor(server, OPENAI) as model:
+        await model.ask(call(SCHEMA, max_tokens=77))
+    [request] = server.requests
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["authorization"] == "Bearer sk-openai"
+    assert request.body["max_completion_tokens"] == 77
+    assert request.body["temperature"] == 0.0
+    assert request.body["response_format"]["json_schema"]["schema"]["required"] == ["values"]
+    assert [m["role"] for m in request.body["messages"]] == ["system", "user"]
+
+
+async def test_a_model_without_native_schemas_is_made_to_call_one_tool() -> None:
+    async with (
+        FakeOpenAI([Answers({"values": {}})]).running() as server,
+        vendor(server, "ollama:llama3.1:70b-cloud") as model,
+    ):
+        assert (await model.ask(call(SCHEMA))).data == {"values": {}}
+    body = server.requests[0].body
+    assert "response_format" not in body
+    assert body["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["answer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (OPENAI, "sk-openai"),
+        ("vllm:m", "sk-vllm"),
+        ("groq:m", "sk-groq"),
+        ("ollama:m", "none"),
+        ("local:m", "sk-openai"),
+    ],
+)
+async def test_each_server_gets_its_own_key_and_no_other(name: str, key: str) -> None:
+    async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, name) as model:
+        await model.ask(call())
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, OPENAI) as model:
+        assert (await model.ask(call())).text == "yes"
+
+
+async def test_a_call_may_name_another_model() -> None:
+    async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, OPENAI) as model:
+        answer = await model.ask(ModelCall("mining", "s", "u", 10, model="groq/llama-3.3-70b"))
+    assert answer.model == "groq:llama-3.3-70b"
+    assert server.requests[0].body["model"] == "llama-3.3-70b"  # F37
+
+
+@pytest.mark.parametrize("named", ["gpt-4.1", "acme:gpt"])
+async def test_a_call_that_names_no_model_fails_without_a_request(named: str) -> None:
+    async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, OPENAI) as model:
+        with pytest.raises(ModelFailed) as failed:
+            await model.ask(ModelCall("mining", "s", "u", 10, model=named))
+    assert failed.value.reason == "not_configured"
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (Status(400), "refused"),
+        (Status(401), "refused"),
+        (Status(403), "refused"),
+        (Status(404), "refused"),
+        (Status(408), "timeout"),
+        (Status(429), "too_many_calls"),
+        (Status(500), "unreachable"),
+        (Status(502), "unreachable"),
+        (Status(503), "unreachable"),
+        (Status(504), "timeout"),
+        (DropsStream(), "unreachable"),
+        (Malformed(), "unusable_answer"),
+        (Malformed(b"<html>"), "unusable_answer"),
+        (Malformed(b""), "unusable_answer"),
+    ],
+)
+async def test_what_servers_do_wrong_becomes_a_reason(
+    step: Status | DropsStream | Malformed, reason: str
+) -> None:
+    async with FakeOpenAI([step]).running() as server, vendor(server, OPENAI) as model:
+        with pytest.raises(ModelFailed) as failed:
+            await model.ask(call())
+    assert failed.value.reason == reason
+    assert len(server.requests) == 1  # the client library does not try again by itself
+
+
+async def test_a_server_that_is_away_is_unreachable() -> None:
+    async with FakeOpenAI([Says("yes")]).running() as server:
+        base_url = server.base_url
+    model = PydanticAiModel(parse_model_name(OPENAI), environment(base_url), timeout_s=1)
+    with pytest.raises(ModelFailed) as failed:
+        await model.ask(call())
+    await model.aclose()
+    assert failed.value.reason == "unreachable"
+
+
+async def test_no_error_quotes_what_the_server_says() -> None:
+    async with (
+        FakeOpenAI([Malformed(b'data: {"error": {"message": "Anna, 5 May"}}\n\n')]).running() as server,
+        vendor(server, OPENAI) as model,
+    ):
+        with pytest.raises(ModelFailed) as failed:
+            await model.ask(call())
+    assert "Anna" not in "".join(traceback.format_exception(failed.value))  # F46
+
+
+async def test_a_response_longer_than_any_answer_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_http, "MOST_RESPONSE_BYTES", 10_000)
+    async with FakeOpenAI([Endless()]).running() as server, model_http_client(5) as http:
+        with pytest.raises(httpx2.ReadError):
+            await http.post(f"{server.base_url}/chat/completions", json={"stream": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        (OPENAI, ["OPENAI_API_KEY"]),
+        ("local:m", ["OPENAI_BASE_URL"]),
+        ("vllm:m", ["VLLM_BASE_URL", "OPENAI_BASE_URL"]),
+        ("groq:m", ["GROQ_API_KEY"]),
+        ("azure:m", ["AZURE_OPENAI_ENDPOINT"]),
+        ("gemini/m", ["GOOGLE_API_KEY", "GEMINI_API_KEY"]),
+    ],
+)
+def test_what_is_missing_is_named(name: str, variables: list[str]) -> None:
+    with pytest.raises(ModelFailed) as failed:
+        endpoint_of(parse_model_name(name).provider, {})
+    assert failed.value.reason == "not_configured"
+    assert all(variable in str(failed.value) for variable in variables)
+
+
+def test_a_key_is_not_sent_to_another_providers_address() -> None:
+    environ = {"OPENAI_API_KEY": "sk-openai", "VLLM_BASE_URL": "http://10.0.0.5:8000/v1"}
+    assert endpoint_of("vllm", environ).api_key is None
+
+
+def test_no_key_shows_in_a_representation() -> None:
+    assert "sk-" not in repr(endpoint_of("openai", {"OPENAI_API_KEY": "sk-openai"}))
+
+
+@pytest.mark.skipif(
+    find_spec("google") is not None and find_spec("google.genai") is not None, reason="the extra is installed"
+)
+def test_gemini_without_its_extra_says_how_to_install_it() -> None:
+    with pytest.raises(ModelFailed, match=r"flow-engine\[google\]"):
+        PydanticAiModel(parse_model_name("gemini/gemini-2.5-pro"), {"GOOGLE_API_KEY": "k"}, timeout_s=1)

@@ -1,0 +1,219 @@
+"""Metrics after a small story, the table that documents them, and the dashboard that reads them (F36)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from prometheus_client import Metric
+
+from adapters.models.script import Answers, Fails
+from api.metrics import Metrics
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import DueJob, Job
+from memory.backlog import RedisBacklog
+from memory.keys import JOBS_KEY, due_score
+from service.observing import COUNTED, own_observer
+from service.watching import Watch
+from tests.adapters.telemetry.watched import Watched, watched
+from tests.api.harness import clinic, entry, over_many_contacts
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[3]
+DASHBOARD = ROOT / "deploy/grafana/flow-engine.json"
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+FINDS = Answers({"values": {"var_string": "ECG", "var_number": "abc", "x": 1}, "checkpoints": []})
+
+
+def families() -> list[Metric]:
+    observer = own_observer()
+    Metrics(observer.registry)
+    return list(observer.registry.collect())
+
+
+def family_name(metric: Metric) -> str:
+    return metric.name + ("_total" if metric.type == "counter" else "")
+
+
+class TestStory:
+    async def test_changes_of_task_are_counted_by_outcome(self) -> None:  # F29
+        async with watched(clinic()) as w:
+            await w.scene.started()
+            await w.scene.change("nowhere")
+            await w.scene.change("visit")
+            await w.scene.changed("operator")
+            assert w.metric("task_changes_total", outcome="accepted") == 1
+            assert w.metric("task_changes_total", outcome="task_unknown") == 1
+            refused = [s for s in _samples(w, "flow_engine_task_changes_total") if s["outcome"] != "accepted"]
+            assert len(refused) == 2
+
+    async def test_contacts_are_counted_by_channel_and_by_how_they_end(self) -> None:  # F28, F30
+        async with watched(over_many_contacts()) as w:
+            await w.scene.started()
+            await w.scene.started()  # the same again: nothing new
+            await w.scene.started(contactId="chat-1", channel="chat")
+            assert w.metric("contacts_started_total", channel="phone") == 1
+            assert w.metric("contacts_started_total", channel="chat") == 1
+            assert w.metric("contacts_ended_total", channel="phone", how="superseded") == 1
+            await w.scene.end(contactId="chat-1")
+            await w.scene.end(contactId="chat-1")
+            assert w.metric("contacts_ended_total", channel="chat", how="ended") == 1
+
+    async def test_a_conversation_that_begins_anew_has_a_new_contact(self) -> None:  # F28
+        async with watched(clinic()) as w:
+            await w.scene.started()
+            await w.scene.end()
+            await w.scene.started(contactId="call-2")
+            assert w.metric("contacts_started_total", channel="phone") == 2
+            assert w.metric("task_changes_total", outcome="accepted") == 0
+
+    async def test_reading_along_is_counted_with_its_model_calls(self) -> None:  # F37
+        async with watched(clinic(), Fails("timeout"), FINDS) as w:
+            await w.scene.started()
+            await w.scene.say("m-1", "An ECG please")
+            await w.scene.prompt()
+            await w.work()
+            await w.work(after_s=10)
+            await w.scene.prompt()
+            assert w.metric("prompts_total", memory="stale") == 1
+            assert w.metric("prompts_total", memory="fresh") == 1
+            assert w.metric("values_mined_total", source="model") == 1
+            assert w.metric("memory_writes_total", source="mining") == 1
+            assert w.metric("mined_values_dropped_total", reason="variable_unknown") == 1
+            assert w.metric("model_calls_total", purpose="mining", outcome="timeout") == 1
+            assert w.metric("model_calls_total", purpose="mining", outcome="ok") == 1
+            assert w.metric("model_calls_failed_total", purpose="mining", reason="timeout") == 1
+            assert w.metric("model_tokens_total", purpose="mining", direction="input") > 100
+            assert w.metric("model_call_seconds_count", purpose="mining") == 2
+            assert w.metric("jobs_failed_total", kind="mine") == 1
+            assert w.metric("jobs_done_total", kind="mine") == 1
+
+    async def test_writes_replays_lost_commits_and_store_errors_are_counted(self) -> None:  # F15, F44
+        async with watched(clinic()) as w:
+            await w.scene.started()
+            w.scene.http.headers["Idempotency-Key"] = "key-1"
+            for _ in range(2):
+                await w.scene.written(entry("var_string", "ECG"), entry("var_boolean", True))
+            del w.scene.http.headers["Idempotency-Key"]
+            assert w.metric("memory_writes_total", source="tools") == 2
+            assert w.metric("replays_total") == 1
+            w.server.connected = False
+            assert (await w.scene.http.get("/v1/prompt/conv-1")).status_code == 503
+            w.server.connected = True
+            assert w.metric("store_errors_total", store="memory") == 1
+            assert w.metric("compiled_versions") == 1
+
+    async def test_what_waits_is_seen_with_its_age(self) -> None:  # F41
+        async with watched(clinic()) as w:
+            watch = Watch(w.observer, RedisBacklog(w.scene.memory.client), w.scene.clock)
+            await watch.measure_backlog()
+            assert w.metric("jobs_waiting") == w.metric("jobs_oldest_seconds") == 0
+            due = DueJob(Job("mine", ConversationRef("default", "conv-1")), w.scene.clock.now())
+            await w.scene.memory.client.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
+            w.scene.clock.advance(seconds=42)
+            await watch.measure_backlog()
+            assert (w.metric("jobs_waiting"), w.metric("jobs_oldest_seconds")) == (1, 42)
+            w.server.connected = False
+            await watch.measure_backlog()
+            assert w.metric("store_errors_total", store="memory") == 1
+            w.server.connected = True
+
+    async def test_the_lag_is_what_passes_beyond_the_time_asked_for(self) -> None:
+        times = iter((10.0, 10.75))
+
+        async def pause(seconds: float) -> None:
+            assert seconds == 0.5
+
+        async with watched(clinic()) as w:
+            backlog = RedisBacklog(w.scene.memory.client)
+            watch = Watch(w.observer, backlog, w.scene.clock, pause=pause, stopwatch=lambda: next(times))
+            await watch.measure_lag()
+            assert w.metric("event_loop_lag_seconds_sum") == 0.25
+
+    async def test_no_label_holds_an_id_a_task_or_a_text(self) -> None:
+        async with watched(clinic(), FINDS) as w:
+            await w.scene.started(conversationId="secret-1")
+            await w.scene.say("m-secret", "secret ECG", conversationId="secret-1")
+            await w.scene.change("secret-task", conversationId="secret-1")
+            await w.work()
+            text = (await w.scene.http.get("/metrics")).text
+            assert 'flow_engine_task_changes_total{outcome="task_unknown"} 1.0' in text
+            for secret in ("secret", "ECG", "reception", "call-1", "var_string"):
+                assert secret not in text, secret
+
+
+def _samples(w: Watched, name: str) -> list[dict[str, str]]:
+    found = w.observer.registry.collect()
+    return [s.labels for metric in found for s in metric.samples if s.name == name]
+
+
+class TestDocumented:
+    def test_the_table_of_metrics_is_the_registry(self) -> None:  # F36
+        table = re.findall(
+            r"^\| `(flow_engine_\w+)` \| (\w+) \| (.+?) \| (.+) \|$",
+            (ROOT / "docs/operations.md").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+        documented = {name: (kind, meaning) for name, kind, _, meaning in table}
+        assert documented == {family_name(m): (m.type, m.documentation) for m in families()}
+        labels = {name: set(re.findall(r"`(\w+)`", cell)) for name, _, cell, _ in table}
+        for name, (_, names) in COUNTED.items():
+            assert labels[f"flow_engine_{name}_total"] == set(names), name
+
+    def test_every_metric_has_a_meaning_and_the_services_prefix(self) -> None:
+        for metric in families():
+            assert metric.name.startswith("flow_engine_")
+            assert metric.documentation.endswith(".")
+
+
+def panels(dashboard: Any) -> Iterator[Any]:
+    return (panel for panel in dashboard["panels"] if panel["type"] != "row")
+
+
+class TestDashboard:
+    def test_every_expression_names_only_metrics_that_exist(self) -> None:  # F36
+        known = {m.name + suffix for m in families() for suffix in SUFFIXES[m.type]}
+        used: set[str] = set()
+        for panel in panels(orjson.loads(DASHBOARD.read_bytes())):
+            for target in panel["targets"]:
+                names = set(re.findall(r"\bflow_engine_\w+", target["expr"]))
+                assert names, panel["title"]
+                assert names <= known, (panel["title"], names - known)
+                assert target["expr"].count("(") == target["expr"].count(")")
+                assert target["expr"].count("{") == target["expr"].count("}")
+                used |= names
+        shown = {m.name for m in families() if used & {m.name + suffix for suffix in SUFFIXES[m.type]}}
+        assert shown == {m.name for m in families()}, "every metric is on the dashboard"
+
+    def test_it_is_a_dashboard_that_asks_for_its_data_source(self) -> None:
+        dashboard = orjson.loads(DASHBOARD.read_bytes())
+        assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= dashboard.keys()
+        variables = {v["name"]: v for v in dashboard["templating"]["list"]}
+        assert variables["datasource"]["type"] == "datasource"
+        ids = [panel["id"] for panel in dashboard["panels"]]
+        assert len(ids) == len(set(ids))
+        taken: set[tuple[int, int]] = set()
+        for panel in dashboard["panels"]:
+            place = panel["gridPos"]
+            assert 0 <= place["x"] <= place["x"] + place["w"] <= 24
+            cells = {
+                (place["x"] + dx, place["y"] + dy) for dx in range(place["w"]) for dy in range(place["h"])
+            }
+            assert not cells & taken, panel["title"]
+            taken |= cells
+        for panel in panels(dashboard):
+            sources = [panel["datasource"], *(target["datasource"] for target in panel["targets"])]
+            assert all(s == {"type": "prometheus", "uid": "${datasource}"} for s in sources)
+            refs = [target["refId"] for target in panel["targets"]]
+            assert len(refs) == len(set(refs))
+
+    def test_the_scrape_configuration_is_one(self) -> None:
+        config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text(encoding="utf-8"))
+        (job,) = config["scrape_configs"]
+        assert job["metrics_path"] == "/metrics"
+        assert all(group["targets"] for group in job["static_configs"])

@@ -1,0 +1,77 @@
+"""Where the HTTP client for a flow's MCP servers connects to (F45)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx2
+import pytest
+from mcp_types import CallToolResult, TextContent
+
+from adapters.outbound.policy import AllowList
+from channels.engine_client.guarded_http import GuardedTransport
+from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, model_answer
+from tests.api.harness import clinic, open_scene
+from tests.api.test_mcp_server import listening_socket, served
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Names:
+    """Answers lookups in order, the last answer again and again."""
+
+    answers: Sequence[Sequence[str]]
+    asked: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append((host, port))
+        addresses = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if not addresses:
+            raise OSError("no such name")
+        return addresses
+
+
+async def fetched(names: Names, url: str, allow: str = "") -> httpx2.Response:
+    transport = GuardedTransport(AllowList.parse(allow), names)
+    async with httpx2.AsyncClient(transport=transport, trust_env=False) as http:
+        return await http.get(url)
+
+
+@pytest.mark.parametrize(
+    "addresses", [["127.0.0.1"], ["93.184.215.14", "10.0.0.1"], ["::1"], ["169.254.169.254"], []]
+)
+async def test_a_name_that_leads_inside_or_nowhere_is_not_connected_to(addresses: list[str]) -> None:
+    names = Names([addresses])
+    with pytest.raises(httpx2.ConnectError):
+        await fetched(names, "http://mcp.example.com:1/mcp")
+    assert names.asked == [("mcp.example.com", 1)]
+
+
+async def test_an_allowed_name_is_looked_up_once_and_its_next_address_tried() -> None:
+    listening = listening_socket()
+    port = listening.getsockname()[1]
+    names = Names([["::1", "127.0.0.1"], ["203.0.113.1"]])
+    async with open_scene(clinic()) as scene, served(scene.app, listening):
+        reply = await fetched(names, f"http://MCP.example.com:{port}/health/live", "mcp.example.com")
+    assert reply.status_code == 200
+    assert names.asked == [("mcp.example.com", port)]
+
+
+class TestAnswers:
+    def test_the_text_is_for_the_model_and_cut_where_it_is_endless(self) -> None:
+        parts = [TextContent(text="one"), TextContent(text="x" * MOST_RESULT_CHARS)]
+        answer = model_answer(CallToolResult(content=parts, structured_content={"a": 1}))
+        assert isinstance(answer, str)
+        assert answer.startswith("one\nx")
+        assert len(answer) == MOST_RESULT_CHARS
+
+    def test_without_text_the_data_is(self) -> None:
+        assert model_answer(CallToolResult(content=[], structured_content={"a": 1})) == {"a": 1}
+        assert model_answer(CallToolResult(content=[])) == ""
+
+    def test_a_failure_without_words_is_still_a_failure(self) -> None:
+        assert model_answer(CallToolResult(content=[], is_error=True)) == {
+            "error": "the tool failed without saying why"
+        }

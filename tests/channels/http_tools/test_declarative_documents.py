@@ -1,0 +1,170 @@
+"""Requests and tools as documents: every mistake at once, each at its place."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from channels.http_tools.documents import (
+    HttpRequest,
+    HttpTool,
+    LifecycleCall,
+    PreStep,
+    ToolConfig,
+    check_builders,
+)
+
+TOOLS: TypeAdapter[dict[str, ToolConfig]] = TypeAdapter(dict[str, ToolConfig])
+URL = "{{base_url}}/api/orders"
+
+
+def problems(document: object) -> dict[tuple[int | str, ...], str]:
+    """What is wrong with one tool, by place."""
+    with pytest.raises(ValidationError) as caught:
+        TOOLS.validate_python({"t": document})
+    return {error["loc"][1:]: error["msg"] for error in caught.value.errors()}
+
+
+def test_every_mistake_is_told_at_once_at_its_place() -> None:  # V1
+    found = problems(
+        {
+            "type": "http",
+            "method": "POST",
+            "url": "orders/{{args.id}}",
+            "params": {"a": "{{"},
+            "headers": {"X-Key": "{{ctx.key | up}}"},
+            "body": {"lines": [{"id": "{{args.}}"}, "{{args.a | default(}}"]},
+            "pre_steps": [
+                {"url": URL, "extract": {"t": "$.a["}, "fail_if": "t === null"},
+                {"condition": "pre.t.status = 'open'", "fail_return": {"error": "{{pre.t"}},
+            ],
+            "store_in_ctx": {"id": "id"},
+            "on_success": {"return": {"id": "$.["}},
+            "on_error": {"return": {"e": "{{error"}},
+            "timeout_s": 0,
+            "retries": 3,
+        }
+    )
+    assert set(found) == {
+        ("url",),
+        ("params", "a"),
+        ("headers", "X-Key"),
+        ("body", "lines", 0, "id"),
+        ("body", "lines", 1),
+        ("pre_steps", 0, "extract", "t"),
+        ("pre_steps", 0, "fail_if"),
+        ("pre_steps", 1, "condition"),
+        ("pre_steps", 1, "fail_return", "error"),
+        ("store_in_ctx", "id"),
+        ("on_success", "return", "id"),
+        ("on_error", "return", "e"),
+        ("timeout_s",),
+        ("retries",),
+    }
+    assert all("character" in found[place] for place in found if place[-1] not in ("timeout_s", "retries"))
+
+
+MISTAKES: list[tuple[object, tuple[int | str, ...], str]] = [
+    ({"type": "smtp"}, (), "'http' or 'builtin'"),
+    ({"url": URL}, (), "'http' or 'builtin'"),
+    ("http", (), "'http' or 'builtin'"),
+    (None, (), "'http' or 'builtin'"),
+    ({"type": "http"}, ("url",), "required"),
+    ({"type": "http", "url": 5}, ("url",), "text"),
+    ({"type": "http", "url": URL, "method": "TRACE"}, ("method",), "'GET'"),
+    ({"type": "http", "url": URL, "params": ["a"]}, ("params",), "object"),
+    ({"type": "http", "url": URL, "timeout_s": 1e9}, ("timeout_s",), "120"),
+    ({"type": "http", "url": URL, "timeout_s": float("nan")}, ("timeout_s",), "finite"),
+    ({"type": "http", "url": URL, "timeout_s": "10"}, ("timeout_s",), "number"),
+    (
+        {"type": "http", "url": URL, "pre_steps": [{"url": URL, "extract": {"args": "$.a"}}]},
+        ("pre_steps", 0, "extract"),
+        "names beside 'agent', 'args'",
+    ),
+    ({"type": "http", "url": URL, "headers": {"a b": "c"}}, ("headers",), "X-Api-Key"),
+    ({"type": "http", "url": URL, "headers": {"a\n": "c"}}, ("headers",), "X-Api-Key"),
+    ({"type": "http", "url": URL, "body": {}}, (), "`params`"),
+    ({"type": "http", "url": URL, "body_builder": "x"}, (), "`params`"),
+    ({"type": "http", "method": "POST", "url": URL, "body": {}, "body_builder": "x"}, (), "not both"),
+    ({"type": "http", "url": URL, "on_success": {}}, ("on_success", "return"), "required"),
+    ({"type": "http", "url": URL, "pre_steps": [{}]}, ("pre_steps", 0), "`condition`"),
+    (
+        {"type": "http", "url": URL, "pre_steps": [{"extract": {"a": "$.a"}}]},
+        ("pre_steps", 0),
+        "needs a `url`",
+    ),
+    (
+        {"type": "http", "url": URL, "pre_steps": [{"condition": "$.a", "method": "GET"}]},
+        ("pre_steps", 0),
+        "needs a `url`",
+    ),
+    (
+        {"type": "http", "url": URL, "pre_steps": [{"url": URL, "fail_if": "target == null"}]},
+        ("pre_steps", 0, "fail_if"),
+        "'target' is unknown",
+    ),
+    ({"type": "builtin", "action": "dance"}, ("action",), "'hangup'"),
+    ({"type": "builtin", "action": "hangup", "target": "+331"}, (), "`transfer`"),
+    ({"type": "builtin", "action": "transfer"}, (), "`target`"),
+    ({"type": "builtin", "action": "hangup", "url": URL}, ("url",), "not permitted"),
+]
+
+
+@pytest.mark.parametrize(("document", "place", "accepted"), MISTAKES)
+def test_a_mistake_says_what_is_accepted(
+    document: object, place: tuple[int | str, ...], accepted: str
+) -> None:  # V1
+    found = problems(document)
+    assert list(found) == [place]
+    assert accepted in found[place]
+
+
+def test_what_was_written_is_not_told() -> None:
+    """Configs hold credentials, and their mistakes go to logs."""
+    with pytest.raises(ValidationError) as caught:
+        HttpRequest.model_validate({"url": URL, "headers": {"a b": "s3cret"}, "timeout_s": "s3cret"})
+    assert "s3cret" not in str(caught.value)  # V14
+
+
+def test_everything_may_be_described() -> None:  # V7
+    tool = HttpTool.model_validate(
+        {
+            "type": "http",
+            "description": "Cancels an order.",
+            "url": URL,
+            "pre_steps": [
+                {"description": "Finds it.", "url": URL},
+                {"description": "Is it open?", "condition": "pre.a"},
+            ],
+        }
+    )
+    assert [step.description for step in tool.pre_steps] == ["Finds it.", "Is it open?"]
+    assert LifecycleCall.model_validate({"description": "Starts.", "url": URL}).description == "Starts."
+
+
+def test_the_defaults() -> None:  # V6
+    tool = HttpTool.model_validate({"type": "http", "url": URL})
+    assert (tool.method, tool.timeout_s, tool.pre_steps, tool.on_success_flags) == ("GET", 10.0, (), ())
+    assert (tool.body, tool.params, tool.on_success, tool.on_error, tool.store_in_ctx) == (None,) * 4 + ({},)
+
+
+def test_a_step_without_an_address_fetches_nothing() -> None:  # V7
+    assert PreStep.model_validate({"condition": "ctx.a"}).request is None
+    fetch = PreStep.model_validate({"url": URL, "params": {"a": 1}, "timeout_s": 3}).request
+    assert fetch is not None
+    assert (fetch.method, fetch.timeout_s, fetch.body) == ("GET", 3.0, None)
+
+
+def test_a_body_builder_has_to_be_known() -> None:  # V10
+    tools = TOOLS.validate_python(
+        {
+            "a/b": {"type": "http", "method": "POST", "url": URL, "body_builder": "confirm_ordre"},
+            "c": {"type": "http", "method": "POST", "url": URL, "body_builder": "confirm_order"},
+            "d": {"type": "builtin", "action": "hangup"},
+        }
+    )
+    (finding,) = check_builders(tools, {"confirm_order", "confirm_reservation"})
+    assert finding.pointer == "/tools/a~1b/body_builder"
+    assert finding.message == (
+        "'confirm_ordre' is no body builder; accepted are 'confirm_order', 'confirm_reservation'"
+    )

@@ -1,0 +1,145 @@
+"""The checks and the bookkeeping of a config around a playbook that comes from elsewhere (V3, V5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from channels.http_tools.body_builders import default_builders
+from channels.voice.call.ports import Caller, Ending, EndReason, OpenPlaybook, Refused, SessionSettings, Turn
+from channels.voice.config import flow_books
+from channels.voice.config.flow_books import with_books
+from channels.voice.config.loader import load_config
+from channels.voice.testing.controls import RecordingControls
+from flow_engine.ports.outbound import OutboundReply
+from tests.channels.voice.books import Book
+from tests.channels.voice.config.voice_scene import BEGIN, PHONE, PHONE_IN_QUERY, FakeBusiness
+
+pytestmark = pytest.mark.anyio
+
+BASE = "http://business.example"
+CHECK = {
+    **{"name": "blocked", "url": "{{base_url}}/blocked", "params": {"phone": "{{caller_phone}}"}},
+    **{"block_if": "$.blocked == true", "on_block": "message", "message": "{{agent.name}} is closed."},
+}
+LIFECYCLE = {
+    "on_start": {
+        **{"method": "POST", "url": "{{base_url}}/start", "body": {"phone": "{{caller_phone}}"}},
+        "store_in_ctx": {"call_id": "$.id"},
+    },
+    "on_end": {
+        **{"method": "POST", "url": "{{base_url}}/end"},
+        "body": {"id": "{{ctx.call_id}}", "outcome": "{{outcome}}", "said": "{{transcript_summary}}"},
+    },
+    "outcome_rules": [
+        {"flag": "transferred", "outcome": "handed_over", "priority": 1},
+        {"flag": None, "outcome": "done", "priority": 2},
+    ],
+}
+
+
+def config(**fields: Any) -> Any:
+    written = {
+        "version": "2.0",
+        "agent": {"id": "a", "name": "Desk", "type": "test", "language": "en-GB"},
+        "base_url": BASE,
+        "session": {"mode": "flow", "engine_url": "http://127.0.0.1:8080", "version": "v"},
+        **fields,
+    }
+    loaded = load_config(json.dumps(written).encode(), builders=tuple(default_builders(lambda: BEGIN)))
+    assert loaded.warnings == ()
+    return loaded.config
+
+
+def business(*, blocked: bool = False) -> FakeBusiness:
+    replies: dict[str, Any] = {"GET /blocked": {"blocked": blocked}, "POST /start": {"id": "row 7"}}
+    return FakeBusiness(BASE, replies | {"POST /end": {}})
+
+
+def opened(book: Book, told: FakeBusiness, **fields: Any) -> Any:
+    opens: OpenPlaybook = with_books(lambda caller, controls: book, config(**fields), told, lambda: BEGIN)
+    return opens(Caller("call-1", PHONE, {}, BEGIN - timedelta(seconds=5)), RecordingControls())
+
+
+def ending(reason: EndReason = "caller_hung_up", *, started: bool = True) -> Ending:
+    return Ending(started, reason, 30.0, (Turn("user", "Hello", BEGIN),) if started else ())
+
+
+async def test_without_checks_and_lifecycle_a_playbook_is_left_alone() -> None:
+    book = Book()
+    assert opened(book, business()) is book
+
+
+async def test_a_blocked_caller_never_gets_to_the_flow() -> None:  # V3
+    book, told = Book(), business(blocked=True)
+    call = opened(book, told, pre_call_checks=[CHECK], lifecycle=LIFECYCLE)
+    assert await call.open() == Refused("Desk is closed.")
+    await call.ended(ending("refused", started=False))
+    assert book.asked == []
+    assert told.taken() == [("GET", f"/blocked?phone={PHONE_IN_QUERY}", None)]
+
+
+async def test_the_books_are_kept_around_the_whole_call() -> None:  # V5
+    book, told = Book(), business()
+    call = opened(book, told, pre_call_checks=[CHECK], lifecycle=LIFECYCLE)
+    assert isinstance(await call.open(), SessionSettings)
+    assert await call.started() == "Greet."
+    assert await call.run_tool("find", "{}") == {"ok": True}
+    await call.said(Turn("user", "Hello", BEGIN))
+    await call.silent()
+    await call.ended(ending())
+    assert book.asked[:4] == ["open", "started", "tool find", "silent"]
+    assert book.turns == ["Hello"]
+    assert book.ending is not None
+    _, started, over = told.taken()
+    assert started == ("POST", "/start", {"phone": PHONE})
+    assert over[1:] == ("/end", {"id": "row 7", "outcome": "done", "said": over[2]["said"]})  # type: ignore[call-overload, index]
+    assert "Hello" in str(over[2])
+
+
+async def test_a_call_that_was_handed_over_has_an_outcome_of_its_own() -> None:  # V5
+    told = business()
+    call = opened(Book(), told, lifecycle=LIFECYCLE)
+    await call.open()
+    await call.started()
+    await call.ended(ending("transferred"))
+    assert json.dumps(told.taken()[-1]).count("handed_over") == 1
+
+
+async def test_a_flow_that_cannot_be_started_ends_without_books() -> None:  # V2
+    book, told = Book(opens=Refused("Sorry.")), business()
+    call = opened(book, told, lifecycle=LIFECYCLE)
+    assert await call.open() == Refused("Sorry.")
+    await call.ended(ending("refused", started=False))
+    assert book.ending is not None
+    assert told.taken() == []
+
+
+async def test_an_end_that_fails_at_the_flow_is_still_told_to_the_business() -> None:  # V5
+    class Broken(Book):
+        async def ended(self, ending: Ending) -> None:
+            raise RuntimeError("a bug")
+
+    told = business()
+    call = opened(Broken(), told, lifecycle=LIFECYCLE)
+    await call.open()
+    with pytest.raises(RuntimeError):
+        await call.ended(ending())
+    assert [address for _, address, _ in told.taken()] == ["/end"]
+
+
+async def test_checks_that_hang_let_the_call_through(monkeypatch: pytest.MonkeyPatch) -> None:  # V3
+    class Slow(FakeBusiness):
+        async def request(self, method: str, url: str, **options: Any) -> OutboundReply:
+            await asyncio.sleep(60)
+            raise AssertionError("nobody waits for that")
+
+    monkeypatch.setattr(flow_books, "CHECKED_WITHIN_S", 0.05)
+    book = Book()
+    call = opened(book, Slow(BASE, {}), pre_call_checks=[CHECK])
+    assert isinstance(await call.open(), SessionSettings)
+    assert book.asked == ["open"]

@@ -1,0 +1,105 @@
+"""What is said reaches the engine in order, beside the call, and never without bound (F33)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import httpx
+import orjson
+import pytest
+
+from channels.engine_client.client import Contact, EngineClient, Said
+from channels.voice.flow.reporting import DialogueReport
+from tests.api.harness import BASE_URL
+from tests.channels.engine_client.engine_doubles import Pauses
+from tests.channels.voice.flow.flow_call import eventually
+
+pytestmark = pytest.mark.anyio
+
+AT = datetime(2026, 1, 15, 9, 31, tzinfo=UTC)
+CONTACT = Contact("conv-1", "call-1")
+TAKEN = {"conversationId": "conv-1", "messageId": "m", "duplicate": False, "revision": 1, "language": "it-IT"}
+
+
+@dataclass
+class Engine:
+    """Answers one message at a time, when `gate` is open."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    refuses: tuple[str, ...] = ()
+    messages: list[str] = field(default_factory=list[str])
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        await self.gate.wait()
+        body = orjson.loads(request.content)["body"]
+        if body in self.refuses:
+            return httpx.Response(503)
+        self.messages.append(body)
+        return httpx.Response(200, json=TAKEN)
+
+
+@dataclass
+class Told:
+    bodies: list[str] = field(default_factory=list[str])
+
+    def __call__(self, said: Said) -> None:
+        self.bodies.append(said.body)
+
+
+def report_to(engine: Engine, told: Told | None = None, most_waiting: int = 200) -> DialogueReport:
+    http = httpx.AsyncClient(transport=httpx.MockTransport(engine), base_url=BASE_URL)
+    client = EngineClient(http, pause=Pauses())
+    return DialogueReport(client, CONTACT, told or Told(), most_waiting=most_waiting)
+
+
+def said(body: str) -> Said:
+    return Said(f"id-{body}", AT, "user", body)
+
+
+async def test_messages_arrive_in_the_order_of_the_dialogue() -> None:
+    engine, told = Engine(), Told()
+    report = report_to(engine, told)
+    for body in "abc":
+        report.add(said(body))
+    engine.gate.set()
+    await eventually(lambda: engine.messages == ["a", "b", "c"])
+    report.add(said("d"))
+    await report.finish(5)
+    assert engine.messages == told.bodies == ["a", "b", "c", "d"]
+
+
+async def test_a_message_that_cannot_be_told_holds_up_no_other() -> None:
+    engine, told = Engine(refuses=("b",)), Told()
+    engine.gate.set()
+    report = report_to(engine, told)
+    for body in "abc":
+        report.add(said(body))
+    await report.finish(5)
+    assert engine.messages == told.bodies == ["a", "c"]
+
+
+async def test_while_the_engine_is_away_the_newest_are_kept() -> None:
+    engine = Engine()
+    report = report_to(engine, most_waiting=3)
+    report.add(said("first"))
+    await asyncio.sleep(0.02)
+    for number in range(10):
+        report.add(said(str(number)))
+    engine.gate.set()
+    await report.finish(5)
+    assert engine.messages == ["first", "7", "8", "9"]
+
+
+async def test_the_end_does_not_wait_for_ever() -> None:
+    engine = Engine()
+    report = report_to(engine)
+    report.add(said("a"))
+    async with asyncio.timeout(2):
+        await report.finish(0.05)
+    assert engine.messages == []
+
+
+async def test_nothing_said_is_nothing_to_wait_for() -> None:
+    await report_to(Engine()).finish(5)

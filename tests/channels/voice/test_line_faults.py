@@ -1,0 +1,129 @@
+"""V12: each fault of either side ends or recovers the call once, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.voice import bridge as bridge_module
+from channels.voice.testing.fake_realtime import FakeRealtime, Fault
+from channels.voice.testing.fake_twilio import FakeTwilioCall
+from channels.voice.testing.script import Reaction, Say, Script
+from channels.voice.testing.sockets import eventually
+from tests.channels.voice.books import Book, bridged
+
+pytestmark = pytest.mark.anyio
+
+TALKATIVE = Script((Reaction((Say("Hello there", 1500),), once=False),))
+
+
+async def settled(book: Book, within_s: float = 10.0) -> None:
+    await eventually(lambda: book.asked.count("ended") == 1, within_s)
+    await asyncio.sleep(0.1)
+    assert book.asked.count("ended") == book.asked.count("started") == 1
+
+
+@pytest.mark.parametrize("how", ["stop", "drop", "garbage", "oversized", "binary flood"])
+async def test_whatever_the_line_does_the_call_ends_once(how: str) -> None:  # V12
+    book = Book()
+    async with FakeRealtime(TALKATIVE) as model, bridged(book, model.url) as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            await model.session()
+            await eventually(lambda: "started" in book.asked, 5.0)
+            match how:
+                case "stop":
+                    await call.hang_up()
+                case "drop":
+                    call.drop()
+                case "garbage":
+                    for _ in range(60):
+                        call.send_raw(b'{"event": "media", "media": \x00')
+                case "oversized":
+                    call.send_raw(b'"%b"' % (b"x" * 10 * 1024 * 1024))
+                case _:
+                    for _ in range(60):
+                        call.send_raw(b"[]")
+            await settled(book)
+            await call.closed()
+        assert bridge.bridge.live_calls == 0
+        await eventually(lambda: not model.connections[0].socket.is_open, 5.0)
+
+
+async def test_a_little_garbage_of_the_line_is_passed_over() -> None:  # V12
+    book = Book()
+    async with FakeRealtime(TALKATIVE) as model, bridged(book, model.url) as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            for _ in range(5):
+                call.send_raw(b"{}")
+                call.send_raw(b'{"event": "start"}')
+            await eventually(lambda: call.playout.heard != [], 5.0)
+            await call.hang_up()
+        await settled(book)
+
+
+@pytest.mark.parametrize("kind", ["close", "drop", "expire", "oversized", "garbage", "error"])
+async def test_whatever_the_model_does_in_the_middle_the_call_goes_on(kind: str) -> None:  # V12
+    book = Book()
+    fault = Fault(kind, after_events=8)  # type: ignore[arg-type]
+    async with FakeRealtime(TALKATIVE, faults=[fault]) as model, bridged(book, model.url) as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            lasting = kind in ("garbage", "error")
+            await eventually(lambda: len(model.connections) == (1 if lasting else 2), 5.0)
+            await eventually(lambda: call.playout.heard != [], 5.0)
+            await call.say("Are you there", 500)
+            await eventually(lambda: "Are you there" in book.turns, 10.0)
+            await call.hang_up()
+        await settled(book)
+        assert bridge.watcher.ended == ["caller_hung_up"]
+        assert bridge.watcher.renewed == (0 if lasting else 1)
+
+
+async def test_a_model_that_refuses_twice_ends_the_call_within_15_seconds() -> None:  # V12
+    book, refuse = Book(), Fault("refuse")
+    async with FakeRealtime(faults=[refuse, refuse]) as model, bridged(book, model.url) as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            await call.closed(15.0)
+        await eventually(lambda: bridge.watcher.ended == ["failed"], 5.0)
+        assert book.asked == ["open", "closed"]  # no on_start, so no on_end
+
+
+async def test_nobody_at_the_models_address_ends_the_call_within_15_seconds() -> None:  # V12
+    book = Book()
+    async with bridged(book, "ws://127.0.0.1:9/v1/realtime") as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            await call.closed(15.0)
+        await eventually(lambda: bridge.watcher.ended == ["failed"], 5.0)
+        assert book.asked == ["open", "closed"]
+
+
+async def test_a_model_that_stays_away_after_a_loss_ends_the_call_once() -> None:  # V12
+    book = Book()
+    faults = [Fault("drop", after_events=8), Fault("refuse"), Fault("refuse")]
+    async with FakeRealtime(TALKATIVE, faults=faults) as model, bridged(book, model.url) as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            await call.closed(15.0)
+        await settled(book)
+        assert bridge.watcher.ended == ["model_lost"]
+
+
+async def test_a_socket_on_which_no_call_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:  # V12
+    monkeypatch.setattr(bridge_module, "BEGIN_WITHIN_S", 0.3)
+    book = Book()
+    async with bridged(book, "ws://127.0.0.1:9/v1/realtime") as bridge:
+        call = FakeTwilioCall(bridge.url)
+        call._start = lambda: {"event": "connected"}  # type: ignore[method-assign] - says no start
+        async with call:
+            await call.closed(15.0)
+        assert book.asked == []
+
+
+async def test_calls_that_run_when_the_program_ends_run_their_lifecycle() -> None:  # V12
+    book = Book()
+    async with FakeRealtime(TALKATIVE) as model, bridged(book, model.url) as bridge:
+        async with FakeTwilioCall(bridge.url) as call:
+            await eventually(lambda: call.playout.heard != [], 5.0)
+            await bridge.bridge.close()
+            await call.closed()
+        await settled(book)
+        assert bridge.watcher.ended == ["shut_down"]

@@ -1,0 +1,109 @@
+"""V15: recordings are written and read, and time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from adapters.outbound.fake import ScriptedOutbound
+from channels.voice.recording import (
+    Entry,
+    RecordedOutbound,
+    RecordingRefused,
+    create_recording,
+    read_recording,
+)
+from channels.voice.virtual_time import NothingLeftToDo, run_in_virtual_time
+from flow_engine.ports.outbound import OutboundReply
+
+pytestmark = pytest.mark.anyio
+
+
+def test_what_is_recorded_reads_back_as_it_happened(tmp_path: Path) -> None:  # V15
+    now = [5.0]
+    recorder = create_recording(tmp_path / "calls", "MZ1/../x", lambda: now[0])
+    recorder("line", sent=False, message=b'{"event": "start"}')
+    now[0] = 5.25
+    recorder("model", sent=True, message=b"not json")
+    recorder.close()
+    [file] = (tmp_path / "calls").iterdir()
+    assert file.name == "MZ1-x.jsonl"
+    assert list(read_recording(file.read_bytes())) == [
+        Entry(0.0, "line", False, {"event": "start"}),
+        Entry(250.0, "model", True, "not json"),
+    ]
+
+
+def test_nobody_else_may_read_a_recording(tmp_path: Path) -> None:  # V15
+    create_recording(tmp_path / "calls", "MZ1", time.monotonic).close()
+    [file] = (tmp_path / "calls").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "calls").stat().st_mode) == 0o700
+
+
+async def test_http_calls_are_recorded_with_their_answers(tmp_path: Path) -> None:  # V15
+    recorder = create_recording(tmp_path, "MZ1", time.monotonic)
+    inner = ScriptedOutbound({"https://shop.example/orders": [OutboundReply(201, b'{"id": 7}')]})
+    outbound = RecordedOutbound(inner, recorder.write)
+    await outbound.request("POST", "https://shop.example/orders", timeout_s=5, content=b'{"n":1}')
+    recorder.close()
+    [entry] = read_recording((tmp_path / "MZ1.jsonl").read_bytes())
+    assert entry.message == {
+        "method": "POST",
+        "url": "https://shop.example/orders",
+        "body": {"n": 1},
+        "status": 201,
+        "answer": {"id": 7},
+    }
+
+
+def test_bare_events_of_both_wires_are_read_too() -> None:  # V15
+    lines = [{"event": "stop"}, {"at_ms": 40, "type": "response.created"}, {"event": "mark"}]
+    read = list(read_recording(b"\n".join(map(orjson.dumps, lines))))
+    assert [(entry.at_ms, entry.side) for entry in read] == [(0.0, "line"), (40, "model"), (40, "line")]
+    assert read[1].message == {"type": "response.created"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"[]",
+        b'{"at_ms": -1, "event": "stop"}',
+        b'{"at_ms": true, "event": "stop"}',
+        b'{"side": "phone", "message": {}}',
+        b'{"side": "line"}',
+    ],
+)
+def test_a_file_that_is_no_recording_is_refused_with_its_line(line: bytes) -> None:  # V15
+    with pytest.raises(RecordingRefused, match=r"^line 2: "):
+        list(read_recording(b'{"event": "start"}\n' + line))
+
+
+def test_an_hour_passes_in_a_moment_and_in_order() -> None:
+    async def hour() -> list[str]:
+        done: list[str] = []
+
+        async def after(seconds: float, name: str) -> None:
+            await asyncio.sleep(seconds)
+            done.append(f"{name} {asyncio.get_running_loop().time():g}")
+
+        await asyncio.gather(after(3600, "late"), after(0.02, "early"), after(60, "middle"))
+        return done
+
+    began = time.monotonic()
+    assert run_in_virtual_time(hour()) == ["early 0.02", "middle 60", "late 3600"]
+    assert time.monotonic() - began < 60
+
+
+def test_waiting_for_ever_is_an_error() -> None:
+    async def wait_for_ever() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(NothingLeftToDo):
+        run_in_virtual_time(wait_for_ever())

@@ -1,0 +1,101 @@
+"""V1: a config with errors ends `voice serve` with everything that is wrong, and no port was bound."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.channels.voice.config.original_configs import example
+from tests.channels.voice.served_configs import agent_environment, serve_command
+from tests.service_process import ROOT
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """Whoever tries to listen on it says so."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        yield holder.getsockname()[1]
+
+
+def serve(config: Path, port: int, **variables: str) -> tuple[int, list[str]]:
+    """The exit code, and the lines that say why."""
+    done = subprocess.run(
+        serve_command(config, port),
+        cwd=ROOT,
+        env=agent_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr.splitlines()
+
+
+def written(tmp_path: Path, config: dict[str, Any]) -> Path:
+    file = tmp_path / "agent.json"
+    file.write_text(json.dumps(config), "utf-8")
+    return file
+
+
+def test_every_error_is_told_with_its_pointer_and_no_port_is_bound(tmp_path: Path, taken_port: int) -> None:
+    config = example("restaurant")
+    config["version"] = "1.0"
+    config["openai"]["vad"]["threshold"] = "loud"
+    config["pre_call_checks"][0]["block_if"] = "__import__('os')"
+    config["lifecycle"]["outcome_rules"][1]["priority"] = None
+    config["tools"]["cancel_order"]["pre_steps"][0]["extract"]["target_order"] = "$.orders[?("
+    del config["tools"]["leave_message"]["url"]
+    code, lines = serve(written(tmp_path, config), taken_port)
+    pointers = [line.split(" error at ", 1)[1].split(":", 1)[0] for line in lines if " error at " in line]
+    assert code == 2
+    assert sorted(pointers) == [
+        "/lifecycle/outcome_rules/1/priority",
+        "/openai/vad/threshold",
+        "/pre_call_checks/0/block_if",
+        "/tools/cancel_order/pre_steps/0/extract/target_order",
+        "/tools/leave_message/url",
+        "/version",
+    ]
+    assert len(lines) == len(pointers)
+
+
+def test_a_config_without_errors_gets_as_far_as_the_port(tmp_path: Path, taken_port: int) -> None:
+    code, lines = serve(written(tmp_path, example("switchboard")), taken_port)
+    assert code != 0
+    assert " error at " not in "\n".join(lines)
+    assert str(taken_port) in "\n".join(lines)
+
+
+def test_a_missing_key_is_told_at_the_start_and_not_by_the_first_call(
+    tmp_path: Path, taken_port: int
+) -> None:  # V12
+    _, lines = serve(written(tmp_path, example("switchboard")), taken_port, OPENAI_API_KEY="")
+    assert any("OPENAI_API_KEY is not set" in line for line in lines)
+
+
+def test_a_builder_that_is_not_installed_is_an_error_like_any_other(tmp_path: Path, taken_port: int) -> None:
+    config = example("restaurant")
+    config["tools"]["confirm_order"]["body_builder"] = "nobody_wrote_this"
+    code, [line] = serve(written(tmp_path, config), taken_port)
+    assert code == 2
+    assert "error at /tools/confirm_order/body_builder: " in line
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{", b"[]"], ids=["no file", "empty", "not JSON", "no object"]
+)
+def test_a_file_that_is_no_config_is_an_error_at_the_root(
+    tmp_path: Path, taken_port: int, content: bytes | None
+) -> None:
+    file = tmp_path / "agent.json"
+    if content is not None:
+        file.write_bytes(content)
+    code, [line] = serve(file, taken_port)
+    assert code == 2
+    assert f"{file}: error at /: " in line

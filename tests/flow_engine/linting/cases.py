@@ -1,0 +1,534 @@
+"""For every warning a version that has it, and one that is close to it and sound.
+
+A case changes a fresh sound version. `bad` gives the places of the finding under test; other findings that
+come with it are named in `also`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.flow_engine.documents.samples import stt
+from tests.flow_engine.linting.versions import (
+    BOOKING,
+    OPERATOR,
+    WELCOME,
+    JsonObject,
+    human,
+    multi,
+    required,
+    task,
+    tool,
+)
+
+Change = Callable[[JsonObject], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    code: str
+    places: tuple[str, ...]
+    bad: Change
+    good: Change
+    also: frozenset[str] = frozenset()
+
+
+CASES: list[Case] = []
+
+
+def case(code: str, *places: str, good: Change, also: tuple[str, ...] = ()) -> Callable[[Change], Change]:
+    def register(bad: Change) -> Change:
+        CASES.append(Case(code, places, bad, good, frozenset(also)))
+        return bad
+
+    return register
+
+
+def nothing(raw: JsonObject) -> None:
+    """The sound version itself is the closest."""
+
+
+def add(raw: JsonObject, *tasks: JsonObject) -> None:
+    """New tasks, each entered from `welcome`."""
+    raw["tasks"] += tasks
+    raw["tasks"][WELCOME]["connectedTasks"] += [each["_id"] for each in tasks]
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+@case("unreachable_task", "/tasks/3", good=lambda raw: add(raw, task("survey", ["welcome"])))
+def _(raw: JsonObject) -> None:
+    raw["tasks"].append(task("survey", ["welcome"]))
+
+
+def _closing_task(raw: JsonObject) -> None:
+    raw["closureConfig"] = multi()
+    for each in raw["tasks"]:
+        each["closureConfig"] = multi()
+    add(raw, task("goodbye", []))
+
+
+@case("dead_end", "/tasks/3/connectedTasks", good=_closing_task)
+def _(raw: JsonObject) -> None:
+    add(raw, task("goodbye", ["goodbye"]))
+
+
+def _one_big_loop(raw: JsonObject) -> None:
+    raw["tasks"][OPERATOR] = task("operator", ["booking"])
+
+
+@case("loop_without_exit", "/tasks/3/connectedTasks", good=_one_big_loop)
+def _(raw: JsonObject) -> None:
+    add(raw, task("questions", ["hours"]))
+    raw["tasks"].append(task("hours", ["questions"]))
+
+
+def _many(raw: JsonObject, count: int) -> None:
+    add(raw, *(task(f"t{number}", ["welcome"]) for number in range(count - 2)))
+
+
+@case("too_many_connections", "/tasks/0/connectedTasks", good=lambda raw: _many(raw, 20))
+def _(raw: JsonObject) -> None:
+    _many(raw, 21)
+
+
+# --- required variables -------------------------------------------------------------------------
+
+
+@case(
+    "first_task_requires_parameter",
+    "/tasks/0/transitionParameters/0",
+    good=lambda raw: raw["tasks"][WELCOME].update(
+        transitionParameters=[{"variableId": "day", "required": False}]
+    ),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["transitionParameters"] = [required("day")]
+
+
+def _without_tools(raw: JsonObject, number: int = WELCOME) -> None:
+    raw["tasks"][number]["mcpToolSelection"] = []
+    raw["mcpServers"][0]["includedTools"] = [{"toolName": "book"}]
+
+
+def _dialogue_fills_it(raw: JsonObject) -> None:
+    _without_tools(raw)
+    raw["variables"][0] |= {"type": "string", "prompt": "Which service"}
+
+
+@case("required_variable_never_filled", "/tasks/1/transitionParameters/0", good=_dialogue_fills_it)
+def _(raw: JsonObject) -> None:
+    _without_tools(raw)
+
+
+def _hub(raw: JsonObject) -> None:
+    """The welcome has no tool, but comes again after the task that has one: closed only for the moment."""
+    _without_tools(raw)
+    add(raw, task("identify", ["welcome"], tools=[tool("book")]))
+
+
+@case(
+    "connection_never_open",
+    "/tasks/0/connectedTasks/0",
+    also=("required_variable_unfilled_on_path",),
+    good=_hub,
+)
+def _(raw: JsonObject) -> None:
+    _hub(raw)
+    raw["tasks"][3]["connectedTasks"] = ["booking"]
+    raw["tasks"][BOOKING]["connectedTasks"] = ["operator"]
+    raw["tasks"][OPERATOR]["connectedTasks"] = ["booking"]
+
+
+def _fork(raw: JsonObject, chat: list[str]) -> None:
+    """From `welcome` with a tool by `identify`, without one by `chat`, to the same `choice`."""
+    _without_tools(raw)
+    raw["tasks"][WELCOME]["connectedTasks"] = ["identify", "chat"]
+    raw["tasks"] += [
+        task("identify", ["choice"], tools=[tool("book")]),
+        task("chat", ["choice"]),
+        task("choice", ["booking", *chat]),
+    ]
+    raw["tasks"][BOOKING]["connectedTasks"] = ["operator"]
+    raw["tasks"][OPERATOR]["connectedTasks"] = ["booking"]
+
+
+@case(
+    "required_variable_unfilled_on_path",
+    "/tasks/5/connectedTasks/0",
+    good=lambda raw: _fork(raw, ["welcome"]),
+)
+def _(raw: JsonObject) -> None:
+    _fork(raw, [])
+
+
+@case(
+    "task_behind_closed_task",
+    "/tasks/3",
+    also=("required_variable_never_filled",),
+    good=lambda raw: (
+        raw["tasks"].append(task("confirm", ["welcome"]))
+        or raw["tasks"][BOOKING]["connectedTasks"].append("confirm")
+    ),
+)
+def _(raw: JsonObject) -> None:
+    _without_tools(raw)
+    raw["tasks"].append(task("confirm", ["welcome"]))
+    raw["tasks"][BOOKING]["connectedTasks"].append("confirm")
+
+
+# --- channels -----------------------------------------------------------------------------------
+
+
+@case("no_channels", "/channels", good=lambda raw: raw.update(channels=["phone"]))
+def _(raw: JsonObject) -> None:
+    raw.update(channels=[], mandatoryChannels=[])
+
+
+@case(
+    "task_without_channel",
+    "/tasks/3/channels",
+    good=lambda raw: add(raw, task("link", ["welcome"], channels=["sms", "chat"])),
+)
+def _(raw: JsonObject) -> None:
+    add(raw, task("link", ["welcome"], channels=["sms", "mail"]))
+
+
+@case(
+    "channel_without_first_task",
+    "/channels/1",
+    good=lambda raw: raw["tasks"][WELCOME].update(channels=["chat", "phone", "sms"]),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["channels"] = ["phone"]
+    for each in raw["tasks"][1:]:
+        each["channels"] = ["phone", "chat"]
+    raw["tasks"][BOOKING]["connectedTasks"] = raw["tasks"][OPERATOR]["connectedTasks"] = [
+        "booking",
+        "operator",
+    ]
+
+
+@case(
+    "mandatory_channel_not_covered",
+    "/mandatoryChannels/0",
+    also=("channel_without_first_task",),
+    good=lambda raw: raw["tasks"][WELCOME].update(channels=["phone", "chat"]),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["channels"] = ["chat"]
+    raw["tasks"][BOOKING]["connectedTasks"] = raw["tasks"][OPERATOR]["connectedTasks"] = [
+        "booking",
+        "operator",
+    ]
+
+
+def _card(raw: JsonObject, receipt: list[str] | None) -> None:
+    add(raw, task("card", ["receipt", "operator"], channels=["phone"]))
+    raw["tasks"].append(task("receipt", ["welcome"], channels=receipt))
+
+
+@case("task_unreachable_on_channel", "/tasks/4", good=lambda raw: _card(raw, ["phone"]))
+def _(raw: JsonObject) -> None:
+    _card(raw, None)
+
+
+@case(
+    "dead_end_on_channel",
+    "/tasks/3/connectedTasks",
+    good=lambda raw: add(
+        raw, task("pay", ["card", "welcome"]), task("card", ["welcome"], channels=["phone"])
+    ),
+)
+def _(raw: JsonObject) -> None:
+    add(raw, task("pay", ["card"]), task("card", ["welcome"], channels=["phone"]))
+
+
+def _supervised(raw: JsonObject) -> None:
+    raw["tasks"][OPERATOR]["channels"] = ["phone"]
+    add(raw, task("complaint", ["welcome"], **human("AIS")))
+
+
+@case("channel_without_end", "/channels/1", good=_supervised)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][OPERATOR]["channels"] = ["phone"]
+
+
+# --- templates ----------------------------------------------------------------------------------
+
+
+def _prompt(text: str, number: int = BOOKING) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["tasks"][number]["prompt"] += text
+
+    return change
+
+
+@case("template_syntax", "/tasks/1/prompt", good=_prompt("{{ $vars.day }} }}"))
+def _(raw: JsonObject) -> None:
+    _prompt("{{ $vars.day")(raw)
+    raw["globalPrompt"] += " Ask for the day."
+
+
+@case("template_javascript", "/tasks/1/prompt", good=_prompt("{{ 'a === b' }}"))
+def _(raw: JsonObject) -> None:
+    _prompt("{% if $channel === 'phone' %}Call.{% endif %}")(raw)
+    raw["globalPrompt"] += " Ask for the day."
+
+
+@case(
+    "template_unknown_name",
+    "/mediaConfig/audio/tts/default/voice",
+    good=lambda raw: raw["mediaConfig"]["audio"].update(tts=_tts("{{ $tenant.voice }}")),
+)
+def _(raw: JsonObject) -> None:
+    raw["mediaConfig"]["audio"]["tts"] = _tts("{{ voice }}")
+
+
+def _tts(voice: str) -> JsonObject:
+    other = {"provider": "google", "voice": "it-IT-A"}
+    return {"default": {**other, "voice": voice}, "fallback": other}
+
+
+@case(
+    "template_reference_as_value",
+    "/tasks/1/prompt",
+    good=_prompt("{% if $values.size == 'S' %}Small.{% endif %}"),
+)
+def _(raw: JsonObject) -> None:
+    _prompt("{% if $vars.size == 'S' %}Small.{% endif %}")(raw)
+
+
+@case("value_never_known_at_entry", "/tasks/3/prompt", good=_prompt("{{ $values.service }}"))
+def _(raw: JsonObject) -> None:
+    _hub(raw)
+    raw["tasks"][WELCOME]["connectedTasks"] = ["identify"]
+    raw["tasks"][3]["connectedTasks"] = ["booking"]
+    raw["tasks"][BOOKING]["connectedTasks"] = ["operator"]
+    raw["tasks"][OPERATOR]["connectedTasks"] = ["booking"]
+    _prompt("{{ $values.service }}", 3)(raw)
+
+
+# --- languages ----------------------------------------------------------------------------------
+
+
+@case(
+    "default_language_not_supported", "/defaultLanguage", good=lambda raw: raw.update(defaultLanguage="it-IT")
+)
+def _(raw: JsonObject) -> None:
+    raw["defaultLanguage"] = "fr-FR"
+
+
+@case(
+    "system_prompts_language_unavailable",
+    "/systemPromptsLanguage",
+    good=lambda raw: raw.update(systemPromptsLanguage="es-ES"),
+)
+def _(raw: JsonObject) -> None:
+    raw["systemPromptsLanguage"] = "fr-FR"
+
+
+def _waiting(raw: JsonObject, *languages: str) -> None:
+    texts = [{"language": language, "text": "…"} for language in languages]
+    raw["tasks"][OPERATOR]["routingParameters"]["waitingMessagesConfiguration"] = {
+        "generationStrategy": "fixed",
+        "messagesList": texts,
+    }
+
+
+@case(
+    "missing_translation",
+    "/tasks/2/routingParameters/waitingMessagesConfiguration/messagesList",
+    good=lambda raw: _waiting(raw, "it", "EN"),
+)
+def _(raw: JsonObject) -> None:
+    _waiting(raw, "en")
+
+
+def _speech(raw: JsonObject, language: str) -> None:
+    entry = {"language": language, "config": stt()}
+    raw["mediaConfig"]["audio"]["stt"] = {
+        "default": stt(),
+        "fallback": stt(),
+        "languageCustomConfig": [entry],
+    }
+
+
+@case(
+    "unsupported_language",
+    "/mediaConfig/audio/stt/languageCustomConfig/0/language",
+    good=lambda raw: _speech(raw, "it"),
+)
+def _(raw: JsonObject) -> None:
+    _speech(raw, "fr")
+
+
+# --- variables and tools ------------------------------------------------------------------------
+
+
+def _enum(*values: object) -> Change:
+    return lambda raw: raw["variables"][1].update(enumValues=list(values))
+
+
+@case("enum_cannot_match", "/variables/1/enumValues", good=_enum("S", 0))
+def _(raw: JsonObject) -> None:
+    _enum()(raw)
+
+
+@case("enum_value_repeated", "/variables/1/enumValues/2", good=_enum("1", 1, "s", "S"))
+def _(raw: JsonObject) -> None:
+    _enum("M", 1, 1.0)(raw)
+
+
+def _floor(raw: JsonObject) -> None:
+    raw["variables"].append(
+        {"_id": "floor", "name": "floor number", "type": "number", "prompt": "Which floor"}
+    )
+
+
+@case(
+    "unused_variable",
+    "/variables/3",
+    good=lambda raw: _floor(raw) or raw.update(globalPrompt="Ask for the floor number."),
+)
+def _(raw: JsonObject) -> None:
+    _floor(raw)
+
+
+def _fixed_size(value: str) -> Change:
+    return lambda raw: add(raw, task("again", ["welcome"], tools=[tool("book", size=("fixed", value))]))
+
+
+_SECOND_TOOL = "/tasks/3/mcpToolSelection/0/selectedTools/0/toolParameters/0/assignmentValue"
+
+
+@case("fixed_value_not_in_enum", _SECOND_TOOL, good=_fixed_size("M"))
+def _(raw: JsonObject) -> None:
+    _fixed_size("XL")(raw)
+
+
+def _book_again(strategy: str, value: str) -> Change:
+    return lambda raw: add(raw, task("again", ["welcome"], tools=[tool("book", service=(strategy, value))]))
+
+
+@case("parameter_type_mismatch", _SECOND_TOOL, good=_book_again("prompt", "the day"))
+def _(raw: JsonObject) -> None:
+    _book_again("variable", "day")(raw)
+
+
+@case("unused_mcp_server", "/mcpServers/1", good=nothing)
+def _(raw: JsonObject) -> None:
+    raw["mcpServers"].append({"name": "crm", "url": "https://mcp.example.com/crm", "includedTools": []})
+
+
+@case("unused_mcp_tool", "/mcpServers/0/includedTools/2", good=nothing)
+def _(raw: JsonObject) -> None:
+    raw["mcpServers"][0]["includedTools"].append({"toolName": "cancel"})
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
+@case("checkpoint_never_enabled", "/checkpoints/0", good=nothing)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][BOOKING]["enabledCheckpoints"] = []
+
+
+@case("required_checkpoint_unreachable", "/checkpoints/0", also=("unreachable_task",), good=nothing)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["connectedTasks"] = ["operator"]
+
+
+@case("routing_timeout_not_positive", "/tasks/2/routingParameters/timeout", good=nothing)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][OPERATOR]["routingParameters"]["timeout"] = 0
+
+
+@case(
+    "routing_without_target",
+    "/tasks/2/routingParameters",
+    good=lambda raw: raw["tasks"][OPERATOR]["routingParameters"].update(agentSkills=[], agentIds=["a-1"]),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][OPERATOR]["routingParameters"] = {"timeout": 60}
+
+
+@case(
+    "value_ignored",
+    "/tasks/0/hideTranscriptionToHuman",
+    "/tasks/2/suspendTranscription",
+    good=lambda raw: raw["tasks"][WELCOME].update(hideTranscriptionToHuman=True),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["hideTranscriptionToHuman"] = "yes"
+    raw["tasks"][OPERATOR]["suspendTranscription"] = None
+
+
+@case(
+    "multi_contact_never_applies",
+    "/closureConfig/multiContact",
+    good=lambda raw: raw.update(closureConfig=multi()) or raw["tasks"][WELCOME].update(closureConfig=multi()),
+)
+def _(raw: JsonObject) -> None:
+    raw["closureConfig"] = multi()
+
+
+@case("multi_contact_unexpected", "/closureConfig/multiContact", good=_closing_task)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][BOOKING]["closureConfig"] = multi()
+
+
+def _limit(seconds: int) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["closureConfig"] = multi()
+        raw["tasks"][WELCOME]["closureConfig"] = multi(seconds)
+
+    return change
+
+
+@case("short_time_limit", "/tasks/0/closureConfig/conversationTimeLimit", good=_limit(600))
+def _(raw: JsonObject) -> None:
+    _limit(24)(raw)
+
+
+@case(
+    "ambiguous_name",
+    "/tasks/0/name",
+    good=lambda raw: raw["tasks"][OPERATOR].update(name="Operator"),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["name"] = "Opérator"
+    raw["tasks"][OPERATOR]["name"] = "Human"
+
+
+@case(
+    "similar_task_names",
+    "/tasks/4",
+    good=lambda raw: add(raw, task("pay-1", ["welcome"]), task("pay-2", ["welcome"])),
+)
+def _(raw: JsonObject) -> None:
+    add(raw, task("card-payment", ["welcome"]), task("cardPayment", ["welcome"], name=""))
+
+
+@case(
+    "task_name_prefix",
+    "/tasks/3/name",
+    good=lambda raw: add(raw, task("t", ["welcome"], name="bookings, old ones")),
+)
+def _(raw: JsonObject) -> None:
+    add(raw, task("t", ["welcome"], name="Booking (change)"))
+
+
+def _described(channels: list[str]) -> Change:
+    return lambda raw: add(
+        raw,
+        task("card", ["welcome"], "Enter to pay.", channels=["phone"]),
+        task("link", ["welcome"], "enter  to PAY.", channels=channels),
+    )
+
+
+@case("equal_descriptions", "/tasks/4/description", good=_described(["chat"]))
+def _(raw: JsonObject) -> None:
+    _described(["phone", "chat"])(raw)

@@ -1,0 +1,129 @@
+"""`flow-engine worker` and `flow-engine jobs`, as an operator runs them (F41)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import Job
+from memory.connection import connect
+from memory.keys import DEAD_LETTER_TEXTS_KEY, DEAD_LETTERS_KEY, JOB_LEASES_KEY, JOBS_KEY
+from memory.schedule import RedisJobSchedule
+from service.cli import app
+from tests.redis_fixture import RedisServer
+
+ROOT = Path(__file__).parents[2]
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two jobs were given up, the one of `c2` later."""
+    monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", redis_server.url)
+    keys = (JOBS_KEY, JOB_LEASES_KEY, DEAD_LETTERS_KEY, DEAD_LETTER_TEXTS_KEY)
+    with redis_server.client() as client:
+        client.delete(*keys)
+        asyncio.run(bury(redis_server.url))
+        yield client
+        client.delete(*keys)
+
+
+async def bury(url: str) -> None:
+    memory = connect(url)
+    schedule = RedisJobSchedule(memory.client)
+    for number in (1, 2):
+        job = Job("conclude", ConversationRef("tenant", f"c{number}"), "call 1")
+        await memory.client.zadd(JOBS_KEY, {job.name: 0})
+        (claim,) = await schedule.claim(T0, at_most=1, lease_s=15)
+        await schedule.bury(claim, "the model refused", T0.replace(minute=number))
+    await memory.close()
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, args)
+
+
+def listed() -> list[Any]:
+    return [orjson.loads(line) for line in run("jobs", "dead", "--json").stdout.splitlines()]
+
+
+def test_jobs_that_were_given_up_are_listed_the_latest_first(redis: Any) -> None:
+    latest, _ = listed()
+    assert latest["id"] in run("jobs", "dead", "--limit", "1").stdout
+    del latest["id"]
+    assert latest == {
+        "kind": "conclude",
+        "tenantId": "tenant",
+        "conversationId": "c2",
+        "subject": "call 1",
+        "attempts": 1,
+        "buriedAt": "2026-03-01T12:02:00+00:00",
+        "reason": "the model refused",
+    }
+
+
+def test_one_is_replayed_by_its_id(redis: Any) -> None:
+    latest, earlier = listed()
+    assert run("jobs", "replay", latest["id"]).exit_code == 0
+    assert [letter["id"] for letter in listed()] == [earlier["id"]]
+    assert redis.zrange(JOBS_KEY, 0, -1) == [b"conclude:tenant:c2:call%201"]
+    again = run("jobs", "replay", latest["id"])
+    assert (again.exit_code, again.stderr) == (1, "0 due again\n")
+
+
+def test_all_are_replayed(redis: Any) -> None:
+    assert run("jobs", "replay", "--all").stderr == "2 due again\n"
+    assert listed() == []
+    assert redis.zcard(JOBS_KEY) == 2
+
+
+@pytest.mark.parametrize("args", [("replay",), ("replay", "id", "--all")])
+def test_what_to_replay_has_to_be_said(args: tuple[str, ...]) -> None:
+    assert run("jobs", *args).exit_code == 2
+
+
+@pytest.mark.parametrize("args", [("jobs", "dead"), ("jobs", "replay", "--all")])
+def test_without_a_redis_there_is_nothing_to_work_on(
+    args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLOW_ENGINE_REDIS_URL", raising=False)
+    refused = run(*args)
+    assert refused.exit_code == 2
+    assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({}, "set FLOW_ENGINE_REDIS_URL"),
+        (
+            {"REDIS_URL": "redis://127.0.0.1:1", "REDIS_CLUSTER": "true", "JOBS_ENGINE": "streaq"},
+            "set FLOW_ENGINE_JOBS_ENGINE=builtin",
+        ),
+    ],
+)
+def test_a_worker_that_could_not_work_does_not_start(settings: Mapping[str, str], advice: str) -> None:
+    """In a process of its own: starting sets up the logging of the whole process."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    refused = subprocess.run(
+        (sys.executable, "-m", "service.cli", "worker"),
+        cwd=ROOT,
+        env=environment | {f"FLOW_ENGINE_{name}": value for name, value in settings.items()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert advice in refused.stderr

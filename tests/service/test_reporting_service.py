@@ -1,0 +1,99 @@
+"""Reporting in a whole service: from a request to the stream and the webhook (F40-F42, F45)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from adapters.jobs.worker import Worker
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.jobs import DueJob, Job
+from flow_engine.runtime.storage import NewMemory
+from memory.connection import connect
+from memory.keys import JOBS_KEY
+from memory.manager import MemoryManager
+from service.settings import Settings
+from service.wiring import build_service
+from tests.adapters.outbound.local_server import ok, serving
+from tests.memory.conversation_samples import T0, Conversation, empty_memory, session
+from tests.redis_fixture import RedisServer
+
+pytestmark = pytest.mark.anyio
+SECRET = "sixteen characters"
+
+
+async def test_what_happens_in_a_conversation_reaches_the_webhook_by_itself(tmp_path: Path) -> None:
+    # F40, F42
+    async with serving(ok(b"", status=b"503 Busy"), ok()) as receiver:
+        settings = Settings.model_validate(
+            {
+                "data_dir": tmp_path,
+                "outbound_allow": f"127.0.0.1:{receiver.port}",
+                "webhook_url": f"http://127.0.0.1:{receiver.port}/",
+                "webhook_secret": SECRET,
+            }
+        )
+        bodies = await lived_through(settings, receiver)
+    told = [body["body"]["subtype"] for body in bodies]
+    assert told == ["contact_started", "contact_started", "contact_ended", "conversation_closed"]
+    assert bodies[0]["eventId"] == bodies[1]["eventId"]
+
+
+async def lived_through(settings: Settings, receiver: Any) -> list[Any]:
+    """A contact starts and ends; everything that was posted, the attempt that met a 503 first."""
+    service = build_service(settings, host="127.0.0.1", port=8080)
+    transport = httpx.ASGITransport(app=service.app)
+    async with service.opened(), Worker(service.jobs).running():
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            ids = {"contactId": "c-1", "conversationId": "conv-1"}
+            start = {**ids, "conversationalFlowVersionId": "health-booking-v1", "channel": "chat"}
+            assert (await http.post("/v1/handle-new-contact", json=start)).status_code == 200
+            end = {**ids, "reason": "user_hangup"}
+            assert (await http.post("/v1/handle-end-contact", json=end)).status_code == 200
+        async with asyncio.timeout(15):
+            while len(receiver.requests) < 4:
+                await asyncio.sleep(0.02)
+    return [orjson.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
+
+
+def test_a_webhook_without_a_secret_does_not_start(tmp_path: Path) -> None:  # F40
+    settings = Settings.model_validate({"data_dir": tmp_path, "webhook_url": "https://cti.example.com/"})
+    with pytest.raises(CallTheOperator, match="webhook_secret_missing"):
+        build_service(settings, host="127.0.0.1", port=8080)
+
+
+def test_the_secret_is_never_shown() -> None:  # F46
+    settings = Settings.model_validate({"webhook_url": "https://x.example/", "webhook_secret": SECRET})
+    assert SECRET not in f"{settings!r} {settings.webhook_secret}"
+
+
+class EagerWorker:
+    """A client on which a worker does every job, finding nothing, just before each script runs."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def evalsha(self, *args: Any) -> Any:
+        await self._client.delete(JOBS_KEY)
+        return await self._client.evalsha(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+async def test_on_a_cluster_a_worker_that_looks_too_early_forgets_no_job(redis_cluster: RedisServer) -> None:
+    # F41
+    memory = connect(redis_cluster.url, cluster=True)
+    talk = Conversation.fresh(memory)
+    job = Job("relay", talk.ref)
+    manager = MemoryManager(EagerWorker(memory.client), single_node=False)
+    changes = replace(talk.changes(0, session=session(talk.ref), events=(b"{}",)), jobs=(DueJob(job, T0),))
+    await manager.commit(talk.ref, replace(changes, new_memory=NewMemory({}, empty_memory())))
+    assert await memory.client.zscore(JOBS_KEY, job.name) is not None
+    await memory.close()
