@@ -68,7 +68,7 @@ def open_playbook_of(
 
 
 class VoiceAnswering:
-    """Implements `Answering` for one agent."""
+    """Implements `CallServer` for one agent."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

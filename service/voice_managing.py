@@ -21,7 +21,7 @@ from channels.voice.manager.configs import ConfigFiles
 from channels.voice.manager.directory import Directory, locked_directory
 from channels.voice.manager.fleet import Limits
 from channels.voice.manager.manager import Manager, Pace
-from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Commands, Programs
+from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
@@ -76,7 +76,7 @@ async def _manage(
             first_port=options.first_port,
             bridges=bool(options.sip_bridge_command),
         )
-        commands = Commands(options.agent_command, options.sip_bridge_command)
+        commands = CommandLines(options.agent_command, options.sip_bridge_command)
         programs = Programs(commands, os.environ, files.path, directory.lock)
         pace = Pace(options.refresh_s, options.health_s, limits)
         manager = Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))

@@ -1,10 +1,10 @@
 """The rules of a fleet: what is wanted × what runs → what to do. No I/O, no clock, no randomness.
 
-An agent has a slot for its process and one for its SIP bridge. A slot's process passes through
+An agent has a process, and one for its SIP bridge. Each passes through
 
     idle ──start──▶ starting ──answers──▶ running ──changed, removed──▶ draining ──▶ ending ──▶ idle
 
-1. Nothing is started in a slot before the process that was there is gone.
+1. A process is started only when the one before it is gone.
 2. A process that runs what is wanted and is healthy is left alone.
 3. What changed or is not wanted any more ends only after its calls, at most `drain_s` later. A process
    that never answered has no calls.
@@ -18,7 +18,7 @@ An agent has a slot for its process and one for its SIP bridge. A slot's process
 7. An agent that reports draining without having been asked takes no calls: it is restarted after those
    it has.
 
-`reconcile` is called again and again; each call takes one step with each slot.
+`reconcile` is called again and again; each call takes one step with each process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Phase(StrEnum):
     ENDING = "ending"
 
 
-class Act(StrEnum):
+class Action(StrEnum):
     """`TERMINATE` asks the process to end, `KILL` ends it."""
 
     START = "start"
@@ -99,7 +99,7 @@ Health: TypeAlias = Answer | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A slot's process as it was found. `health` is a check's result since the last look, if any."""
+    """A process as it was found. `health` is a check's result since the last look, if any."""
 
     alive: bool = False
     health: Health | None = None
@@ -126,9 +126,9 @@ Spec = TypeVar("Spec")
 
 
 @dataclass(frozen=True)  # generic, frozen and slotted together fail in Python 3.11
-class Slot(Generic[Spec]):
+class ProcessState(Generic[Spec]):
     """`spec` is what the process runs, or ran last. `since` is when the phase began, `not_before` when an
-    idle slot may be filled: monotonic seconds both. `crashes` and `failures` are counted in a row,
+    idle one may be started: monotonic seconds both. `crashes` and `failures` are counted in a row,
     `starts` ever. `faulty` tells an end for bad health from one that was wanted."""
 
     phase: Phase = Phase.IDLE
@@ -143,110 +143,124 @@ class Slot(Generic[Spec]):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    agent: Slot[AgentSpec] = field(default_factory=Slot[AgentSpec])
-    bridge: Slot[BridgeSpec] = field(default_factory=Slot[BridgeSpec])
+class AgentState:
+    agent: ProcessState[AgentSpec] = field(default_factory=ProcessState[AgentSpec])
+    bridge: ProcessState[BridgeSpec] = field(default_factory=ProcessState[BridgeSpec])
 
     @property
     def idle(self) -> bool:
         return self.agent.phase is Phase.IDLE and self.bridge.phase is Phase.IDLE
 
 
-class Order(NamedTuple):
+class Command(NamedTuple):
     agent_id: str
     role: Role
-    act: Act
+    action: Action
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a step depends on beside the slot. `now` is monotonic seconds; `luck` gives numbers in [0, 1)
-    that spread restarts."""
+    """What a step depends on beside a process's state. `now` is monotonic seconds; `jitter` gives
+    numbers from 0 to 1 that spread restarts."""
 
     now: float
     limits: Limits
-    luck: Callable[[], float]
+    jitter: Callable[[], float]
 
 
 def reconcile(
     wanted: Mapping[str, AgentSpec],
-    units: Mapping[str, Unit],
+    states: Mapping[str, AgentState],
     seen: Mapping[tuple[str, Role], Seen],
     moment: Moment,
-) -> tuple[dict[str, Unit], tuple[Order, ...]]:
-    """The units after one step, and what is to be done for it to be so. `seen` has the slots that hold a
-    process. A unit that is neither wanted nor holds a process is no longer there."""
-    after: dict[str, Unit] = {}
-    orders: list[Order] = []
-    free = moment.limits.starts_at_once - sum(u.agent.phase is Phase.STARTING for u in units.values())
-    for agent_id in sorted({**units, **wanted}, key=lambda each: units.get(each, Unit()).agent.crashes):
-        unit, spec = units.get(agent_id, Unit()), wanted.get(agent_id)
-        agent, act = step_agent(unit.agent, spec, seen.get((agent_id, "agent"), Seen()), moment, free > 0)
-        bridge, bridge_act = step_bridge(
-            unit.bridge, spec, agent.phase, seen.get((agent_id, "bridge"), Seen()), moment
+) -> tuple[dict[str, AgentState], tuple[Command, ...]]:
+    """The states after one step, and what is to be done for it to be so. `seen` has every process that was
+    started. An agent that is neither wanted nor has a process is no longer there."""
+    after: dict[str, AgentState] = {}
+    commands: list[Command] = []
+    free = moment.limits.starts_at_once - sum(u.agent.phase is Phase.STARTING for u in states.values())
+    for agent_id in sorted(
+        {**states, **wanted}, key=lambda each: states.get(each, AgentState()).agent.crashes
+    ):
+        before, spec = states.get(agent_id, AgentState()), wanted.get(agent_id)
+        agent, action = step_agent(
+            before.agent, spec, seen.get((agent_id, "agent"), Seen()), moment, free > 0
         )
-        free -= act is Act.START
-        stepped = Unit(agent, bridge)
+        bridge, bridge_action = step_bridge(
+            before.bridge, spec, agent.phase, seen.get((agent_id, "bridge"), Seen()), moment
+        )
+        free -= action is Action.START
+        stepped = AgentState(agent, bridge)
         if spec is not None or not stepped.idle:
             after[agent_id] = stepped
-        if act is not None:
-            orders.append(Order(agent_id, "agent", act))
-        if bridge_act is not None:
-            orders.append(Order(agent_id, "bridge", bridge_act))
-    return after, tuple(orders)
+        if action is not None:
+            commands.append(Command(agent_id, "agent", action))
+        if bridge_action is not None:
+            commands.append(Command(agent_id, "bridge", bridge_action))
+    return after, tuple(commands)
 
 
 def step_agent(
-    slot: Slot[AgentSpec], wanted: AgentSpec | None, seen: Seen, moment: Moment, may_start: bool = True
-) -> tuple[Slot[AgentSpec], Act | None]:
-    if slot.phase is Phase.IDLE:
-        return _fill(slot, wanted, moment, Phase.STARTING) if may_start else (slot, None)
+    state: ProcessState[AgentSpec],
+    wanted: AgentSpec | None,
+    seen: Seen,
+    moment: Moment,
+    may_start: bool = True,
+) -> tuple[ProcessState[AgentSpec], Action | None]:
+    if state.phase is Phase.IDLE:
+        return _fill(state, wanted, moment, Phase.STARTING) if may_start else (state, None)
     if not seen.alive:
-        return _emptied(slot, moment), None
-    slot = _checked(slot, seen.health)
-    match slot.phase:
+        return _emptied(state, moment), None
+    state = _checked(state, seen.health)
+    match state.phase:
         case Phase.STARTING:
-            return _starting(slot, wanted, seen.health, moment)
+            return _starting(state, wanted, seen.health, moment)
         case Phase.RUNNING:
-            return _running(slot, wanted, seen.health, moment)
+            return _running(state, wanted, seen.health, moment)
         case Phase.DRAINING:
-            return _draining(slot, seen.health, moment)
+            return _draining(state, seen.health, moment)
         case _:
-            return _ending(slot, moment)
+            return _ending(state, moment)
 
 
 def step_bridge(
-    slot: Slot[BridgeSpec], agent_wanted: AgentSpec | None, agent: Phase, seen: Seen, moment: Moment
-) -> tuple[Slot[BridgeSpec], Act | None]:
+    state: ProcessState[BridgeSpec],
+    agent_wanted: AgentSpec | None,
+    agent: Phase,
+    seen: Seen,
+    moment: Moment,
+) -> tuple[ProcessState[BridgeSpec], Action | None]:
     """`agent` is the agent's phase after its own step: it is running only with what is wanted."""
     wanted = None if agent_wanted is None else agent_wanted.bridge
-    if slot.phase is Phase.IDLE:
-        return _fill(slot, wanted, moment, Phase.RUNNING) if agent is Phase.RUNNING else (slot, None)
+    if state.phase is Phase.IDLE:
+        return _fill(state, wanted, moment, Phase.RUNNING) if agent is Phase.RUNNING else (state, None)
     if not seen.alive:
-        return _emptied(slot, moment), None
-    if slot.phase is Phase.ENDING:
-        return _ending(slot, moment)
-    if wanted != slot.spec and agent is not Phase.DRAINING:
-        return replace(slot, phase=Phase.ENDING, since=moment.now), Act.TERMINATE
-    return _steadied(slot, moment), None
+        return _emptied(state, moment), None
+    if state.phase is Phase.ENDING:
+        return _ending(state, moment)
+    if wanted != state.spec and agent is not Phase.DRAINING:
+        return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
+    return _steadied(state, moment), None
 
 
 def _fill(
-    slot: Slot[Spec], wanted: Spec | None, moment: Moment, phase: Phase
-) -> tuple[Slot[Spec], Act | None]:
-    same = wanted == slot.spec
-    if wanted is None or (same and moment.now < slot.not_before):
-        return slot, None
-    crashes = slot.crashes if same else 0
-    return Slot(phase, wanted, since=moment.now, crashes=crashes, starts=slot.starts + 1), Act.START
+    state: ProcessState[Spec], wanted: Spec | None, moment: Moment, phase: Phase
+) -> tuple[ProcessState[Spec], Action | None]:
+    same = wanted == state.spec
+    if wanted is None or (same and moment.now < state.not_before):
+        return state, None
+    crashes = state.crashes if same else 0
+    return ProcessState(
+        phase, wanted, since=moment.now, crashes=crashes, starts=state.starts + 1
+    ), Action.START
 
 
-def _emptied(slot: Slot[Spec], moment: Moment) -> Slot[Spec]:
-    asked = slot.phase is Phase.DRAINING or (slot.phase is Phase.ENDING and not slot.faulty)
-    idle = Slot(spec=slot.spec, since=moment.now, not_before=moment.now, starts=slot.starts)
+def _emptied(state: ProcessState[Spec], moment: Moment) -> ProcessState[Spec]:
+    asked = state.phase is Phase.DRAINING or (state.phase is Phase.ENDING and not state.faulty)
+    idle = ProcessState(spec=state.spec, since=moment.now, not_before=moment.now, starts=state.starts)
     if asked:
         return idle
-    crashes = _steadied(slot, moment).crashes + 1
+    crashes = _steadied(state, moment).crashes + 1
     return replace(idle, crashes=crashes, not_before=moment.now + _pause(crashes, moment))
 
 
@@ -255,64 +269,64 @@ def _pause(crashes: int, moment: Moment) -> float:
     limits = moment.limits
     # The exponent is bounded: a crash loop of weeks would make a number that no float holds.
     full = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(crashes - 1, 32))
-    return full * (1 + moment.luck()) / 2
+    return full * (1 + moment.jitter()) / 2
 
 
-def _checked(slot: Slot[Spec], health: Health | None) -> Slot[Spec]:
+def _checked(state: ProcessState[Spec], health: Health | None) -> ProcessState[Spec]:
     match health:
         case Answer(live_calls=live_calls):
-            return replace(slot, failures=0, live_calls=live_calls)
+            return replace(state, failures=0, live_calls=live_calls)
         case NoAnswer():
-            return replace(slot, failures=slot.failures + 1)
+            return replace(state, failures=state.failures + 1)
         case None:
-            return slot
+            return state
 
 
 def _starting(
-    slot: Slot[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
-) -> tuple[Slot[AgentSpec], Act | None]:
+    state: ProcessState[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
+) -> tuple[ProcessState[AgentSpec], Action | None]:
     if isinstance(health, Answer):
-        return _running(replace(slot, phase=Phase.RUNNING, since=moment.now), wanted, health, moment)
-    if wanted != slot.spec:
-        return replace(slot, phase=Phase.ENDING, since=moment.now), Act.TERMINATE
-    if moment.now >= slot.since + moment.limits.start_s:
-        return replace(slot, phase=Phase.ENDING, since=moment.now, faulty=True), Act.TERMINATE
-    return slot, None
+        return _running(replace(state, phase=Phase.RUNNING, since=moment.now), wanted, health, moment)
+    if wanted != state.spec:
+        return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
+    if moment.now >= state.since + moment.limits.start_s:
+        return replace(state, phase=Phase.ENDING, since=moment.now, faulty=True), Action.TERMINATE
+    return state, None
 
 
 def _running(
-    slot: Slot[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
-) -> tuple[Slot[AgentSpec], Act | None]:
-    if slot.failures >= moment.limits.failures:
-        return replace(slot, phase=Phase.ENDING, since=moment.now, faulty=True), Act.TERMINATE
-    if wanted != slot.spec:
-        return replace(slot, phase=Phase.DRAINING, since=moment.now), Act.DRAIN
+    state: ProcessState[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
+) -> tuple[ProcessState[AgentSpec], Action | None]:
+    if state.failures >= moment.limits.failures:
+        return replace(state, phase=Phase.ENDING, since=moment.now, faulty=True), Action.TERMINATE
+    if wanted != state.spec:
+        return replace(state, phase=Phase.DRAINING, since=moment.now), Action.DRAIN
     if isinstance(health, Answer) and health.draining:
-        return replace(slot, phase=Phase.DRAINING, since=moment.now), None
-    return _steadied(slot, moment), None
+        return replace(state, phase=Phase.DRAINING, since=moment.now), None
+    return _steadied(state, moment), None
 
 
 def _draining(
-    slot: Slot[AgentSpec], health: Health | None, moment: Moment
-) -> tuple[Slot[AgentSpec], Act | None]:
+    state: ProcessState[AgentSpec], health: Health | None, moment: Moment
+) -> tuple[ProcessState[AgentSpec], Action | None]:
     drained = isinstance(health, Answer) and health.draining and health.live_calls == 0
-    drained = drained and moment.now >= slot.since + moment.limits.settle_s
-    late = moment.now >= slot.since + moment.limits.drain_s
-    if drained or late or slot.failures >= moment.limits.failures:
-        return replace(slot, phase=Phase.ENDING, since=moment.now), Act.TERMINATE
+    drained = drained and moment.now >= state.since + moment.limits.settle_s
+    late = moment.now >= state.since + moment.limits.drain_s
+    if drained or late or state.failures >= moment.limits.failures:
+        return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
     # An agent that does not know of it yet is told again: the first time may have been lost.
-    return slot, Act.DRAIN if isinstance(health, Answer) and not health.draining else None
+    return state, Action.DRAIN if isinstance(health, Answer) and not health.draining else None
 
 
-def _ending(slot: Slot[Spec], moment: Moment) -> tuple[Slot[Spec], Act | None]:
-    if moment.now < slot.since + moment.limits.stop_s:
-        return slot, None
-    return replace(slot, since=moment.now), Act.KILL
+def _ending(state: ProcessState[Spec], moment: Moment) -> tuple[ProcessState[Spec], Action | None]:
+    if moment.now < state.since + moment.limits.stop_s:
+        return state, None
+    return replace(state, since=moment.now), Action.KILL
 
 
-def _steadied(slot: Slot[Spec], moment: Moment) -> Slot[Spec]:
-    stable = slot.phase is Phase.RUNNING and moment.now >= slot.since + moment.limits.stable_s
-    return replace(slot, crashes=0) if stable and slot.crashes else slot
+def _steadied(state: ProcessState[Spec], moment: Moment) -> ProcessState[Spec]:
+    stable = state.phase is Phase.RUNNING and moment.now >= state.since + moment.limits.stable_s
+    return replace(state, crashes=0) if stable and state.crashes else state
 
 
 def next_wanted(

@@ -18,7 +18,7 @@ from channels.voice.manager.fleet import Limits
 from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Programs
 from channels.voice.manager.roster import Roster
 from channels.voice.manager.status import agents_status, problems_status, refresh_status
-from channels.voice.manager.supervisor import Chance, Supervisor
+from channels.voice.manager.supervisor import Supervisor, Timing
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import utc_text
 
@@ -50,7 +50,7 @@ class Manager:
         pace: Pace,
         *,
         wall: Callable[[], datetime],
-        chance: Chance | None = None,
+        timing: Timing | None = None,
     ) -> None:
         self._roster = roster
         self._programs = programs
@@ -58,7 +58,7 @@ class Manager:
         self._directory = directory
         self._pace = pace
         self._wall = wall
-        self._chance = chance or Chance()
+        self._timing = timing or Timing()
         self._wake = asyncio.Event()
         self._refresh = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -85,7 +85,7 @@ class Manager:
                 health_s=self._pace.health_s,
                 tasks=tasks,
                 wake=self._wake.set,
-                chance=self._chance,
+                timing=self._timing,
             )
             refreshing = tasks.create_task(self._keep_refreshed())
             try:
@@ -110,9 +110,9 @@ class Manager:
 
     async def _wind_down(self, supervisor: Supervisor) -> None:
         limits = self._pace.limits
-        log.info("stopping", agents=len(supervisor.units))
-        until = self._chance.clock() + limits.drain_s + 2 * limits.stop_s + LAUNCHER_ENDS_WITHIN_S
-        while supervisor.units and self._chance.clock() < until:
+        log.info("stopping", agents=len(supervisor.states))
+        until = self._timing.clock() + limits.drain_s + 2 * limits.stop_s + LAUNCHER_ENDS_WITHIN_S
+        while supervisor.states and self._timing.clock() < until:
             if self._hurried:
                 supervisor.hurry()
             await supervisor.step({})
@@ -145,13 +145,16 @@ class Manager:
 
     def _publish(self, supervisor: Supervisor) -> None:
         """Written when something in it has changed."""
+        roster = self._roster
         status: dict[str, object] = {
             "version": 1,
             "pid": os.getpid(),
             "stopping": self._stopping.is_set(),
             "refreshed": self._refreshed,
-            "agents": agents_status(supervisor.units, self._roster.known, self._roster.ports, supervisor.pid),
-            "notAccepted": problems_status(self._roster.problems),
+            "agents": agents_status(
+                supervisor.states, self._roster.known, self._roster.ports, supervisor.pid
+            ),
+            "notAccepted": problems_status(roster.problems),
         }
         if status == self._published:
             return

@@ -34,7 +34,7 @@ _NOT_FOR_AGENTS = frozenset(("SIP_DOMAIN", "SIP_USERNAME", "SIP_PASSWORD", "AGEN
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class CommandLines:
     """`agent` gets `--config FILE --port N` appended; `bridge` is run as it is, empty for no bridges."""
 
     agent: tuple[str, ...]
@@ -46,7 +46,7 @@ class Programs:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: CommandLines,
         environment: Mapping[str, str],
         config_path: Callable[[str], Path],
         held: int,

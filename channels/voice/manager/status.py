@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from channels.voice.manager.agents_list import Listed
-from channels.voice.manager.fleet import Phase, Role, Slot, Unit
+from channels.voice.manager.fleet import AgentState, Phase, ProcessState, Role
 from flow_engine.errors import Finding
 from flow_engine.values import utc_text
 
@@ -24,24 +24,24 @@ _STATES = {
 
 
 def agents_status(
-    units: Mapping[str, Unit],
+    states: Mapping[str, AgentState],
     known: Mapping[str, Listed],
     ports: Mapping[str, int],
     pid: Callable[[str, Role], int | None],
 ) -> list[dict[str, object]]:
     """One object for each agent that is wanted or still runs, by id."""
     told: list[dict[str, object]] = []
-    for agent_id in sorted(units):
-        unit, listed = units[agent_id], known.get(agent_id)
-        bridge = _slot(unit.bridge, pid(agent_id, "bridge")) if unit.bridge.spec is not None else None
+    for agent_id in sorted(states):
+        state, listed = states[agent_id], known.get(agent_id)
+        bridge = _process(state.bridge, pid(agent_id, "bridge")) if state.bridge.spec is not None else None
         told.append(
             {
                 "id": agent_id,
                 "name": listed.name if listed else None,
                 "type": listed.type if listed else None,
-                "port": unit.agent.spec.port if unit.agent.spec else ports.get(agent_id),
-                **_slot(unit.agent, pid(agent_id, "agent")),
-                "liveCalls": unit.agent.live_calls,
+                "port": state.agent.spec.port if state.agent.spec else ports.get(agent_id),
+                **_process(state.agent, pid(agent_id, "agent")),
+                "liveCalls": state.agent.live_calls,
                 "bridge": bridge,
             }
         )
@@ -59,13 +59,13 @@ def refresh_status(at: datetime | None, error: str | None) -> dict[str, object]:
     return {"at": None if at is None else utc_text(at), "error": error}
 
 
-def _slot(slot: Slot[Any], pid: int | None) -> dict[str, object]:
+def _process(process: ProcessState[Any], pid: int | None) -> dict[str, object]:
     return {
-        "state": _STATES[slot.phase],
+        "state": _STATES[process.phase],
         "pid": pid,
-        "restarts": max(0, slot.starts - 1),
-        "crashesInARow": slot.crashes,
-        "crashLoop": slot.crashes >= CRASH_LOOP,
+        "restarts": max(0, process.starts - 1),
+        "crashesInARow": process.crashes,
+        "crashLoop": process.crashes >= CRASH_LOOP,
     }
 
 

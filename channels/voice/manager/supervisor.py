@@ -12,18 +12,18 @@ from typing import Any, cast
 import structlog
 
 from channels.voice.manager.fleet import (
-    Act,
+    Action,
     AgentSpec,
+    AgentState,
     BridgeSpec,
+    Command,
     Health,
     Limits,
     Moment,
-    Order,
     Phase,
+    ProcessState,
     Role,
     Seen,
-    Slot,
-    Unit,
     reconcile,
 )
 from channels.voice.manager.health import ask_to_drain, check_health
@@ -37,11 +37,11 @@ log: Any = structlog.get_logger("flow_engine.voice.manager")
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class Timing:
     """Monotonic seconds, and what spreads restarts: numbers in [0, 1)."""
 
     clock: Callable[[], float] = time.monotonic
-    luck: Callable[[], float] = random.random
+    jitter: Callable[[], float] = random.random
 
 
 class Supervisor:
@@ -57,7 +57,7 @@ class Supervisor:
         health_s: float,
         tasks: asyncio.TaskGroup,
         wake: Callable[[], None],
-        chance: Chance,
+        timing: Timing,
     ) -> None:
         self._programs = programs
         self._local = local
@@ -65,12 +65,12 @@ class Supervisor:
         self._health_s = health_s
         self._tasks = tasks
         self._wake = wake
-        self._chance = chance
+        self._timing = timing
         self._children: dict[tuple[str, Role], Child] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._asked: dict[str, float] = {}
         self._health: dict[str, Health] = {}
-        self.units: dict[str, Unit] = {}
+        self.states: dict[str, AgentState] = {}
 
     def pid(self, agent_id: str, role: Role) -> int | None:
         child = self._children.get((agent_id, role))
@@ -87,15 +87,15 @@ class Supervisor:
         """One step of every agent towards what is wanted. Returns those that are gone now."""
         seen = {key: self._look(key, child) for key, child in self._children.items()}
         self._bury()
-        before = self.units
-        moment = Moment(self._chance.clock(), self._limits, self._chance.luck)
-        self.units, orders = reconcile(wanted, before, seen, moment)
+        before = self.states
+        moment = Moment(self._timing.clock(), self._limits, self._timing.jitter)
+        self.states, commands = reconcile(wanted, before, seen, moment)
         self._tell_crashes(before)
-        for order in orders:
-            await self._carry_out(order)
-        for agent_id in self.units:
+        for command in commands:
+            await self._carry_out(command)
+        for agent_id in self.states:
             self._ask(agent_id)
-        return frozenset(before) - frozenset(self.units)
+        return frozenset(before) - frozenset(self.states)
 
     async def close(self) -> None:
         """End everything that still runs, in order as far as it goes. Returns when nothing is left."""
@@ -116,10 +116,10 @@ class Supervisor:
                 )
                 del self._children[agent_id, role]
 
-    def _tell_crashes(self, before: Mapping[str, Unit]) -> None:
-        for agent_id, unit in self.units.items():
-            old = before.get(agent_id, Unit())
-            for role, was, now in (("agent", old.agent, unit.agent), ("bridge", old.bridge, unit.bridge)):
+    def _tell_crashes(self, before: Mapping[str, AgentState]) -> None:
+        for agent_id, state in self.states.items():
+            old = before.get(agent_id, AgentState())
+            for role, was, now in (("agent", old.agent, state.agent), ("bridge", old.bridge, state.bridge)):
                 if now.crashes > was.crashes:
                     again_in_s = round(now.not_before - now.since, 1)
                     log.warning(
@@ -131,43 +131,43 @@ class Supervisor:
                         again_in_s=again_in_s,
                     )
 
-    async def _carry_out(self, order: Order) -> None:
-        agent_id, role, act = order
-        if act is Act.START:
+    async def _carry_out(self, command: Command) -> None:
+        agent_id, role, action = command
+        if action is Action.START:
             await self._start(agent_id, role)
             return
         child = self._children[agent_id, role]
-        log.info("process_told", agent_id=agent_id, role=role, pid=child.pid, act=act.value)
-        match act:
-            case Act.DRAIN:
+        log.info("process_told", agent_id=agent_id, role=role, pid=child.pid, action=action.value)
+        match action:
+            case Action.DRAIN:
                 self._ask(agent_id, drain=True)
-            case Act.TERMINATE:
+            case Action.TERMINATE:
                 child.terminate()
-            case Act.KILL:
+            case Action.KILL:
                 child.kill()
 
     async def _start(self, agent_id: str, role: Role) -> None:
         """A process that cannot be started is one that is not there: the rules take it for a crash."""
-        unit = self.units[agent_id]
-        slot: Slot[Any] = unit.agent if role == "agent" else unit.bridge
-        spec = cast("AgentSpec | BridgeSpec", slot.spec)  # a filled slot has one
+        state = self.states[agent_id]
+        process: ProcessState[Any] = state.agent if role == "agent" else state.bridge
+        spec = cast("AgentSpec | BridgeSpec", process.spec)  # one that is not idle has one
         try:
             child = await self._programs.start(agent_id, spec, stop_s=self._limits.stop_s, on_end=self._wake)
         except OSError as error:
             log.error("process_not_started", agent_id=agent_id, role=role, reason=str(error))
             return
         self._children[agent_id, role] = child
-        log.info("process_started", agent_id=agent_id, role=role, port=spec.port, starts=slot.starts)
+        log.info("process_started", agent_id=agent_id, role=role, port=spec.port, starts=process.starts)
 
     def _ask(self, agent_id: str, *, drain: bool = False) -> None:
         """Ask an agent how it is, if it is time and nobody does. A word to drain that falls on another talk
         is repeated when that has shown that the agent does not know it."""
-        slot, child = self.units[agent_id].agent, self._children.get((agent_id, "agent"))
-        if child is None or slot.spec is None or slot.phase is Phase.ENDING or agent_id in self._asking:
+        process, child = self.states[agent_id].agent, self._children.get((agent_id, "agent"))
+        if child is None or process.spec is None or process.phase is Phase.ENDING or agent_id in self._asking:
             return
-        pause = self._health_s if slot.phase is Phase.RUNNING else min(SOON_S, self._health_s)
-        if drain or self._chance.clock() >= self._asked.get(agent_id, 0.0) + pause:
-            talk = self._talk(agent_id, child, slot.spec.port, drain=drain)
+        pause = self._health_s if process.phase is Phase.RUNNING else min(SOON_S, self._health_s)
+        if drain or self._timing.clock() >= self._asked.get(agent_id, 0.0) + pause:
+            talk = self._talk(agent_id, child, process.spec.port, drain=drain)
             self._asking[agent_id] = self._tasks.create_task(talk)
 
     async def _talk(self, agent_id: str, child: Child, port: int, *, drain: bool) -> None:
@@ -175,7 +175,7 @@ class Supervisor:
             log.warning("drain_refused", agent_id=agent_id, port=port)
         health = await check_health(self._local, port)
         del self._asking[agent_id]
-        self._asked[agent_id] = self._chance.clock()
+        self._asked[agent_id] = self._timing.clock()
         # Another process may have taken its place meanwhile, of which this says nothing.
         if self._children.get((agent_id, "agent")) is child:
             self._health[agent_id] = health

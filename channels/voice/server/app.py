@@ -20,17 +20,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from channels.voice.carriers.sip.calls import SipCalls
-from channels.voice.carriers.sip.webhook import WebhookSeal
-from channels.voice.carriers.sip.webhook_handler import SipDesk
+from channels.voice.carriers.sip.webhook import WebhookVerifier
+from channels.voice.carriers.sip.webhook_handler import SipWebhookHandler
 from channels.voice.carriers.twilio import twiml
-from channels.voice.carriers.twilio.signature import TwilioCheck
+from channels.voice.carriers.twilio.signature import TwilioRequestValidator
 from channels.voice.metrics import Counting
 from channels.voice.server import line_sockets as upgrade
 from channels.voice.server.admission import Admission
-from channels.voice.server.call_server import Answering
+from channels.voice.server.call_server import CallServer
 from channels.voice.server.line_sockets import LineSockets
 from channels.voice.server.problems import error_response, problem_response
-from channels.voice.server.public_address import Asked, PublicAddress, is_forwarded, is_local, parse_proxies
+from channels.voice.server.public_address import (
+    PublicAddress,
+    RequestInfo,
+    is_forwarded,
+    is_local,
+    parse_proxies,
+)
 from channels.voice.server.settings import VoiceSettings
 from flow_engine.errors import CorrectTheInput, FlowEngineError
 
@@ -50,12 +56,12 @@ class VoiceApp:
     asgi: Starlette
     sockets: LineSockets
     admission: Admission
-    sip: SipDesk | None
+    sip: SipWebhookHandler | None
 
 
 def voice_app(
     settings: VoiceSettings,
-    answering: Answering,
+    call_server: CallServer,
     counting: Counting,
     sip_calls: SipCalls | None,
     *,
@@ -68,25 +74,25 @@ def voice_app(
     """
     address = PublicAddress(settings.public_url, parse_proxies(settings.trusted_proxies))
     token, secret = settings.twilio_auth_token, settings.openai_webhook_secret
-    check = TwilioCheck(None if token is None else token.get_secret_value(), address)
+    check = TwilioRequestValidator(None if token is None else token.get_secret_value(), address)
     admission = Admission(settings.voice_max_calls, clock)
-    sip: SipDesk | None = None
+    sip: SipWebhookHandler | None = None
     if secret is not None and sip_calls is not None:
-        seal = WebhookSeal(secret.get_secret_value(), now)
-        sip = SipDesk(seal, sip_calls, admission, counting, answering)
+        verifier = WebhookVerifier(secret.get_secret_value(), now)
+        sip = SipWebhookHandler(verifier, sip_calls, admission, counting, call_server)
     routes = _Routes(check, address, admission, counting, sip)
-    sockets = LineSockets(check, admission, counting, answering)
+    sockets = LineSockets(check, admission, counting, call_server)
     return VoiceApp(routes.application(), sockets, admission, sip)
 
 
 class _Routes:
     def __init__(
         self,
-        check: TwilioCheck,
+        check: TwilioRequestValidator,
         address: PublicAddress,
         admission: Admission,
         counting: Counting,
-        sip: SipDesk | None,
+        sip: SipWebhookHandler | None,
     ) -> None:
         self._check = check
         self._address = address
@@ -114,11 +120,11 @@ class _Routes:
         return app
 
     async def incoming_call(self, request: Request) -> Response:
-        asked = _asked(request)
+        info = _request_info(request)
         body = await _body(request)
         form = _form(request.headers.get("content-type", ""), body)
         try:
-            self._check.admit_request(asked, form)
+            self._check.admit_request(info, form)
         except CorrectTheInput:
             self._counting.call_refused("not_allowed")
             raise
@@ -133,7 +139,7 @@ class _Routes:
             "calledPhone": _field(fields, "To"),
             "callSid": _field(fields, "CallSid"),
         }
-        scheme, _, host = self._address.origin(asked).partition("://")
+        scheme, _, host = self._address.origin(info).partition("://")
         stream = f"{'wss' if scheme == 'https' else 'ws'}://{host}{upgrade.PATH}"
         return _twiml(twiml.connect(stream, {name: value for name, value in told.items() if value}))
 
@@ -155,12 +161,12 @@ class _Routes:
         return _json({"status": "ok", **self._state()})
 
     async def metrics(self, request: Request) -> Response:
-        if is_forwarded(_asked(request)):
+        if is_forwarded(_request_info(request)):
             raise CorrectTheInput("not_local", "metrics are not shown through a proxy")
         return Response(generate_latest(self._counting.registry), media_type="text/plain; version=0.0.4")
 
     async def drain(self, request: Request) -> Response:
-        if not is_local(_asked(request)):
+        if not is_local(_request_info(request)):
             raise CorrectTheInput("not_local", "only this machine may drain the agent")
         self._admission.drain()
         log.info("draining", live_calls=self._admission.live)
@@ -181,14 +187,14 @@ def _answered(handler: Handler) -> Handler:
     return answer
 
 
-def _asked(request: Request) -> Asked:
+def _request_info(request: Request) -> RequestInfo:
     scope = request.scope
     path: bytes = scope["raw_path"]
     query: bytes = scope["query_string"]
     target = path + b"?" + query if query else path
     scheme = cast(Literal["http", "https"], scope["scheme"])
     peer = None if request.client is None else request.client.host
-    return Asked(scheme, peer, target.decode("latin-1"), request.headers)
+    return RequestInfo(scheme, peer, target.decode("latin-1"), request.headers)
 
 
 async def _body(request: Request) -> bytes:

@@ -18,7 +18,7 @@ class LineRequest:
     peer: str | None
 
 
-class Answering(Protocol):
+class CallServer(Protocol):
     def answer(self, request: LineRequest) -> WSListener:
         """The listener for one line's socket, which opens at once after that. Returns at once."""
         ...

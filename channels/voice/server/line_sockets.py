@@ -31,13 +31,13 @@ from picows import (
 )
 from uvicorn.server import ServerState
 
-from channels.voice.carriers.twilio.signature import TwilioCheck
+from channels.voice.carriers.twilio.signature import TwilioRequestValidator
 from channels.voice.metrics import Counting
 from channels.voice.server.admission import Admission, Refusal
-from channels.voice.server.call_server import Answering, LineRequest
+from channels.voice.server.call_server import CallServer, LineRequest
 from channels.voice.server.problems import MEDIA_TYPE, problem_document
-from channels.voice.server.public_address import Asked
-from channels.voice.server.wire_log import WireLog
+from channels.voice.server.public_address import RequestInfo
+from channels.voice.server.wire_log import PicowsLog
 from flow_engine.errors import CorrectTheInput
 
 PATH = "/media-stream"
@@ -62,25 +62,27 @@ class LineSockets:
     """What uvicorn's `ws` setting takes: makes the protocol of a connection that asks for a WebSocket."""
 
     def __init__(
-        self, check: TwilioCheck, admission: Admission, counting: Counting, answering: Answering
+        self, check: TwilioRequestValidator, admission: Admission, counting: Counting, call_server: CallServer
     ) -> None:
         self._check = check
         self._admission = admission
         self._counting = counting
-        self._answering = answering
+        self._call_server = call_server
 
     def __call__(self, *, server_state: ServerState, **_: object) -> asyncio.BaseProtocol:
         return _LineSocket(self, server_state.connections)
 
-    def decide(self, asked: Asked, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | WSListener:
+    def decide(
+        self, info: RequestInfo, request: WSUpgradeRequest
+    ) -> WSUpgradeResponseWithListener | WSListener:
         """A listener for the socket, or the response that refuses it. A refusal that must not be a
         response is a listener that only closes."""
-        if asked.target.partition("?")[0].rstrip("/") != PATH:
+        if info.target.partition("?")[0].rstrip("/") != PATH:
             return _refused("path_unknown", f"WebSockets are at {PATH}")
         if not _is_handshake(request):
             return _refused("upgrade_invalid", "this is no handshake of WebSocket version 13")
         try:
-            url = self._check.admit_upgrade(asked)
+            url = self._check.admit_upgrade(info)
         except CorrectTheInput as error:
             log.warning("line_refused", code=error.code)
             self._counting.call_refused("not_allowed")
@@ -91,7 +93,7 @@ class LineSockets:
             self._counting.call_refused(refusal)
             return _Closing(_CLOSE_CODES[refusal])
         try:
-            return self._answering.answer(LineRequest(url, asked.peer))
+            return self._call_server.answer(LineRequest(url, info.peer))
         except Exception:  # the edge: past it picows shows the exception's text to the caller
             log.exception("bug", route=PATH)
             self._admission.release()
@@ -115,7 +117,7 @@ class _LineSocket(_WSProtocol):
             None,
             False,
             self._listener_for,
-            WireLog(),
+            PicowsLog(),
             True,  # a listener that raises ends its socket
             None,  # no time limit on a handshake that is there already
             True,
@@ -161,13 +163,13 @@ class _LineSocket(_WSProtocol):
     def _listener_for(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | WSListener:
         underlying = self.transport.underlying_transport
         peer = cast("tuple[str, int] | None", underlying.get_extra_info("peername"))
-        asked = Asked(
+        info = RequestInfo(
             scheme="https" if underlying.get_extra_info("sslcontext") else "http",
             peer=peer[0] if peer else None,
             target=request.path.decode("latin-1"),
             headers=request.headers,
         )
-        return self._sockets.decide(asked, request)
+        return self._sockets.decide(info, request)
 
 
 class _Closing(WSListener):

@@ -2,7 +2,7 @@
 
 1. The setting `FLOW_ENGINE_PUBLIC_URL` wins over everything that a request says.
 2. `X-Forwarded-Proto`, `-Host` and `-Port` count only from a proxy in `FLOW_ENGINE_TRUSTED_PROXIES`; of a
-   list the first entry counts, which is what the outermost proxy was asked for.
+   list the first entry counts, which is what the outermost proxy was info for.
 3. A request is local when it comes from a loopback address, to a local name, from no page of another host,
    and through no proxy: a tunnel that ends on this machine brings the whole world to loopback.
 """
@@ -36,7 +36,7 @@ _PORT = re.compile(r":[0-9]{1,5}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestInfo:
     """One request as it reached this process. `target` is path and query as sent; `headers` are found
     whatever their case."""
 
@@ -69,20 +69,20 @@ class PublicAddress:
         self._public_url = None if public_url is None else public_url.rstrip("/")
         self._trusted = tuple(trusted)
 
-    def url(self, asked: Asked) -> str:
-        """The URL that was asked for, http or https, as the asker knows it."""
-        return self.origin(asked) + asked.target
+    def url(self, info: RequestInfo) -> str:
+        """The URL of the request, http or https, as its sender knows it."""
+        return self.origin(info) + info.target
 
-    def origin(self, asked: Asked) -> str:
+    def origin(self, info: RequestInfo) -> str:
         """Scheme, host and port; with the prefix that a public URL may have."""
         if self._public_url is not None:
             return self._public_url
-        host = asked.headers.get("host", "")
-        if not self._is_trusted(asked.peer):
-            return f"{asked.scheme}://{host}"
-        scheme = _first(asked, "x-forwarded-proto").lower() or asked.scheme
-        host = _first(asked, "x-forwarded-host") or host
-        port = _first(asked, "x-forwarded-port")
+        host = info.headers.get("host", "")
+        if not self._is_trusted(info.peer):
+            return f"{info.scheme}://{host}"
+        scheme = _first(info, "x-forwarded-proto").lower() or info.scheme
+        host = _first(info, "x-forwarded-host") or host
+        port = _first(info, "x-forwarded-port")
         if port and not _PORT.search(host) and port != {"http": "80", "https": "443"}.get(scheme):
             host = f"{host}:{port}"
         return f"{scheme}://{host}"
@@ -92,24 +92,24 @@ class PublicAddress:
         return address is not None and any(address in network for network in self._trusted)
 
 
-def is_forwarded(asked: Asked) -> bool:
-    return any(name in asked.headers for name in _FORWARDING)
+def is_forwarded(info: RequestInfo) -> bool:
+    return any(name in info.headers for name in _FORWARDING)
 
 
-def is_local(asked: Asked) -> bool:
+def is_local(info: RequestInfo) -> bool:
     """By rule 3."""
-    peer, origin = _address(asked.peer), asked.headers.get("origin")
+    peer, origin = _address(info.peer), info.headers.get("origin")
     return (
         peer is not None
         and peer.is_loopback
-        and not is_forwarded(asked)
-        and _is_local_name(asked.headers.get("host", ""))
+        and not is_forwarded(info)
+        and _is_local_name(info.headers.get("host", ""))
         and (origin is None or _is_local_name(origin.partition("://")[2]))
     )
 
 
-def _first(asked: Asked, name: str) -> str:
-    return asked.headers.get(name, "").partition(",")[0].strip()
+def _first(info: RequestInfo, name: str) -> str:
+    return info.headers.get(name, "").partition(",")[0].strip()
 
 
 def _is_local_name(authority: str) -> bool:

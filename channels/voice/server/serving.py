@@ -18,7 +18,7 @@ import structlog
 import uvicorn
 
 from channels.voice.server.app import VoiceApp
-from channels.voice.server.call_server import Answering
+from channels.voice.server.call_server import CallServer
 from flow_engine.errors import CallTheOperator
 
 END_WITHIN_S = 45.0
@@ -56,23 +56,23 @@ def server_of(app: VoiceApp) -> uvicorn.Server:
 
 class _Stopping:
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.insisted = asyncio.Event()
 
     def signal(self) -> None:
-        (self.insisted if self.asked.is_set() else self.asked).set()
+        (self.insisted if self.requested.is_set() else self.requested).set()
 
 
 async def serve_voice(
     app: VoiceApp,
-    answering: Answering,
+    call_server: CallServer,
     host: str,
     port: int,
     *,
     drain_s: float,
     started: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Returns after a signal. `started` is told the port, which matters when 0 was asked for.
+    """Returns after a signal. `started` is told the port, which matters when 0 was requested.
 
     Raises CallTheOperator `address_not_free`.
     """
@@ -86,8 +86,8 @@ async def serve_voice(
     serving = loop.create_task(server.serve(sockets=[listening]))
     started(cast(int, listening.getsockname()[1]))
     try:
-        await _first(serving, stopping.asked.wait())
-        await _wind_down(app, answering, stopping, drain_s)
+        await _first(serving, stopping.requested.wait())
+        await _wind_down(app, call_server, stopping, drain_s)
         server.should_exit = True
         server.force_exit = stopping.insisted.is_set()
         await serving
@@ -98,10 +98,10 @@ async def serve_voice(
             await app.sip.close()
 
 
-async def _wind_down(app: VoiceApp, answering: Answering, stopping: _Stopping, drain_s: float) -> None:
+async def _wind_down(app: VoiceApp, call_server: CallServer, stopping: _Stopping, drain_s: float) -> None:
     app.admission.drain()
     log.info("draining", live_calls=app.admission.live)
-    for step, limit_s in ((app.admission.idle(), drain_s), (answering.close(), END_WITHIN_S)):
+    for step, limit_s in ((app.admission.idle(), drain_s), (call_server.close(), END_WITHIN_S)):
         if not await _within(limit_s, step, stopping.insisted):
             log.warning("calls_cut", live_calls=app.admission.live)
 

@@ -10,7 +10,7 @@ import structlog
 log: Any = structlog.get_logger("flow_engine.voice")
 
 
-class WireLog:
+class PicowsLog:
     """As much of a `logging.Logger` as picows uses. What is below a warning tells addresses of peers and
     the coming and going of sockets, and is left out."""
 

@@ -110,12 +110,12 @@ class FakeSip:
         return f"ws://127.0.0.1:{self._port}{PATH}"
 
     def ring(self, call_id: str, secret: str, sip_headers: Mapping[str, str] | None = None) -> Webhook:
-        """A call that waits to be accepted, and the webhook that tells of it, sealed with the secret."""
+        """A call that waits to be accepted, and the webhook that tells of it, signed with the secret."""
         self.states[call_id] = "ringing"
         told = [{"name": name, "value": value} for name, value in (sip_headers or {}).items()]
         data = {"call_id": call_id, "sip_headers": told}
         event = {"id": f"evt_{call_id}", "object": "event", "type": "realtime.call.incoming"}
-        return sealed(orjson.dumps({**event, "created_at": int(time.time()), "data": data}), secret, call_id)
+        return signed(orjson.dumps({**event, "created_at": int(time.time()), "data": data}), secret, call_id)
 
     async def session(self, call_id: str, number: int = 0, within_s: float = 5.0) -> RealtimeSession:
         """Wait for somebody to join the call's session. Raises TimeoutError."""
@@ -241,7 +241,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await writer.drain()
 
 
-def sealed(body: bytes, secret: str, webhook_id: str, at_s: float | None = None) -> Webhook:
+def signed(body: bytes, secret: str, webhook_id: str, at_s: float | None = None) -> Webhook:
     """A webhook as OpenAI signs it; `secret` is `whsec_` and base64. `at_s` is now by default."""
     timestamp = str(int(time.time() if at_s is None else at_s))
     key = base64.b64decode(secret.removeprefix("whsec_"))

@@ -24,7 +24,7 @@ MOST_REMEMBERED = 10_000
 _SECONDS = re.compile(r"[0-9]{1,11}")
 
 
-class WebhookSeal:
+class WebhookVerifier:
     """Checks signature, age and novelty of a webhook."""
 
     def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
@@ -39,7 +39,7 @@ class WebhookSeal:
         self._now = now
         self._seen: OrderedDict[str, None] = OrderedDict()
 
-    def open(self, headers: Mapping[str, str], body: bytes) -> bool:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Whether this webhook is new. Raises CorrectTheInput `signature_missing`, `signature_old`,
         `signature_wrong`."""
         told = [headers.get(f"webhook-{name}") for name in ("id", "timestamp", "signature")]

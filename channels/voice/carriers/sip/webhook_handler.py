@@ -10,37 +10,37 @@ import structlog
 
 from channels.voice.carriers.rest import LineControlFailed
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
-from channels.voice.carriers.sip.webhook import WebhookSeal, call_of
+from channels.voice.carriers.sip.webhook import WebhookVerifier, call_of
 from channels.voice.metrics import Counting
 from channels.voice.server.admission import Admission
-from channels.voice.server.call_server import Answering
+from channels.voice.server.call_server import CallServer
 
 Outcome = Literal["taken", "refused", "seen", "ignored"]
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
 
-class SipDesk:
+class SipWebhookHandler:
     """Takes the webhooks, and runs each call as a task of its own: OpenAI wants an answer at once."""
 
     def __init__(
         self,
-        seal: WebhookSeal,
+        verifier: WebhookVerifier,
         calls: SipCalls,
         admission: Admission,
         counting: Counting,
-        answering: Answering,
+        call_server: CallServer,
     ) -> None:
-        self._seal = seal
+        self._verifier = verifier
         self._calls = calls
         self._admission = admission
         self._counting = counting
-        self._answering = answering
+        self._call_server = call_server
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> Outcome:
         """Raises CorrectTheInput for what is not OpenAI's, or no event."""
-        if not self._seal.open(headers, body):
+        if not self._verifier.verify(headers, body):
             return "seen"
         call = call_of(body)
         if call is None:
@@ -69,7 +69,7 @@ class SipDesk:
 
     async def _answer(self, call: SipCall) -> None:
         try:
-            await self._answering.answer_sip(call)
+            await self._call_server.answer_sip(call)
         finally:
             self._admission.release()
 

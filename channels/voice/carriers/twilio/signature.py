@@ -18,7 +18,7 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from channels.voice.server.public_address import Asked, PublicAddress, is_local
+from channels.voice.server.public_address import PublicAddress, RequestInfo, is_local
 from flow_engine.errors import CorrectTheInput
 
 HEADER = "x-twilio-signature"
@@ -40,34 +40,34 @@ def signature(token: str, url: str, form: Form) -> str:
     return base64.b64encode(hmac.new(token.encode(), text, hashlib.sha1).digest()).decode()
 
 
-class TwilioCheck:
+class TwilioRequestValidator:
     """Lets Twilio in, and without a token whoever is on this machine."""
 
     def __init__(self, token: str | None, address: PublicAddress) -> None:
         self._token = token
         self._address = address
 
-    def admit_request(self, asked: Asked, form: Form) -> None:
+    def admit_request(self, info: RequestInfo, form: Form) -> None:
         """Raises CorrectTheInput `signature_missing`, `signature_wrong` or `not_local`."""
-        self._admit(asked, form, _with_ports(self._address.url(asked)))
+        self._admit(info, form, _with_ports(self._address.url(info)))
 
-    def admit_upgrade(self, asked: Asked) -> str:
+    def admit_upgrade(self, info: RequestInfo) -> str:
         """The same for the line's WebSocket, which carries no form. Returns the socket's URL."""
-        scheme, _, rest = self._address.url(asked).partition("://")
+        scheme, _, rest = self._address.url(info).partition("://")
         schemes = ("wss",) if scheme == "https" else ("wss", "ws")
         slashed = (url for told in schemes for url in _with_slashes(f"{told}://{rest}"))
-        self._admit(asked, {}, (url for spelled in slashed for url in _with_ports(spelled)))
+        self._admit(info, {}, (url for spelled in slashed for url in _with_ports(spelled)))
         return f"{schemes[-1]}://{rest}"
 
-    def _admit(self, asked: Asked, form: Form, urls: Iterable[str]) -> None:
+    def _admit(self, info: RequestInfo, form: Form, urls: Iterable[str]) -> None:
         if self._token is None:
-            if is_local(asked):
+            if is_local(info):
                 return
             raise CorrectTheInput(
                 "not_local",
                 "without FLOW_ENGINE_TWILIO_AUTH_TOKEN calls come from this machine, through no proxy",
             )
-        sent = asked.headers.get(HEADER)
+        sent = info.headers.get(HEADER)
         if sent is None:
             raise CorrectTheInput("signature_missing", f"the header {HEADER} is missing")
         told = sent.encode("utf-8", "surrogateescape")

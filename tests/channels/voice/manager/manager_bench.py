@@ -23,7 +23,7 @@ from channels.voice.manager.configs import ConfigFiles
 from channels.voice.manager.directory import Directory, locked_directory
 from channels.voice.manager.fleet import Limits
 from channels.voice.manager.manager import Manager, Pace
-from channels.voice.manager.processes import Commands, Programs
+from channels.voice.manager.processes import CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from tests.ports import free_port
@@ -160,7 +160,7 @@ class Bench:
             bridges=bool(self.bridge),
             **free,
         )
-        commands = Commands((sys.executable, "-I", "-S", str(FAKE_AGENT)), self.bridge)
+        commands = CommandLines((sys.executable, "-I", "-S", str(FAKE_AGENT)), self.bridge)
         programs = Programs(commands, self.environment(), files.path, directory.lock)
         pace = Pace(refresh_s=300, health_s=0.1, limits=self.limits)
         return Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))

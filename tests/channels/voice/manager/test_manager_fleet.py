@@ -8,19 +8,19 @@ import pytest
 from pydantic import SecretStr
 
 from channels.voice.manager.fleet import (
-    Act,
+    Action,
     AgentSpec,
+    AgentState,
     Answer,
     BridgeSpec,
+    Command,
     Limits,
     Moment,
     NoAnswer,
-    Order,
     Phase,
+    ProcessState,
     Seen,
     SipAccount,
-    Slot,
-    Unit,
     next_wanted,
     reconcile,
     step_agent,
@@ -42,21 +42,21 @@ MUTE = Seen(alive=True, health=NoAnswer())
 GONE = Seen(alive=False)
 
 
-def at(now: float, limits: Limits = LIMITS, luck: float = 0.0) -> Moment:
-    return Moment(now, limits, lambda: luck)
+def at(now: float, limits: Limits = LIMITS, jitter: float = 0.0) -> Moment:
+    return Moment(now, limits, lambda: jitter)
 
 
-def slot(phase: Phase, **more: object) -> Slot[AgentSpec]:
-    return replace(Slot(phase, OLD, since=100.0, starts=1), **more)
+def process(phase: Phase, **more: object) -> ProcessState[AgentSpec]:
+    return replace(ProcessState(phase, OLD, since=100.0, starts=1), **more)
 
 
-IDLE, STARTING, RUNNING, DRAINING, ENDING = map(slot, Phase)
+IDLE, STARTING, RUNNING, DRAINING, ENDING = map(process, Phase)
 FAULTY = replace(ENDING, faulty=True)
 
 TABLE = [
     # what was, what is wanted, what is seen, seconds later, what it becomes, what is done
-    ("a wanted agent is started", Slot[AgentSpec](), OLD, GONE, 0, "starting", "start"),
-    ("an unwanted one is not", Slot[AgentSpec](), None, GONE, 0, "idle", None),
+    ("a wanted agent is started", ProcessState[AgentSpec](), OLD, GONE, 0, "starting", "start"),
+    ("an unwanted one is not", ProcessState[AgentSpec](), None, GONE, 0, "idle", None),
     ("a pause is kept", replace(IDLE, not_before=110), OLD, GONE, 9.9, "idle", None),
     ("a pause ends", replace(IDLE, not_before=110), OLD, GONE, 10, "starting", "start"),
     ("a changed config is tried at once", replace(IDLE, not_before=110), NEW, GONE, 0, "starting", "start"),
@@ -83,36 +83,38 @@ TABLE = [
     ("a mute one is ended", replace(DRAINING, failures=2), NEW, MUTE, 3, "ending", "terminate"),
     ("there is no way back from draining", DRAINING, OLD, LAST_CALL, 3, "draining", None),
     ("it ended itself", DRAINING, NEW, GONE, 3, "idle", None),
-    ("time to end in order", ENDING, NEW, ALIVE, 39, "ending", None),
+    ("time to end in command", ENDING, NEW, ALIVE, 39, "ending", None),
     ("then it is killed", ENDING, NEW, ALIVE, 40, "ending", "kill"),
     ("it has ended", ENDING, NEW, GONE, 1, "idle", None),
 ]
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted", "seen", "later", "phase", "act"),
+    ("before", "wanted", "seen", "later", "phase", "action"),
     [row[1:] for row in TABLE],
     ids=[r[0] for r in TABLE],
 )
 def test_one_step_of_an_agent(
-    before: Slot[AgentSpec],
+    before: ProcessState[AgentSpec],
     wanted: AgentSpec | None,
     seen: Seen,
     later: float,
     phase: str,
-    act: str | None,
+    action: str | None,
 ) -> None:  # V13
     after, done = step_agent(before, wanted, seen, at(100 + later))
-    assert (after.phase, done) == (phase, act)
+    assert (after.phase, done) == (phase, action)
 
 
 @pytest.mark.parametrize(
     ("before", "later"), [(STARTING, 60), (replace(RUNNING, failures=2), 1)], ids=["never answered", "mute"]
 )
-def test_an_end_for_bad_health_counts_as_a_crash(before: Slot[AgentSpec], later: float) -> None:  # V13
-    ending, act = step_agent(before, OLD, MUTE, at(100 + later))
-    assert (ending.phase, act) == (Phase.ENDING, Act.TERMINATE)
-    after, _ = step_agent(ending, OLD, GONE, at(170, luck=1.0))
+def test_an_end_for_bad_health_counts_as_a_crash(
+    before: ProcessState[AgentSpec], later: float
+) -> None:  # V13
+    ending, action = step_agent(before, OLD, MUTE, at(100 + later))
+    assert (ending.phase, action) == (Phase.ENDING, Action.TERMINATE)
+    after, _ = step_agent(ending, OLD, GONE, at(170, jitter=1.0))
     assert (after.crashes, after.not_before) == (1, 171)
 
 
@@ -124,21 +126,23 @@ def test_missed_checks_count_in_a_row_only() -> None:  # V13
 
 
 @pytest.mark.parametrize("before", [RUNNING, STARTING, FAULTY])
-def test_crashes_in_a_row_double_the_pause(before: Slot[AgentSpec]) -> None:  # V13
+def test_crashes_in_a_row_double_the_pause(before: ProcessState[AgentSpec]) -> None:  # V13
     pauses = [
-        step_agent(replace(before, crashes=crashes), OLD, GONE, at(110, luck=1.0))[0].not_before - 110
+        step_agent(replace(before, crashes=crashes), OLD, GONE, at(110, jitter=1.0))[0].not_before - 110
         for crashes in range(8)
     ]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_half_of_a_pause_is_chance() -> None:  # V13
-    pauses = [step_agent(RUNNING, OLD, GONE, at(110, luck=luck))[0].not_before - 110 for luck in (0, 0.5, 1)]
+    pauses = [
+        step_agent(RUNNING, OLD, GONE, at(110, jitter=jitter))[0].not_before - 110 for jitter in (0, 0.5, 1)
+    ]
     assert pauses == [0.5, 0.75, 1]
 
 
 def test_a_crash_loop_of_weeks_is_counted_on() -> None:  # V13
-    after, _ = step_agent(replace(STARTING, crashes=100_000), OLD, GONE, at(110, luck=1.0))
+    after, _ = step_agent(replace(STARTING, crashes=100_000), OLD, GONE, at(110, jitter=1.0))
     assert (after.crashes, after.not_before) == (100_001, 170)
 
 
@@ -156,37 +160,37 @@ def test_a_long_start_is_no_stable_time() -> None:  # V13
 
 
 @pytest.mark.parametrize("before", [DRAINING, ENDING])
-def test_an_end_that_was_asked_for_is_no_crash(before: Slot[AgentSpec]) -> None:  # V13
+def test_an_end_that_was_asked_for_is_no_crash(before: ProcessState[AgentSpec]) -> None:  # V13
     after, _ = step_agent(replace(before, crashes=5), OLD, GONE, at(110))
     assert (after.crashes, after.not_before) == (0, 110)
 
 
 def test_a_changed_config_starts_a_new_row() -> None:  # V13
-    after, act = step_agent(replace(IDLE, crashes=5, not_before=200), NEW, GONE, at(110))
-    assert (after.crashes, after.spec, act) == (0, NEW, Act.START)
+    after, action = step_agent(replace(IDLE, crashes=5, not_before=200), NEW, GONE, at(110))
+    assert (after.crashes, after.spec, action) == (0, NEW, Action.START)
 
 
 def test_a_kill_is_repeated_until_the_process_is_gone() -> None:  # V13
     once, first = step_agent(ENDING, None, ALIVE, at(140))
     _, soon = step_agent(once, None, ALIVE, at(150))
     _, again = step_agent(once, None, ALIVE, at(180))
-    assert (first, soon, again) == (Act.KILL, None, Act.KILL)
+    assert (first, soon, again) == (Action.KILL, None, Action.KILL)
 
 
 def test_nobody_waits_for_calls_when_there_is_no_time_to_drain() -> None:  # V13
-    after, act = step_agent(DRAINING, None, LAST_CALL, at(100, replace(LIMITS, drain_s=0)))
-    assert (after.phase, act) == (Phase.ENDING, Act.TERMINATE)
+    after, action = step_agent(DRAINING, None, LAST_CALL, at(100, replace(LIMITS, drain_s=0)))
+    assert (after.phase, action) == (Phase.ENDING, Action.TERMINATE)
 
 
 class TestBridge:
-    BRIDGE = Slot(Phase.RUNNING, OLD.bridge, since=100.0, starts=1)
+    BRIDGE = ProcessState(Phase.RUNNING, OLD.bridge, since=100.0, starts=1)
 
     @pytest.mark.parametrize(
-        ("wanted", "agent", "act"),
+        ("wanted", "agent", "action"),
         [
             (OLD, Phase.IDLE, None),
             (OLD, Phase.STARTING, None),
-            (OLD, Phase.RUNNING, Act.START),
+            (OLD, Phase.RUNNING, Action.START),
             (OLD, Phase.DRAINING, None),
             (OLD, Phase.ENDING, None),
             (replace(OLD, sip=None), Phase.RUNNING, None),
@@ -194,10 +198,10 @@ class TestBridge:
         ],
     )
     def test_it_is_started_for_an_agent_that_answers(
-        self, wanted: AgentSpec | None, agent: Phase, act: Act | None
+        self, wanted: AgentSpec | None, agent: Phase, action: Action | None
     ) -> None:  # V13
-        _, done = step_bridge(Slot[BridgeSpec](), wanted, agent, GONE, at(110))
-        assert done is act
+        _, done = step_bridge(ProcessState[BridgeSpec](), wanted, agent, GONE, at(110))
+        assert done is action
 
     @pytest.mark.parametrize("agent", list(Phase))
     def test_it_outlives_its_agent_s_crash_and_its_changed_config(self, agent: Phase) -> None:  # V13
@@ -215,35 +219,35 @@ class TestBridge:
     )
     def test_a_change_ends_it_after_its_agent_s_calls(self, wanted: AgentSpec | None) -> None:  # V13
         assert step_bridge(self.BRIDGE, wanted, Phase.DRAINING, ALIVE, at(110))[1] is None
-        after, act = step_bridge(self.BRIDGE, wanted, Phase.ENDING, ALIVE, at(110))
-        assert (after.phase, act) == (Phase.ENDING, Act.TERMINATE)
+        after, action = step_bridge(self.BRIDGE, wanted, Phase.ENDING, ALIVE, at(110))
+        assert (after.phase, action) == (Phase.ENDING, Action.TERMINATE)
 
     def test_its_crash_is_its_own(self) -> None:  # V13
-        after, act = step_bridge(self.BRIDGE, OLD, Phase.RUNNING, GONE, at(110, luck=1.0))
-        assert (after.phase, after.crashes, after.not_before, act) == (Phase.IDLE, 1, 111, None)
+        after, action = step_bridge(self.BRIDGE, OLD, Phase.RUNNING, GONE, at(110, jitter=1.0))
+        assert (after.phase, after.crashes, after.not_before, action) == (Phase.IDLE, 1, 111, None)
 
     def test_a_deaf_one_is_killed(self) -> None:  # V13
         ending = replace(self.BRIDGE, phase=Phase.ENDING)
-        assert step_bridge(ending, None, Phase.IDLE, ALIVE, at(140))[1] is Act.KILL
+        assert step_bridge(ending, None, Phase.IDLE, ALIVE, at(140))[1] is Action.KILL
 
 
 class TestFleet:
     def test_no_more_than_some_start_at_once_and_who_crashed_least_goes_first(self) -> None:  # V13
         wanted = {str(number): AgentSpec(6000 + number, "c") for number in range(5)}
-        crashed = Unit(Slot(spec=wanted["0"], crashes=3))
+        crashed = AgentState(ProcessState(spec=wanted["0"], crashes=3))
         limits = replace(LIMITS, starts_at_once=2)
-        units, first = reconcile(wanted, {"0": crashed}, {}, at(10, limits))
-        assert first == (Order("1", "agent", Act.START), Order("2", "agent", Act.START))
+        states, first = reconcile(wanted, {"0": crashed}, {}, at(10, limits))
+        assert first == (Command("1", "agent", Action.START), Command("2", "agent", Action.START))
         seen = {("1", "agent"): HEALTHY, ("2", "agent"): ALIVE}
-        units, none = reconcile(wanted, units, seen, at(12, limits))
-        _, second = reconcile(wanted, units, seen, at(13, limits))
-        assert (none, second) == ((), (Order("3", "agent", Act.START),))
+        states, none = reconcile(wanted, states, seen, at(12, limits))
+        _, second = reconcile(wanted, states, seen, at(13, limits))
+        assert (none, second) == ((), (Command("3", "agent", Action.START),))
 
     def test_a_unit_that_is_neither_wanted_nor_there_is_forgotten(self) -> None:  # V13
-        units = {"a": Unit(replace(ENDING)), "b": Unit(bridge=replace(TestBridge.BRIDGE))}
-        units, orders = reconcile({}, units, {("b", "bridge"): ALIVE}, at(110))
-        assert list(units) == ["b"]
-        assert orders == (Order("b", "bridge", Act.TERMINATE),)
+        states = {"a": AgentState(replace(ENDING)), "b": AgentState(bridge=replace(TestBridge.BRIDGE))}
+        states, commands = reconcile({}, states, {("b", "bridge"): ALIVE}, at(110))
+        assert list(states) == ["b"]
+        assert commands == (Command("b", "bridge", Action.TERMINATE),)
 
 
 class TestNextWanted:
@@ -263,6 +267,6 @@ class TestNextWanted:
 
 
 def test_a_password_is_in_no_text_of_the_rules() -> None:  # V13
-    units, orders = reconcile({"a": OLD}, {"a": Unit(RUNNING)}, {("a", "agent"): HEALTHY}, at(110))
-    assert orders == (Order("a", "bridge", Act.START),)
-    assert "s3cret" not in repr((OLD, units, orders))
+    states, commands = reconcile({"a": OLD}, {"a": AgentState(RUNNING)}, {("a", "agent"): HEALTHY}, at(110))
+    assert commands == (Command("a", "bridge", Action.START),)
+    assert "s3cret" not in repr((OLD, states, commands))

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from channels.voice.manager.fleet import (
-    Act,
+    Action,
     AgentSpec,
+    AgentState,
     Answer,
     BridgeSpec,
+    Command,
     Health,
     Limits,
     Moment,
     NoAnswer,
-    Order,
     Phase,
     Role,
     Seen,
     SipAccount,
-    Unit,
     reconcile,
 )
 
@@ -51,7 +51,7 @@ class Process:
 class World:
     wanted: dict[str, AgentSpec] = field(default_factory=dict[str, AgentSpec])
     processes: dict[tuple[str, Role], Process] = field(default_factory=dict[tuple[str, Role], Process])
-    units: dict[str, Unit] = field(default_factory=dict[str, Unit])
+    states: dict[str, AgentState] = field(default_factory=dict[str, AgentState])
     now: float = 0.0
 
     def health(self, agent_id: str) -> Health:
@@ -60,7 +60,7 @@ class World:
             return NoAnswer()
         return Answer(process.calls, process.draining)
 
-    def tick(self, *, checked: bool = True) -> tuple[Order, ...]:
+    def tick(self, *, checked: bool = True) -> tuple[Command, ...]:
         """A second. Checks the laws that hold at every moment."""
         self.now += 1
         seen = {
@@ -69,21 +69,21 @@ class World:
             )
             for agent_id, role in self.processes
         }
-        before = self.units
-        self.units, orders = reconcile(self.wanted, before, seen, Moment(self.now, LIMITS, lambda: 0.5))
-        for agent_id, role, act in orders:
-            if act is Act.START:
+        before = self.states
+        self.states, commands = reconcile(self.wanted, before, seen, Moment(self.now, LIMITS, lambda: 0.5))
+        for agent_id, role, action in commands:
+            if action is Action.START:
                 self._start(agent_id, role)
             else:
-                self._tell(agent_id, role, act, before)
-        starting = sum(unit.agent.phase is Phase.STARTING for unit in self.units.values())
+                self._tell(agent_id, role, action, before)
+        starting = sum(state.agent.phase is Phase.STARTING for state in self.states.values())
         assert starting <= LIMITS.starts_at_once
         for process in self.processes.values():
             process.answers_in -= 1
-        return orders
+        return commands
 
     def _start(self, agent_id: str, role: Role) -> None:
-        assert (agent_id, role) not in self.processes, "two processes in one slot"
+        assert (agent_id, role) not in self.processes, "two processes in one process"
         spec = self.wanted[agent_id] if role == "agent" else self.wanted[agent_id].bridge
         assert spec is not None, "started what is not wanted"
         assert all(
@@ -93,25 +93,25 @@ class World:
         ), "two agents on one port"
         self.processes[agent_id, role] = Process(spec)
 
-    def _tell(self, agent_id: str, role: Role, act: Act, before: dict[str, Unit]) -> None:
+    def _tell(self, agent_id: str, role: Role, action: Action, before: dict[str, AgentState]) -> None:
         process = self.processes[agent_id, role]
-        if role == "agent" and act is Act.TERMINATE and process.calls and not process.hung:
-            slot = before[agent_id].agent
-            waited = slot.phase is Phase.DRAINING and self.now - slot.since >= LIMITS.drain_s
-            missed = slot.failures + 1 >= LIMITS.failures or slot.phase is Phase.STARTING
+        if role == "agent" and action is Action.TERMINATE and process.calls and not process.hung:
+            state = before[agent_id].agent
+            waited = state.phase is Phase.DRAINING and self.now - state.since >= LIMITS.drain_s
+            missed = state.failures + 1 >= LIMITS.failures or state.phase is Phase.STARTING
             assert waited or missed, "calls were cut"
         if role == "bridge":
-            agent = self.units[agent_id].agent.phase
-            assert agent is not Phase.DRAINING or act is Act.KILL, "calls were cut off from their line"
-        match act:
-            case Act.DRAIN:
+            agent = self.states[agent_id].agent.phase
+            assert agent is not Phase.DRAINING or action is Action.KILL, "calls were cut off from their line"
+        match action:
+            case Action.DRAIN:
                 process.draining = not process.hung
-            case Act.TERMINATE:
+            case Action.TERMINATE:
                 if not process.deaf:
                     del self.processes[agent_id, role]
-            case Act.KILL:
+            case Action.KILL:
                 del self.processes[agent_id, role]
-            case Act.START:
+            case Action.START:
                 raise AssertionError("handled before")
 
 
@@ -186,7 +186,7 @@ def test_left_alone_the_fleet_becomes_what_is_wanted(events: list[tuple[object, 
     assert running == wanted
     agents = [process for (_, role), process in world.processes.items() if role == "agent"]
     assert not any(agent.draining or agent.hung for agent in agents)
-    assert set(world.units) == set(world.wanted)
+    assert set(world.states) == set(world.wanted)
 
 
 @LAW
@@ -206,4 +206,4 @@ def test_when_nothing_is_wanted_nothing_is_left(events: list[tuple[object, ...]]
     for _ in range(QUIET_S):
         world.tick()
     assert not world.processes
-    assert not world.units
+    assert not world.states

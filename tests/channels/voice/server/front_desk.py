@@ -40,12 +40,12 @@ def voice_settings(**given: object) -> VoiceSettings:
 
 
 class Echo(WSListener):
-    def __init__(self, answering: EchoAnswering) -> None:
-        self._answering = answering
+    def __init__(self, call_server: EchoCallServer) -> None:
+        self._call_server = call_server
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        self._answering.connected += 1
-        self._answering.transports.append(transport)
+        self._call_server.connected += 1
+        self._call_server.transports.append(transport)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type is WSMsgType.TEXT:
@@ -54,11 +54,11 @@ class Echo(WSListener):
             transport.disconnect()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._answering.disconnected += 1
+        self._call_server.disconnected += 1
 
 
 @dataclass
-class EchoAnswering:
+class EchoCallServer:
     requests: list[LineRequest] = field(default_factory=list[LineRequest])
     transports: list[WSTransport] = field(default_factory=list[WSTransport])
     sip: list[SipCall] = field(default_factory=list[SipCall])
@@ -84,7 +84,7 @@ class EchoAnswering:
 @dataclass
 class Desk:
     app: VoiceApp
-    answering: EchoAnswering
+    answering: EchoCallServer
     counting: Counting
     port: int
     http: httpx.AsyncClient
@@ -139,14 +139,14 @@ async def dial(url: str, headers: Mapping[str, str] | None = None) -> Caller:
 @asynccontextmanager
 async def open_desk(
     outbound: ScriptedOutbound | None = None,
-    answering: EchoAnswering | None = None,
+    answering: EchoCallServer | None = None,
     clock: Any = None,
     now: Any = None,
     **given: object,
 ) -> AsyncGenerator[Desk]:
     settings = voice_settings(**given)
     scripted = outbound or ScriptedOutbound({})
-    answering, counting = answering or EchoAnswering(), Counting()
+    answering, counting = answering or EchoCallServer(), Counting()
     key = settings.openai_api_key
     calls = None if key is None else SipCalls(scripted, settings.realtime_url, key.get_secret_value())
     times = {name: value for name, value in (("clock", clock), ("now", now)) if value is not None}

@@ -15,7 +15,7 @@ from channels.voice.server.call_server import LineRequest
 from tests.channels.voice.server.front_desk import (
     TOKEN,
     Echo,
-    EchoAnswering,
+    EchoCallServer,
     exchange,
     handshake,
     open_desk,
@@ -176,7 +176,7 @@ async def test_stopping_the_server_closes_every_line() -> None:  # V12
     assert desk.app.admission.live == 0
 
 
-class Broken(EchoAnswering):
+class Broken(EchoCallServer):
     def answer(self, request: LineRequest) -> WSListener:
         raise RuntimeError("+33612345678")
 
@@ -191,7 +191,7 @@ async def test_an_answering_that_breaks_is_reported_and_takes_up_no_place() -> N
     assert b"612345678" not in received
 
 
-class Clumsy(EchoAnswering):
+class Clumsy(EchoCallServer):
     def answer(self, request: LineRequest) -> WSListener:
         answering = self
 

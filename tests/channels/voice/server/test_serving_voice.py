@@ -18,7 +18,7 @@ from channels.voice.metrics import Counting
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.serving import serve_voice
 from flow_engine.errors import CallTheOperator
-from tests.channels.voice.server.front_desk import Caller, EchoAnswering, dial, voice_settings
+from tests.channels.voice.server.front_desk import Caller, EchoCallServer, dial, voice_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def garbage_collection_as_before() -> Iterator[None]:
 @dataclass
 class Served:
     app: VoiceApp
-    answering: EchoAnswering
+    answering: EchoCallServer
     port: int
     task: asyncio.Task[None]
 
@@ -56,8 +56,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(drain_s: float, answering: EchoAnswering | None = None) -> AsyncGenerator[Served]:
-    answering = answering or EchoAnswering()
+async def served(drain_s: float, answering: EchoCallServer | None = None) -> AsyncGenerator[Served]:
+    answering = answering or EchoCallServer()
     app = voice_app(voice_settings(), answering, Counting(), None)
     ports: asyncio.Queue[int] = asyncio.Queue()
     serving = serve_voice(app, answering, "127.0.0.1", 0, drain_s=drain_s, started=ports.put_nowait)
@@ -100,7 +100,7 @@ async def test_a_call_that_goes_on_too_long_is_ended_in_order() -> None:  # V12
         assert (desk.answering.closed, desk.answering.disconnected) == (1, 1)
 
 
-class _NeverClosing(EchoAnswering):
+class _NeverClosing(EchoCallServer):
     async def close(self) -> None:
         await asyncio.Event().wait()
 
@@ -136,7 +136,7 @@ async def test_signals_are_given_back() -> None:  # V12
 async def test_an_address_in_use_is_an_operators_matter() -> None:  # V12
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        answering = EchoAnswering()
+        answering = EchoCallServer()
         app = voice_app(voice_settings(), answering, Counting(), None)
         with pytest.raises(CallTheOperator) as caught:
             await serve_voice(app, answering, "127.0.0.1", port, drain_s=0)

@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.carriers.sip import webhook
-from channels.voice.carriers.sip.webhook import WebhookSeal, call_of
+from channels.voice.carriers.sip.webhook import WebhookVerifier, call_of
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.outbound import OutboundReply
-from tests.channels.voice.server.front_desk import EchoAnswering, open_desk, secret
+from tests.channels.voice.server.front_desk import EchoCallServer, open_desk, secret
 from tests.channels.voice.server.test_voice_app import check_problem
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ def event(call_id: str = "rtc_1", **changes: object) -> bytes:
     return orjson.dumps({**told, "data": {"call_id": call_id, "sip_headers": headers}, **changes})
 
 
-def sealed(
+def signed(
     body: bytes, webhook_id: str = "wh_1", at: datetime = NOW, by: str = SECRET, version: str = "v1"
 ) -> dict[str, str]:
     key = base64.b64decode(by.removeprefix("whsec_")) if by.startswith("whsec_") else by.encode()
@@ -49,13 +49,13 @@ def sealed(
     }
 
 
-def seal(now: datetime = NOW, by: str = SECRET) -> WebhookSeal:
-    return WebhookSeal(by, lambda: now)
+def verifier(now: datetime = NOW, by: str = SECRET) -> WebhookVerifier:
+    return WebhookVerifier(by, lambda: now)
 
 
 def refusal(headers: dict[str, str], body: bytes, now: datetime = NOW) -> str:
     with pytest.raises(CorrectTheInput) as caught:
-        seal(now).open(headers, body)
+        verifier(now).verify(headers, body)
     return caught.value.code
 
 
@@ -67,49 +67,49 @@ class TestTheSeal:
             "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
         }
         at = datetime.fromtimestamp(1614265330, UTC)
-        assert seal(at).open(headers, b'{"test": 2432232314}')
+        assert verifier(at).verify(headers, b'{"test": 2432232314}')
 
     def test_may_stand_among_others(self) -> None:  # V12
-        headers = sealed(event())
+        headers = signed(event())
         headers["webhook-signature"] = "v1a,x v1,AAAA " + headers["webhook-signature"]
-        assert seal().open(headers, event())
+        assert verifier().verify(headers, event())
 
     def test_may_be_made_with_a_plain_secret(self) -> None:  # V12
-        assert seal(by="plain secret").open(sealed(event(), by="plain secret"), event())
+        assert verifier(by="plain secret").verify(signed(event(), by="plain secret"), event())
 
     def test_is_taken_once(self) -> None:  # V12
-        one = seal()
-        assert one.open(sealed(event()), event())
-        assert not one.open(sealed(event()), event())
-        assert not one.open(sealed(event(), at=NOW + timedelta(seconds=60)), event())
-        assert one.open(sealed(event(), "wh_2"), event())
+        one = verifier()
+        assert one.verify(signed(event()), event())
+        assert not one.verify(signed(event()), event())
+        assert not one.verify(signed(event(), at=NOW + timedelta(seconds=60)), event())
+        assert one.verify(signed(event(), "wh_2"), event())
 
     def test_that_is_wrong_does_not_use_up_its_id(self) -> None:  # V12
-        one = seal()
+        one = verifier()
         with pytest.raises(CorrectTheInput):
-            one.open(sealed(event(), by="whsec_AAAA"), event())
-        assert one.open(sealed(event()), event())
+            one.verify(signed(event(), by="whsec_AAAA"), event())
+        assert one.verify(signed(event()), event())
 
     @pytest.mark.parametrize("minutes", [-5, 0, 5])
     def test_may_be_five_minutes_away(self, minutes: int) -> None:  # V12
-        assert seal().open(sealed(event(), at=NOW + timedelta(minutes=minutes)), event())
+        assert verifier().verify(signed(event(), at=NOW + timedelta(minutes=minutes)), event())
 
     @pytest.mark.parametrize("seconds", [-301, 301, -(10**9)])
     def test_from_further_away_is_refused(self, seconds: int) -> None:  # V12
-        assert refusal(sealed(event(), at=NOW + timedelta(seconds=seconds)), event()) == "signature_old"
+        assert refusal(signed(event(), at=NOW + timedelta(seconds=seconds)), event()) == "signature_old"
 
     def test_covers_id_time_and_body(self) -> None:  # V12
         for changed in ({"webhook-id": "wh_2"}, {"webhook-timestamp": str(int(NOW.timestamp()) + 1)}):
-            assert refusal({**sealed(event()), **changed}, event()) == "signature_wrong"
-        assert refusal(sealed(event()), event("rtc_2")) == "signature_wrong"
-        assert refusal(sealed(event(), version="v2"), event()) == "signature_wrong"
-        assert refusal(sealed(event(), by="whsec_" + base64.b64encode(b"x").decode()), event()) == (
+            assert refusal({**signed(event()), **changed}, event()) == "signature_wrong"
+        assert refusal(signed(event()), event("rtc_2")) == "signature_wrong"
+        assert refusal(signed(event(), version="v2"), event()) == "signature_wrong"
+        assert refusal(signed(event(), by="whsec_" + base64.b64encode(b"x").decode()), event()) == (
             "signature_wrong"
         )
 
     @pytest.mark.parametrize("missing", ["webhook-id", "webhook-timestamp", "webhook-signature"])
     def test_needs_all_its_headers(self, missing: str) -> None:  # V12
-        headers = {name: value for name, value in sealed(event()).items() if name != missing}
+        headers = {name: value for name, value in signed(event()).items() if name != missing}
         assert refusal(headers, event()) == "signature_missing"
 
     @given(st.text(), st.text(), st.text())
@@ -131,15 +131,15 @@ class TestTheSeal:
 
     def test_remembers_a_bounded_number_of_ids(self, monkeypatch: pytest.MonkeyPatch) -> None:  # V12
         monkeypatch.setattr(webhook, "MOST_REMEMBERED", 2)
-        one = seal()
+        one = verifier()
         for number in (1, 2, 3):
-            assert one.open(sealed(event(), f"wh_{number}"), event())
-        assert one.open(sealed(event(), "wh_1"), event())
-        assert not one.open(sealed(event(), "wh_3"), event())
+            assert one.verify(signed(event(), f"wh_{number}"), event())
+        assert one.verify(signed(event(), "wh_1"), event())
+        assert not one.verify(signed(event(), "wh_3"), event())
 
     def test_needs_a_secret_that_can_be_read(self) -> None:  # V12
         with pytest.raises(CallTheOperator) as caught:
-            WebhookSeal("whsec_no base64", lambda: NOW)
+            WebhookVerifier("whsec_no base64", lambda: NOW)
         assert "no base64" not in str(caught.value)
 
 
@@ -187,7 +187,7 @@ class TestACallBySip:
     async def test_is_answered_once_and_counts_while_it_lasts(self) -> None:  # V12
         async with open_desk(**desk_options()) as desk:
             for webhook_id, outcome in (("wh_1", "taken"), ("wh_1", "seen"), ("wh_2", "seen")):
-                reply = await desk.http.post("/sip", content=event(), headers=sealed(event(), webhook_id))
+                reply = await desk.http.post("/sip", content=event(), headers=signed(event(), webhook_id))
                 assert (reply.status_code, reply.json()) == (200, {"outcome": outcome})
             await asyncio.sleep(0)
             assert [call.phone for call in desk.answering.sip] == ["+14155550123"]
@@ -200,7 +200,7 @@ class TestACallBySip:
         async with open_desk(outbound, **desk_options(voice_max_calls=1)) as desk:
             for call_id, outcome in (("rtc_1", "taken"), ("rtc_2", "refused")):
                 body = event(call_id)
-                reply = await desk.http.post("/sip", content=body, headers=sealed(body, call_id))
+                reply = await desk.http.post("/sip", content=body, headers=signed(body, call_id))
                 assert reply.json() == {"outcome": outcome}
             while not outbound.calls:
                 await asyncio.sleep(0.01)
@@ -211,24 +211,24 @@ class TestACallBySip:
     async def test_that_is_not_openais_is_refused(self) -> None:  # V12
         async with open_desk(**desk_options()) as desk:
             check_problem(await desk.http.post("/sip", content=event()), 403, "signature_missing")
-            headers = sealed(event(), by="other secret")
+            headers = signed(event(), by="other secret")
             check_problem(
                 await desk.http.post("/sip", content=event(), headers=headers), 403, "signature_wrong"
             )
-            old = sealed(event(), at=NOW - timedelta(hours=1))
+            old = signed(event(), at=NOW - timedelta(hours=1))
             check_problem(await desk.http.post("/sip", content=event(), headers=old), 403, "signature_old")
-            bad = await desk.http.post("/sip", content=b"{}", headers=sealed(b"{}"))
+            bad = await desk.http.post("/sip", content=b"{}", headers=signed(b"{}"))
             check_problem(bad, 422, "event_invalid")
             assert not desk.answering.sip
 
     async def test_whose_answering_breaks_is_over_and_reported(self) -> None:  # V12 V14
-        class Breaking(EchoAnswering):
+        class Breaking(EchoCallServer):
             async def answer_sip(self, call: object) -> None:
                 raise RuntimeError("a bug")
 
         async with open_desk(answering=Breaking(), **desk_options()) as desk:
             with capture_logs() as logged:
-                await desk.http.post("/sip", content=event(), headers=sealed(event()))
+                await desk.http.post("/sip", content=event(), headers=signed(event()))
                 await desk.app.admission.idle()
                 await asyncio.sleep(0)
             assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == [
@@ -238,5 +238,5 @@ class TestACallBySip:
     async def test_needs_the_secret_and_the_key(self) -> None:  # V12
         for missing in ("openai_webhook_secret", "openai_api_key"):
             async with open_desk(**desk_options(**{missing: None})) as desk:
-                reply = await desk.http.post("/sip", content=event(), headers=sealed(event()))
+                reply = await desk.http.post("/sip", content=event(), headers=signed(event()))
                 check_problem(reply, 501, "sip_not_configured")

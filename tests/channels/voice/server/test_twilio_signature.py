@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from channels.voice.carriers.twilio.signature import HEADER, TwilioCheck, signature
-from channels.voice.server.public_address import Asked, PublicAddress, is_forwarded, is_local, parse_proxies
+from channels.voice.carriers.twilio.signature import HEADER, TwilioRequestValidator, signature
+from channels.voice.server.public_address import (
+    PublicAddress,
+    RequestInfo,
+    is_forwarded,
+    is_local,
+    parse_proxies,
+)
 from flow_engine.errors import CorrectTheInput
 
 TOKEN = "12345"
@@ -16,16 +22,16 @@ FORM = {"CallSid": ["CA1"], "From": ["+14158675309"], "To": ["+18005551212"]}
 PUBLIC = PublicAddress("https://voice.example")
 
 
-def asked(target: str = "/incoming-call", peer: str | None = "127.0.0.1", **headers: str) -> Asked:
+def info(target: str = "/incoming-call", peer: str | None = "127.0.0.1", **headers: str) -> RequestInfo:
     told = {"host": "localhost:5050", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return Asked("http", peer, target, Headers(told))
+    return RequestInfo("http", peer, target, Headers(told))
 
 
 def signed(url: str, form: dict[str, list[str]] | None = None) -> str:
     return signature(TOKEN, url, form or {})
 
 
-def is_admitted(check: TwilioCheck, request: Asked, form: dict[str, list[str]]) -> bool:
+def is_admitted(check: TwilioRequestValidator, request: RequestInfo, form: dict[str, list[str]]) -> bool:
     try:
         check.admit_request(request, form)
     except CorrectTheInput:
@@ -33,7 +39,7 @@ def is_admitted(check: TwilioCheck, request: Asked, form: dict[str, list[str]]) 
     return True
 
 
-def is_line_admitted(check: TwilioCheck, request: Asked) -> bool:
+def is_line_admitted(check: TwilioRequestValidator, request: RequestInfo) -> bool:
     try:
         check.admit_upgrade(request)
     except CorrectTheInput:
@@ -63,53 +69,55 @@ class TestTheSignature:
 
 class TestARequest:
     def test_is_admitted_with_the_signature_of_its_public_url_and_form(self) -> None:  # V12
-        check = TwilioCheck(TOKEN, PUBLIC)
+        check = TwilioRequestValidator(TOKEN, PUBLIC)
         right = signed("https://voice.example/incoming-call", FORM)
-        assert is_admitted(check, asked(**{HEADER: right}), FORM)
-        assert is_admitted(check, asked(peer="203.0.113.9", **{HEADER: right}), FORM)
-        assert not is_admitted(check, asked(**{HEADER: right}), {**FORM, "From": ["+15550000000"]})
-        assert not is_admitted(check, asked("/incoming-call/", **{HEADER: right}), FORM)
-        assert not is_admitted(check, asked("/incoming-call?x=1", **{HEADER: right}), FORM)
-        assert not is_admitted(check, asked(), FORM)
+        assert is_admitted(check, info(**{HEADER: right}), FORM)
+        assert is_admitted(check, info(peer="203.0.113.9", **{HEADER: right}), FORM)
+        assert not is_admitted(check, info(**{HEADER: right}), {**FORM, "From": ["+15550000000"]})
+        assert not is_admitted(check, info("/incoming-call/", **{HEADER: right}), FORM)
+        assert not is_admitted(check, info("/incoming-call?x=1", **{HEADER: right}), FORM)
+        assert not is_admitted(check, info(), FORM)
 
     @pytest.mark.parametrize("url", ["https://voice.example", "https://voice.example:443"])
     @pytest.mark.parametrize("configured", ["https://voice.example", "https://voice.example:443"])
     def test_may_be_signed_with_the_port_or_without(self, url: str, configured: str) -> None:  # V12
-        check = TwilioCheck(TOKEN, PublicAddress(configured))
-        assert is_admitted(check, asked(**{HEADER: signed(url + "/incoming-call")}), {})
+        check = TwilioRequestValidator(TOKEN, PublicAddress(configured))
+        assert is_admitted(check, info(**{HEADER: signed(url + "/incoming-call")}), {})
 
     def test_may_be_signed_without_an_unusual_port_but_not_with_another(self) -> None:  # V12
-        check = TwilioCheck(TOKEN, PublicAddress("https://voice.example:8443"))
+        check = TwilioRequestValidator(TOKEN, PublicAddress("https://voice.example:8443"))
         for port, admitted in ((":8443", True), ("", True), (":443", False), (":8444", False)):
-            request = asked(**{HEADER: signed(f"https://voice.example{port}/incoming-call")})
+            request = info(**{HEADER: signed(f"https://voice.example{port}/incoming-call")})
             assert is_admitted(check, request, {}) is admitted
 
     def test_is_signed_with_its_query_as_it_was_sent(self) -> None:  # V12
-        check = TwilioCheck(TOKEN, PUBLIC)
+        check = TwilioRequestValidator(TOKEN, PUBLIC)
         url = "https://voice.example/incoming-call?b=%20&a=é/"
-        assert is_admitted(check, asked("/incoming-call?b=%20&a=é/", **{HEADER: signed(url)}), {})
+        assert is_admitted(check, info("/incoming-call?b=%20&a=é/", **{HEADER: signed(url)}), {})
 
     def test_is_signed_with_the_prefix_of_the_public_url(self) -> None:  # V12
-        check = TwilioCheck(TOKEN, PublicAddress("https://voice.example/agents/7/"))
+        check = TwilioRequestValidator(TOKEN, PublicAddress("https://voice.example/agents/7/"))
         url = "https://voice.example/agents/7/incoming-call"
-        assert is_admitted(check, asked(**{HEADER: signed(url)}), {})
+        assert is_admitted(check, info(**{HEADER: signed(url)}), {})
 
     @given(st.binary(max_size=40))
     def test_with_anything_else_in_the_header_is_refused(self, header: bytes) -> None:  # V12
-        assert not is_admitted(TwilioCheck(TOKEN, PUBLIC), asked(**{HEADER: header.decode("latin-1")}), FORM)
+        assert not is_admitted(
+            TwilioRequestValidator(TOKEN, PUBLIC), info(**{HEADER: header.decode("latin-1")}), FORM
+        )
 
 
 class TestALine:
     @pytest.mark.parametrize("path", ["/media-stream", "/media-stream/"])
     @pytest.mark.parametrize("told", ["/media-stream", "/media-stream/"])
     def test_is_signed_with_and_without_the_last_slash(self, path: str, told: str) -> None:  # V12
-        check = TwilioCheck(TOKEN, PUBLIC)
-        assert check.admit_upgrade(asked(path, **{HEADER: signed("wss://voice.example" + told)})) == (
+        check = TwilioRequestValidator(TOKEN, PUBLIC)
+        assert check.admit_upgrade(info(path, **{HEADER: signed("wss://voice.example" + told)})) == (
             "wss://voice.example" + path
         )
 
     def test_is_signed_over_the_websocket_url(self) -> None:  # V12
-        check = TwilioCheck(TOKEN, PUBLIC)
+        check = TwilioRequestValidator(TOKEN, PUBLIC)
         for url, admitted in (
             ("wss://voice.example/media-stream", True),
             ("wss://voice.example:443/media-stream", True),
@@ -117,7 +125,7 @@ class TestALine:
             ("ws://voice.example/media-stream", False),
             ("wss://evil.example/media-stream", False),
         ):
-            assert is_line_admitted(check, asked("/media-stream", **{HEADER: signed(url)})) is admitted
+            assert is_line_admitted(check, info("/media-stream", **{HEADER: signed(url)})) is admitted
 
 
 class TestTheUrlBehindProxies:
@@ -136,13 +144,13 @@ class TestTheUrlBehindProxies:
     def test_is_believed_from_trusted_ones_only(self, trusted: str, peer: str | None, url: str) -> None:
         # V12
         address = PublicAddress(None, parse_proxies(trusted))
-        assert address.url(asked(peer=peer, **self.FORWARDED)) == url
+        assert address.url(info(peer=peer, **self.FORWARDED)) == url
 
     def test_from_an_untrusted_one_is_no_way_in(self) -> None:  # V12
-        check = TwilioCheck(TOKEN, PublicAddress(None, parse_proxies("10.0.0.0/8")))
+        check = TwilioRequestValidator(TOKEN, PublicAddress(None, parse_proxies("10.0.0.0/8")))
         right = signed("https://voice.example/incoming-call")
-        assert is_admitted(check, asked(peer="10.1.2.3", **self.FORWARDED, **{HEADER: right}), {})
-        assert not is_admitted(check, asked(peer="11.1.2.3", **self.FORWARDED, **{HEADER: right}), {})
+        assert is_admitted(check, info(peer="10.1.2.3", **self.FORWARDED, **{HEADER: right}), {})
+        assert not is_admitted(check, info(peer="11.1.2.3", **self.FORWARDED, **{HEADER: right}), {})
 
     @pytest.mark.parametrize(
         ("headers", "origin"),
@@ -156,7 +164,7 @@ class TestTheUrlBehindProxies:
         ],
     )
     def test_is_put_together_from_what_they_tell(self, headers: dict[str, str], origin: str) -> None:  # V12
-        assert PublicAddress(None, parse_proxies("127.0.0.1")).origin(asked(**headers)) == origin
+        assert PublicAddress(None, parse_proxies("127.0.0.1")).origin(info(**headers)) == origin
 
     def test_bad_proxies_are_all_named(self) -> None:  # V12
         with pytest.raises(CorrectTheInput) as caught:
@@ -190,15 +198,15 @@ class TestWithoutAToken:
     )
     def test_only_this_machine_calls(self, peer: str | None, headers: dict[str, str], local: bool) -> None:
         # V12
-        request = asked(peer=peer, **headers)
+        request = info(peer=peer, **headers)
         assert is_local(request) is local
-        check = TwilioCheck(None, PublicAddress())
+        check = TwilioRequestValidator(None, PublicAddress())
         assert is_admitted(check, request, FORM) is local
         assert is_line_admitted(check, request) is local
 
     def test_a_trusted_proxy_does_not_make_a_request_local(self) -> None:  # V12
-        request = asked(x_forwarded_proto="https")
+        request = info(x_forwarded_proto="https")
         assert is_forwarded(request)
         assert not is_admitted(
-            TwilioCheck(None, PublicAddress(None, parse_proxies("127.0.0.1"))), request, {}
+            TwilioRequestValidator(None, PublicAddress(None, parse_proxies("127.0.0.1"))), request, {}
         )

@@ -20,7 +20,7 @@ from channels.voice.server import app as app_module
 from channels.voice.server.app import voice_app
 from tests.channels.voice.server.front_desk import (
     TOKEN,
-    EchoAnswering,
+    EchoCallServer,
     exchange,
     open_desk,
     secret,
@@ -248,7 +248,7 @@ def test_nothing_that_a_caller_sends_is_an_error_of_ours(
     path: str, method: str, query: bytes, body: bytes, headers: dict[str, bytes]
 ) -> None:  # V12
     given_settings = voice_settings(openai_webhook_secret=secret("whsec_c2VjcmV0"))
-    app = voice_app(given_settings, EchoAnswering(), Counting(), None)
+    app = voice_app(given_settings, EchoCallServer(), Counting(), None)
     scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",
