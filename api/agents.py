@@ -21,7 +21,7 @@ from flow_engine.runtime.replies import (
     UtteranceReply,
 )
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
-from flow_engine.use_cases.dialogue import Dialogue, Utterance
+from flow_engine.use_cases.dialogue import DialogueService, Utterance
 
 LONGEST_WAIT_MS = 10_000
 
@@ -33,7 +33,7 @@ _UTTERANCE = TypeAdapter(HandleUtterance)
 
 
 class AgentRoutes:
-    def __init__(self, conversations: Conversations, dialogue: Dialogue) -> None:
+    def __init__(self, conversations: Conversations, dialogue: DialogueService) -> None:
         self._conversations = conversations
         self._dialogue = dialogue
 
@@ -43,7 +43,7 @@ class AgentRoutes:
             call.conversation(body.conversation_id, body.contact_id),
             NewContact(body.contact_id, body.channel, body.tenant, body.contact, body.language),
             VersionChoice(body.conversational_flow_version_id, body.flow_id, body.tag),
-            call.keyed,
+            call.idempotency,
         )
         return answer_response(answer)
 
@@ -51,14 +51,16 @@ class AgentRoutes:
         body = call.parse(_CHANGE_TASK)
         conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
-            await self._conversations.change_task(conversation, body.contact_id, body.task, call.keyed)
+            await self._conversations.change_task(conversation, body.contact_id, body.task, call.idempotency)
         )
 
     async def end_contact(self, call: Call) -> Response:
         body = call.parse(_END_CONTACT)
         conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
-            await self._conversations.end_contact(conversation, body.contact_id, body.reason, call.keyed)
+            await self._conversations.end_contact(
+                conversation, body.contact_id, body.reason, call.idempotency
+            )
         )
 
     async def human_task(self, call: Call) -> Response:
@@ -66,7 +68,7 @@ class AgentRoutes:
         conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
             await self._conversations.human_task(
-                conversation, body.contact_id, body.outcome, body.reason, call.keyed
+                conversation, body.contact_id, body.outcome, body.reason, call.idempotency
             )
         )
 
@@ -85,7 +87,7 @@ class AgentRoutes:
         )
         return answer_response(
             await self._dialogue.utterance(
-                call.conversation(body.conversation_id, body.contact_id), said, call.keyed
+                call.conversation(body.conversation_id, body.contact_id), said, call.idempotency
             )
         )
 

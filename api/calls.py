@@ -20,9 +20,8 @@ from starlette.responses import Response
 from api.auth import Principal, Scope
 from api.bodies import parse_body
 from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime.storage import KeyedRequest
-from flow_engine.use_cases.transactor import Answer
 
 MAX_KEY_LENGTH = 255
 JSON = "application/json"
@@ -75,9 +74,9 @@ class Call:
         return digest.hexdigest()
 
     @property
-    def keyed(self) -> KeyedRequest | None:
+    def idempotency(self) -> IdempotencyKey | None:
         key = self.idempotency_key
-        return None if key is None else KeyedRequest(key, self.fingerprint)
+        return None if key is None else IdempotencyKey(key, self.fingerprint)
 
     def whole_number(self, name: str, *, at_most: int) -> int:
         text = self.query(name)
@@ -141,6 +140,6 @@ def json_response(content: object, status: int = 200, headers: Mapping[str, str]
     return Response(orjson.dumps(content), status, headers=headers, media_type=JSON)
 
 
-def answer_response(answer: Answer) -> Response:
+def answer_response(answer: FinalReply) -> Response:
     headers = {"Idempotency-Replayed": "true"} if answer.replayed else None
     return Response(answer.body, answer.status, headers=headers, media_type=JSON)

@@ -11,13 +11,13 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import CreateFlow, MoveTag, RenameFlow
-from api.calls import JSON, Call, Endpoint, Parameter, json_response
+from api.calls import JSON, Call, Endpoint, Parameter, answer_response, json_response
 from api.problems import FindingReply, findings_reply
 from flow_engine.errors import CorrectTheInput
+from flow_engine.idempotency import FinalReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.idempotency import IdempotencyRequest, Reply
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.values import utc_text
 
@@ -70,44 +70,44 @@ _DOCUMENT = TypeAdapter(dict[str, object])
 
 
 class DesignerRoutes:
-    def __init__(self, catalog: FlowCatalog, submissions: Submissions, clock: Clock) -> None:
-        self._catalog = catalog
+    def __init__(self, flow_service: FlowService, submissions: Submissions, clock: Clock) -> None:
+        self._flow_service = flow_service
         self._submissions = submissions
         self._clock = clock
 
     async def list_flows(self, call: Call) -> Response:
-        flows = await self._catalog.list_flows(
+        flows = await self._flow_service.list_flows(
             call.tenant_id, campaign_id=call.query("campaignId"), channel=call.choice("channel", CHANNELS)
         )
         return json_response([_flow(flow) for flow in flows])
 
     async def create_flow(self, call: Call) -> Response:
         body = call.parse(_CREATE)
-        reply = await self._catalog.create_flow(
+        reply = await self._flow_service.create_flow(
             call.tenant_id,
             name=body.name,
             campaign_id=body.campaign_id,
             schema_version=body.schema_version,
             updated_by=body.updated_by,
-            respond=lambda flow: Reply(201, orjson.dumps(FlowCreated(id=flow.flow_id))),
-            idempotency=_idempotency(call),
+            respond=lambda flow: FinalReply(201, orjson.dumps(FlowCreated(id=flow.flow_id))),
+            idempotency=call.idempotency,
         )
-        return _sent(reply)
+        return answer_response(reply)
 
     async def rename_flow(self, call: Call) -> Response:
         body = call.parse(_RENAME)
-        reply = await self._catalog.rename_flow(
+        reply = await self._flow_service.rename_flow(
             call.tenant_id,
             call.path("flow_id"),
             name=body.name,
             updated_by=body.updated_by,
-            respond=lambda flow: Reply(200, orjson.dumps(_flow(flow))),
-            idempotency=_idempotency(call),
+            respond=lambda flow: FinalReply(200, orjson.dumps(_flow(flow))),
+            idempotency=call.idempotency,
         )
-        return _sent(reply)
+        return answer_response(reply)
 
     async def list_versions(self, call: Call) -> Response:
-        rows = await self._catalog.list_versions(
+        rows = await self._flow_service.list_versions(
             call.tenant_id, call.path("flow_id"), only_tagged=call.flag("onlyTaggedVersions")
         )
         return json_response(
@@ -123,7 +123,7 @@ class DesignerRoutes:
         )
 
     async def get_version(self, call: Call) -> Response:
-        document = await self._catalog.get_version_document(
+        document = await self._flow_service.get_version_document(
             call.tenant_id, call.path("flow_id"), call.path("version_id")
         )
         return Response(document, media_type=JSON)
@@ -134,17 +134,17 @@ class DesignerRoutes:
         saved = VersionSaved(
             versionId=submission.entry.version_id, warnings=findings_reply(submission.warnings)
         )
-        reply = await self._catalog.save_version(
+        reply = await self._flow_service.save_version(
             call.tenant_id,
             flow_id,
             document=submission.document,
             entry=submission.entry,
             parent_version_id=call.query("parentVersionId"),
             tag=call.query("tag"),
-            respond=lambda _: Reply(201, orjson.dumps(saved)),
-            idempotency=_idempotency(call),
+            respond=lambda _: FinalReply(201, orjson.dumps(saved)),
+            idempotency=call.idempotency,
         )
-        return _sent(reply)
+        return answer_response(reply)
 
     async def _checked(self, call: Call, flow_id: str) -> Submission:
         """In a thread: a large document takes a second to check, and conversations go on meanwhile."""
@@ -157,7 +157,7 @@ class DesignerRoutes:
         )
 
     async def validate_version(self, call: Call) -> Response:
-        flow = await self._catalog.get_flow(call.tenant_id, call.path("flow_id"))
+        flow = await self._flow_service.get_flow(call.tenant_id, call.path("flow_id"))
         try:
             submission = await self._checked(call, flow.flow_id)
         except CorrectTheInput as refused:
@@ -169,19 +169,21 @@ class DesignerRoutes:
     async def move_tag(self, call: Call) -> Response:
         body, tag = call.parse(_MOVE), call.path("tag")
 
-        def respond(flow: FlowRecord) -> Reply:
-            return Reply(200, orjson.dumps(next(row for row in _flow(flow)["tags"] if row["tag"] == tag)))
+        def respond(flow: FlowRecord) -> FinalReply:
+            return FinalReply(
+                200, orjson.dumps(next(row for row in _flow(flow)["tags"] if row["tag"] == tag))
+            )
 
-        reply = await self._catalog.move_tag(
+        reply = await self._flow_service.move_tag(
             call.tenant_id,
             call.path("flow_id"),
             tag=tag,
             version_id=body.version_id,
             moved_by=body.updated_by,
             respond=respond,
-            idempotency=_idempotency(call),
+            idempotency=call.idempotency,
         )
-        return _sent(reply)
+        return answer_response(reply)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -322,13 +324,3 @@ def _flow(flow: FlowRecord) -> FlowReply:
             for entry in flow.tags
         ],
     )
-
-
-def _idempotency(call: Call) -> IdempotencyRequest | None:
-    key = call.idempotency_key
-    return None if key is None else IdempotencyRequest(key, call.fingerprint)
-
-
-def _sent(reply: Reply) -> Response:
-    headers = {"Idempotency-Replayed": "true"} if reply.replayed else None
-    return Response(reply.body, reply.status, headers=headers, media_type=JSON)

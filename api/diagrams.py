@@ -14,7 +14,7 @@ from api.calls import JSON, Call, Endpoint, Parameter, json_response
 from flow_engine.diagrams import dot, mermaid, xstate
 from flow_engine.documents import FlowVersion
 from flow_engine.ports.designer_help import DiagramRenderer
-from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.flow_service import FlowService
 
 FORMATS = ("mermaid", "svg", "xstate")
 MERMAID = "text/vnd.mermaid"
@@ -30,13 +30,13 @@ _Diagram = TypeVar("_Diagram")
 
 
 class DiagramRoutes:
-    def __init__(self, catalog: FlowCatalog, renderer: DiagramRenderer) -> None:
-        self._catalog = catalog
+    def __init__(self, flow_service: FlowService, renderer: DiagramRenderer) -> None:
+        self._flow_service = flow_service
         self._renderer = renderer
 
     async def diagram(self, call: Call) -> Response:
         chosen = call.choice("format", FORMATS) or "mermaid"
-        document = await self._catalog.get_version_document(
+        document = await self._flow_service.get_version_document(
             call.tenant_id, call.path("flow_id"), call.path("version_id")
         )
         if chosen == "xstate":

@@ -15,7 +15,7 @@ from flow_engine.documents import AudioMediaConfigPreset
 from flow_engine.ports.designer_help import DescriptionDraft, TextRewriter
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.use_cases.model_catalog import (
-    Catalogue,
+    ModelCatalog,
     ModelOffer,
     ModelProvider,
     Offer,
@@ -65,23 +65,23 @@ _LANGUAGE = Parameter("language", "Only what speaks this BCP 47 tag, or this lan
 
 
 class HelperRoutes:
-    def __init__(self, catalogue: Catalogue, prompts: SystemPrompts, rewriter: TextRewriter) -> None:
-        self._catalogue = catalogue
+    def __init__(self, model_catalog: ModelCatalog, prompts: SystemPrompts, rewriter: TextRewriter) -> None:
+        self._model_catalog = model_catalog
         self._prompts = prompts
         self._rewriter = rewriter
 
     async def models(self, call: Call) -> Response:
         provider = call.choice("provider", MODEL_PROVIDERS)
-        return _offered([m for m in self._catalogue.models if provider in (None, m.provider)])
+        return _offered([m for m in self._model_catalog.models if provider in (None, m.provider)])
 
     async def voices(self, call: Call) -> Response:
         provider, language = call.choice("provider", VOICE_PROVIDERS), call.query("language")
-        voices = [v for v in self._catalogue.voices if provider in (None, v.provider)]
+        voices = [v for v in self._model_catalog.voices if provider in (None, v.provider)]
         return _offered([v for v in voices if language is None or speaks(v.languages, language)])
 
     async def stt_engines(self, call: Call) -> Response:
         provider, language = call.choice("provider", STT_PROVIDERS), call.query("language")
-        engines = [e for e in self._catalogue.stt_engines if provider in (None, e.provider)]
+        engines = [e for e in self._model_catalog.stt_engines if provider in (None, e.provider)]
         return _offered([e for e in engines if language is None or speaks(e.languages, language)])
 
     async def languages(self, call: Call) -> Response:
@@ -98,7 +98,7 @@ class HelperRoutes:
                     englishName=language.english_name,
                     systemPrompts=language.code in written,
                 )
-                for language in self._catalogue.languages
+                for language in self._model_catalog.languages
             ]
         )
 

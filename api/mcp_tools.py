@@ -22,13 +22,13 @@ from api.auth import Principal, Scope
 from api.bodies import Id, parse_body
 from api.calls import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, pointer
+from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime.memory import Description, MemoryWrite
+from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
-from flow_engine.runtime.storage import KeyedRequest
 from flow_engine.runtime.tables import Row, render_markdown, value_text
 from flow_engine.use_cases.conversations import Conversations
-from flow_engine.use_cases.dialogue import Dialogue
+from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.values import JsonValue, VariableType
 
 # A header's value cannot hold a line break, so no `Idempotency-Key` of an HTTP call is one of these.
@@ -133,12 +133,12 @@ class ToolCall:
             raise LookElsewhere("conversation_unknown", f"there is no conversation {given.conversation_id!r}")
         return ConversationRef(tenant_id, given.conversation_id)
 
-    def keyed(self, given: _Keyed) -> KeyedRequest | None:
+    def idempotency(self, given: _Keyed) -> IdempotencyKey | None:
         if given.idempotency_key is None:
             return None
         digest = hashlib.sha256(f"{self.tool}\n".encode())
         digest.update(self.arguments)
-        return KeyedRequest(_KEY_SPACE + given.idempotency_key, digest.hexdigest())
+        return IdempotencyKey(_KEY_SPACE + given.idempotency_key, digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ _SET_MEMORY = TypeAdapter(SetMemoryArguments)
 
 
 class ConversationTools:
-    def __init__(self, conversations: Conversations, dialogue: Dialogue) -> None:
+    def __init__(self, conversations: Conversations, dialogue: DialogueService) -> None:
         self._conversations = conversations
         self._dialogue = dialogue
 
@@ -221,7 +221,7 @@ class ConversationTools:
         """A refusal is a reply as well (F12, F29)."""
         given = call.parse(_CHANGE_TASK)
         answer = await self._conversations.change_task(
-            call.conversation(given), given.contact_id, given.task, call.keyed(given)
+            call.conversation(given), given.contact_id, given.task, call.idempotency(given)
         )
         reply = cast("TaskChanged | TaskRefused", orjson.loads(answer.body))
         return ToolReply(reply, _moved(reply) if reply["result"] is True else _refused(reply))
@@ -235,7 +235,7 @@ class ConversationTools:
         given = call.parse(_SET_MEMORY)
         conversation = call.conversation(given)
         try:
-            answer = await self._dialogue.put_memory(conversation, _writes(given), call.keyed(given))
+            answer = await self._dialogue.put_memory(conversation, _writes(given), call.idempotency(given))
         except CorrectTheInput as refused:
             raise _pointing_into_arguments(refused) from None
         written = cast("MemoryWritten", orjson.loads(answer.body))
@@ -252,7 +252,7 @@ def _writes(given: SetMemoryArguments) -> list[MemoryWrite]:
             updated_by=given.updated_by,
             description_for_llm=None
             if entry.description_for_llm is None
-            else tuple(Description(part.name, part.value) for part in entry.description_for_llm),
+            else tuple(ValueDescription(part.name, part.value) for part in entry.description_for_llm),
         )
         for entry in given.entries
     ]

@@ -9,20 +9,20 @@ from starlette.responses import Response
 
 from api.bodies import MemoryBatch, MemoryEntryBody
 from api.calls import Call, Endpoint, answer_response, json_response
-from flow_engine.runtime.memory import Description, MemoryWrite
+from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import MemoryDump, MemoryWritten
-from flow_engine.use_cases.dialogue import Dialogue
+from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.values import JsonValue
 
 
 class MemoryRoutes:
-    def __init__(self, dialogue: Dialogue) -> None:
+    def __init__(self, dialogue: DialogueService) -> None:
         self._dialogue = dialogue
 
     async def put(self, call: Call) -> Response:
         writes = [_write(entry) for entry in call.parse(MemoryBatch)]
         conversation = call.conversation(call.path("conversation_id"))
-        return answer_response(await self._dialogue.put_memory(conversation, writes, call.keyed))
+        return answer_response(await self._dialogue.put_memory(conversation, writes, call.idempotency))
 
     async def get(self, call: Call) -> Response:
         return json_response(await self._dialogue.get_memory(call.conversation(call.path("conversation_id"))))
@@ -64,7 +64,7 @@ def _write(entry: MemoryEntryBody) -> MemoryWrite:
         updated_by=entry.updated_by,
         description_for_llm=None
         if described is None
-        else tuple(Description(part.name, part.value) for part in described),
+        else tuple(ValueDescription(part.name, part.value) for part in described),
     )
 
 

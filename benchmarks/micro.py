@@ -25,7 +25,7 @@ _NOW = datetime(2026, 1, 15, 9, tzinfo=UTC)
 
 
 class _AlwaysOpen:
-    def opens(self, task_id: str) -> bool:
+    def allows(self, task_id: str) -> bool:
         return True
 
 
@@ -73,11 +73,11 @@ def _compile_ms(tasks: int, rounds: int) -> float:
 
 
 def _step_us(flow: CompiledFlow, tasks: int, steps: int = 300) -> float:
-    route, gate = documents.walk(tasks), _AlwaysOpen()
-    position = flow.chart.start
+    route, guard = documents.walk(tasks), _AlwaysOpen()
+    states = flow.chart.start
     started = time.process_time()
     for number in range(steps):
-        position = flow.chart.enter(position, route[number % len(route)], gate)
+        states = flow.chart.enter(states, route[number % len(route)], guard)
     return (time.process_time() - started) / steps * 1e6
 
 

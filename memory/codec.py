@@ -8,8 +8,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from flow_engine.errors import CallTheOperator
+from flow_engine.idempotency import KeptReply
 from flow_engine.ports.dialogue import DialogueTurn
-from flow_engine.runtime.storage import KeptReply
 
 _TURN = TypeAdapter(DialogueTurn)
 

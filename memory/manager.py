@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import orjson
 
 from flow_engine.errors import CallTheOperator
+from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.ports.jobs import Job
 from flow_engine.runtime.memory import (
@@ -24,14 +25,13 @@ from flow_engine.runtime.memory import (
 from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
 from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import (
+    AlreadyAnswered,
     Changes,
     Committed,
-    KeyedRequest,
-    Loaded,
-    Lost,
+    Conflict,
+    DuplicateMessage,
+    LoadedConversation,
     Outcome,
-    Replayed,
-    SeenBefore,
 )
 from memory.codec import decode_reply, decode_turn, encode_reply_head, encode_turn
 from memory.instants import decode_instant, encode_instant
@@ -70,24 +70,28 @@ class MemoryManager:
         self._commit = Script.read("commit")
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded:
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
         keys = ConversationKeys.of(conversation)
-        reply_key = keys.reply(keyed.key if keyed else _NO_REPLY_KEY)
+        reply_key = keys.reply(idempotency.key if idempotency else _NO_REPLY_KEY)
         with store_errors_translated():
             found = await self._load.run(
                 self._redis, (*keys.state[:6], reply_key), ("1" if with_turns else "0",)
             )
         head, tenant, mined, tools, previous, turns, reply = found
         session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
-        replay = None if reply is None or keyed is None else decode_reply(reply)
+        replay = None if reply is None or idempotency is None else decode_reply(reply)
         if session is None:
-            return Loaded(replay=replay)
+            return LoadedConversation(replay=replay)
         if tenant is None:
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
-        return Loaded(
+        return LoadedConversation(
             session=decode_session(session),
             memory_revision=int(memory_revision),
             memory_updated_at=None if memory_updated_at is None else decode_instant(memory_updated_at),
@@ -105,7 +109,10 @@ class MemoryManager:
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         keys = ConversationKeys.of(conversation)
         definition = definition_key(conversation.tenant_id, changes.content_hash)
-        script_keys = (*keys.state, keys.reply(changes.keyed.key if changes.keyed else _NO_REPLY_KEY))
+        script_keys = (
+            *keys.state,
+            keys.reply(changes.idempotency.key if changes.idempotency else _NO_REPLY_KEY),
+        )
         if self._single_node:
             script_keys = (*script_keys, definition, JOBS_KEY)
         with store_errors_translated():
@@ -115,11 +122,11 @@ class MemoryManager:
             verdict, *rest = await self._commit.run(self._redis, script_keys, tuple(_arguments(changes)))
             match verdict:
                 case b"lost":
-                    return Lost()
+                    return Conflict()
                 case b"seen":
-                    return SeenBefore()
+                    return DuplicateMessage()
                 case b"replayed":
-                    return Replayed(decode_reply(rest[0]))
+                    return AlreadyAnswered(decode_reply(rest[0]))
                 case _:
                     present = bool(rest[1])
                     if not self._single_node:
@@ -167,7 +174,7 @@ def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
     yield "" if memory_revision is None else memory_revision
     yield changes.lifetime_s
     yield 2 * changes.lifetime_s
-    yield encode_reply_head(changes.keyed.fingerprint, reply.status) if changes.keyed else b""
+    yield encode_reply_head(changes.idempotency.fingerprint, reply.status) if changes.idempotency else b""
     yield REPLY_LIFETIME_S
     yield reply.head
     yield "0" if reply.tail is None else "1"
@@ -195,9 +202,9 @@ def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
 
 
 def _reply_when_seen(changes: Changes) -> bytes:
-    if changes.keyed is None or changes.on_seen is None:
+    if changes.idempotency is None or changes.on_seen is None:
         return b""
-    return encode_reply_head(changes.keyed.fingerprint, changes.on_seen.status) + changes.on_seen.head
+    return encode_reply_head(changes.idempotency.fingerprint, changes.on_seen.status) + changes.on_seen.head
 
 
 def _memory_arguments(changes: Changes) -> Iterator[bytes | str | int]:

@@ -10,8 +10,8 @@ from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsN
 from flow_engine.ports.jobs import JobHandler, JobKind
 from flow_engine.ports.models import Model, NoModel
 from flow_engine.ports.observing import Observer
-from flow_engine.use_cases.background import BackgroundWork, Helpers
-from flow_engine.use_cases.transactor import Stepper
+from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
+from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import JsonValue
 from service.settings import Settings
 
@@ -33,11 +33,12 @@ class RuleExtractor:
 
 
 def job_handlers(
-    settings: Settings, stepper: Stepper, model: Model, observer: Observer
+    settings: Settings, transactor: Transactor, model: Model, observer: Observer
 ) -> Mapping[JobKind, JobHandler]:
     extractor: Extractor = RuleExtractor() if settings.rules_extraction else ExtractsNothing()
     work = BackgroundWork(
-        stepper, Helpers(extractor, model, has_model=not isinstance(model, NoModel), observer=observer)
+        transactor,
+        BackgroundDependencies(extractor, model, has_model=not isinstance(model, NoModel), observer=observer),
     )
     return {"mine": work.mine, "conclude": work.conclude, "expire": work.expire}
 

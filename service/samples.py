@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from flow_engine.errors import ReloadAndDecide
+from flow_engine.idempotency import FinalReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.idempotency import Reply
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import SampleFlow, load_samples
 
@@ -26,9 +26,9 @@ async def install_samples(
 async def _install(
     sample: SampleFlow, flows: FlowStore, versions: VersionStore, submissions: Submissions, clock: Clock
 ) -> None:
-    catalog = FlowCatalog(flows=flows, versions=versions, clock=clock, new_id=lambda: sample.flow_id)
+    flow_service = FlowService(flows=flows, versions=versions, clock=clock, new_id=lambda: sample.flow_id)
     try:
-        await catalog.create_flow(
+        await flow_service.create_flow(
             TENANT,
             name=sample.name,
             campaign_id=sample.campaign_id,
@@ -43,7 +43,7 @@ async def _install(
     submission = submissions.check(
         sample.document, flow_id=sample.flow_id, created_by=AUTHOR, now=clock.now()
     )
-    await catalog.save_version(
+    await flow_service.save_version(
         TENANT,
         sample.flow_id,
         document=submission.document,
@@ -54,5 +54,5 @@ async def _install(
     )
 
 
-def _no_reply(flow: FlowRecord) -> Reply:
-    return Reply(200, b"")
+def _no_reply(flow: FlowRecord) -> FinalReply:
+    return FinalReply(200, b"")

@@ -42,12 +42,12 @@ from flow_engine.ports.outbound import OutboundCaller, OutboundSender
 from flow_engine.ports.tracing import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.conversations import Conversations
-from flow_engine.use_cases.dialogue import Dialogue
-from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.rewriting import UnconfiguredRewriter
 from flow_engine.use_cases.submissions import Submissions
-from flow_engine.use_cases.transactor import Collaborators, Stepper
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
@@ -63,8 +63,8 @@ from service.reporting import reporting_handlers
 from service.samples import install_samples
 from service.settings import Settings
 from service.watching import Watch
-from system_prompts.catalogue import load_catalogue
 from system_prompts.loader import load_system_prompts
+from system_prompts.model_catalog import load_model_catalog
 
 
 class SystemClock:
@@ -189,7 +189,7 @@ def assemble(
     memory, database, clock = surroundings.memory, surroundings.database, surroundings.clock
     prompts = load_system_prompts()
     observer, tracing = surroundings.observer, surroundings.tracing
-    catalog = FlowCatalog(
+    flow_service = FlowService(
         flows=ObservedFlowStore(database.flows, observer),
         versions=ObservedVersionStore(database.versions, observer),
         clock=clock,
@@ -199,9 +199,9 @@ def assemble(
     model = surroundings.model
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     public_url = (settings.public_url or base_url).rstrip("/")
-    versions = VersionsInUse(catalog, memory.definitions)
+    versions = VersionsInUse(flow_service, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
-    collaborators = Collaborators(
+    dependencies = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, tracing),
         versions=versions,
         platform=Platform(prompts, public_url, settings.memory_format),
@@ -210,13 +210,16 @@ def assemble(
         outbound=surroundings.outbound,
         observer=observer,
     )
-    stepper = Stepper(collaborators)
-    conversations, dialogue = Conversations(stepper, collaborators), Dialogue(stepper, collaborators)
+    transactor = Transactor(dependencies)
+    conversations, dialogue = (
+        Conversations(transactor, dependencies),
+        DialogueService(transactor, dependencies),
+    )
     metrics = Metrics(observer.registry)
     jobs = JobRunner(
         RedisJobSchedule(memory.client),
         {
-            **job_handlers(settings, stepper, model, observer),
+            **job_handlers(settings, transactor, model, observer),
             **reporting_handlers(settings, memory, surroundings.outbound, clock, observer),
         },
         clock,
@@ -229,10 +232,10 @@ def assemble(
     routes = Routes(
         agents=AgentRoutes(conversations, dialogue),
         memory=MemoryRoutes(dialogue),
-        designers=DesignerRoutes(catalog, submissions, clock),
-        migrations=MigrationRoutes(Migrations(stepper, memory.index)),
-        diagrams=DiagramRoutes(catalog, Graphviz()),
-        helpers=HelperRoutes(load_catalogue(), prompts, rewriter),
+        designers=DesignerRoutes(flow_service, submissions, clock),
+        migrations=MigrationRoutes(Migrations(transactor, memory.index)),
+        diagrams=DiagramRoutes(flow_service, Graphviz()),
+        helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),
         operators=OperatorRoutes(probes, metrics),
     )

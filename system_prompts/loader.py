@@ -1,6 +1,6 @@
-"""Reads the platform's prompt pieces, default MCP servers and audio presets, once, at the start.
+"""Reads the platform's prompt sections, default MCP servers and audio presets, once, at the start.
 
-    <root>/<apiVersion>/<group>/<language>.json    pieces; the group `default` is complete in every language
+    <root>/<apiVersion>/<group>/<language>.json    sections; the group `default` is complete in every language
     <root>/<apiVersion>/mcp_servers.json           [{name, url, tools}]
     <root>/audio_presets/<presetId>.json           `default` is always there
 
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from flow_engine.documents import parse_audio_preset
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 from flow_engine.ports.system_prompts import SystemMcpServer
-from system_prompts.pieces import PIECES, problems_of_piece
+from system_prompts.prompt_sections import SECTIONS, problems_of_section
 
 DEFAULT_GROUP = "default"
 FALLBACK_LANGUAGE = "en-US"
@@ -31,7 +31,7 @@ DEFAULT_PRESET = "default"
 
 _API_VERSION = re.compile(r"v[0-9]+")
 
-Pieces = Mapping[str, str]
+PromptSections = Mapping[str, str]
 _Name = Annotated[str, Field(min_length=1)]
 
 
@@ -48,11 +48,11 @@ _MCP_SERVERS = TypeAdapter(tuple[_McpServerEntry, ...])
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionFiles:
-    """What one API version declares. `pieces` has every (group, language) with its fallbacks applied."""
+    """What one API version declares. `sections` has every (group, language) with its fallbacks applied."""
 
     languages: tuple[str, ...]
     groups_longest_first: tuple[str, ...]
-    pieces: Mapping[tuple[str, str], Pieces]
+    sections: Mapping[tuple[str, str], PromptSections]
     mcp_servers: tuple[SystemMcpServer, ...]
 
     def group_of(self, model: str | None) -> str:
@@ -78,11 +78,11 @@ class FileSystemPrompts:
     versions: Mapping[str, ApiVersionFiles]
     presets: Mapping[str, Mapping[str, object]]
 
-    def pieces(self, api_version: str, model: str | None, language: str) -> Pieces:
-        """Every piece, read-only; equal requests get the same object."""
+    def prompt_sections(self, api_version: str, model: str | None, language: str) -> PromptSections:
+        """Every section, read-only; equal requests get the same object."""
         files = self._files(api_version)
         known = language if language in files.languages else FALLBACK_LANGUAGE
-        return files.pieces[files.group_of(model), known]
+        return files.sections[files.group_of(model), known]
 
     def available_languages(self, api_version: str) -> tuple[str, ...]:
         return self._files(api_version).languages
@@ -169,7 +169,7 @@ class _Reading:
         return None
 
     def api_version(self, directory: Path) -> ApiVersionFiles:
-        groups: dict[str, Mapping[str, Pieces]] = {}
+        groups: dict[str, Mapping[str, PromptSections]] = {}
         for group in self.directories(directory):
             name = group.name.casefold()
             if name in groups:
@@ -185,30 +185,33 @@ class _Reading:
         return ApiVersionFiles(
             languages=tuple(default),
             groups_longest_first=tuple(sorted(groups, key=len, reverse=True)),
-            pieces=MappingProxyType(_resolved(default, groups)),
+            sections=MappingProxyType(_resolved(default, groups)),
             mcp_servers=self._mcp_servers(directory / "mcp_servers.json"),
         )
 
-    def _group(self, directory: Path) -> Mapping[str, Pieces]:
-        return {path.stem: self._pieces(path) for path in sorted(directory.glob("*.json"))}
+    def _group(self, directory: Path) -> Mapping[str, PromptSections]:
+        return {path.stem: self._sections(path) for path in sorted(directory.glob("*.json"))}
 
-    def _pieces(self, path: Path) -> Pieces:
-        pieces: dict[str, str] = {}
+    def _sections(self, path: Path) -> PromptSections:
+        sections: dict[str, str] = {}
         for name, text in (self.json_object(path) or {}).items():
-            for message in problems_of_piece(name, text):
+            for message in problems_of_section(name, text):
                 self.problem(path, message)
-            pieces[name] = str(text)
-        return pieces
+            sections[name] = str(text)
+        return sections
 
-    def _check_default(self, directory: Path, default: Mapping[str, Pieces]) -> None:
-        for language, pieces in default.items():
+    def _check_default(self, directory: Path, default: Mapping[str, PromptSections]) -> None:
+        for language, sections in default.items():
             path = directory / f"{language}.json"
-            missing = sorted(PIECES.keys() - pieces.keys())
+            missing = sorted(SECTIONS.keys() - sections.keys())
             if missing and path not in self._unreadable:
-                self.problem(path, f"must hold every piece, and lacks {', '.join(missing)}")
+                self.problem(path, f"must hold every section, and lacks {', '.join(missing)}")
 
     def _check_languages(
-        self, directory: Path, default: Mapping[str, Pieces], groups: Mapping[str, Mapping[str, Pieces]]
+        self,
+        directory: Path,
+        default: Mapping[str, PromptSections],
+        groups: Mapping[str, Mapping[str, PromptSections]],
     ) -> None:
         for group, languages in groups.items():
             for language in sorted(languages.keys() - default.keys()):
@@ -252,11 +255,11 @@ class _Reading:
 
 
 def _resolved(
-    default: Mapping[str, Pieces], groups: Mapping[str, Mapping[str, Pieces]]
-) -> dict[tuple[str, str], Pieces]:
-    resolved: dict[tuple[str, str], Pieces] = {}
-    for language, pieces in default.items():
-        resolved[DEFAULT_GROUP, language] = MappingProxyType(dict(pieces))
+    default: Mapping[str, PromptSections], groups: Mapping[str, Mapping[str, PromptSections]]
+) -> dict[tuple[str, str], PromptSections]:
+    resolved: dict[tuple[str, str], PromptSections] = {}
+    for language, sections in default.items():
+        resolved[DEFAULT_GROUP, language] = MappingProxyType(dict(sections))
         for group, languages in groups.items():
-            resolved[group, language] = MappingProxyType({**pieces, **languages.get(language, {})})
+            resolved[group, language] = MappingProxyType({**sections, **languages.get(language, {})})
     return resolved

@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Literal
 
 from flow_engine.errors import RetryLater
+from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
 from flow_engine.ports.observing import Observer
 from flow_engine.ports.tracing import Tracing
-from flow_engine.runtime.storage import Changes, ConversationMemory, KeyedRequest, Loaded, Outcome
+from flow_engine.runtime.storage import Changes, ConversationMemory, LoadedConversation, Outcome
 
 StoreName = Literal["memory", "flows"]
 
@@ -47,10 +48,14 @@ class ObservedMemory:
         self._errors = StoreErrors(observer, "memory")
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded:
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
         with self._errors:
-            return await self._memory.load(conversation, keyed=keyed, with_turns=with_turns)
+            return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         with self._errors:
@@ -65,10 +70,14 @@ class TracedMemory:
         self._tracing = tracing
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded:
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
         with self._tracing.span("memory load", "client"):
-            return await self._memory.load(conversation, keyed=keyed, with_turns=with_turns)
+            return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         if changes.jobs:

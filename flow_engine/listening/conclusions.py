@@ -10,7 +10,7 @@ from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.ports.models import ModelCall, as_object
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.mining_state import Conclusion, MiningState
-from flow_engine.runtime.prompt import Pieces
+from flow_engine.runtime.prompt import PromptSections
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 
@@ -20,27 +20,27 @@ LONGEST_SUMMARY = 1_500
 
 
 def conclusion_call(
-    runner: ConversationalFlowRunner, turns: Sequence[DialogueTurn], pieces: Pieces
+    runner: ConversationalFlowRunner, turns: Sequence[DialogueTurn], sections: PromptSections
 ) -> ModelCall | None:
     """Asks for reason of contact and result; None when the version declares neither."""
     version = runner.flow.document
     if not turns or not (version.reasons_of_contact or version.results):
         return None
-    system = [pieces["conclusion_instructions"]]
+    system = [sections["conclusion_instructions"]]
     properties: dict[str, object] = {}
     for field, heading, choices in (
         ("reasonOfContact", "conclusion_reasons", version.reasons_of_contact),
         ("result", "conclusion_results", version.results),
     ):
         if choices:
-            system.append(pieces[heading])
+            system.append(sections[heading])
             system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in choices]
             properties[field] = {"enum": [*(choice.name for choice in choices), None]}
     properties["why"] = {"type": "string"}
     return ModelCall(
         purpose="conclusion",
         system="\n".join(system),
-        user=dialogue_text(turns, pieces),
+        user=dialogue_text(turns, sections),
         max_output_tokens=CONCLUSION_TOKENS,
         output_schema={"type": "object", "properties": properties, "required": list(properties)},
     )
@@ -63,14 +63,16 @@ def _one_of(given: object, names: Iterable[str]) -> str | None:
     return next((name for name in names if name == given), None)
 
 
-def summary_call(turns: Sequence[DialogueTurn], contact: Contact, pieces: Pieces) -> ModelCall | None:
+def summary_call(
+    turns: Sequence[DialogueTurn], contact: Contact, sections: PromptSections
+) -> ModelCall | None:
     if not turns:
         return None
     tasks = " → ".join(contact.tasks)
     return ModelCall(
         purpose="summary",
-        system=pieces["summary_instructions"].format(tasks=tasks),
-        user=dialogue_text(turns, pieces),
+        system=sections["summary_instructions"].format(tasks=tasks),
+        user=dialogue_text(turns, sections),
         max_output_tokens=SUMMARY_TOKENS,
     )
 

@@ -25,7 +25,7 @@ from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.ports.models import ModelCall, as_object
 from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
-from flow_engine.runtime.prompt import Pieces, tenant_zone
+from flow_engine.runtime.prompt import PromptSections, tenant_zone
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.values import JsonValue, ValueRejected, VariableSpec, canonical
@@ -65,7 +65,7 @@ def _own_fields(helper: AiHelper) -> Mapping[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MiningRequest:
     """Everything that one reading of the last user turn is about. `read_through`: the turn read before it.
 
     `unread` are the user's turns since then with what the agent had said before each, oldest first: a burst
@@ -83,7 +83,7 @@ class Question:
     timezone: tzinfo
 
 
-def question_of(runner: ConversationalFlowRunner) -> Question | None:
+def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
     """What the last user turn still has to be asked; None when it was read, or the flow wants no mining."""
     loaded = runner.loaded
     tuning = tuning_of(runner)
@@ -92,7 +92,7 @@ def question_of(runner: ConversationalFlowRunner) -> Question | None:
         return None
     before = loaded.turns[: loaded.turns.index(turn)]
     unread = _unread([*before, turn], loaded.mining.mined_through)[-tuning.turns :]
-    return Question(
+    return MiningRequest(
         turn=turn,
         unread=unread,
         read_through=loaded.mining.mined_through,
@@ -121,7 +121,7 @@ def _unread(turns: Sequence[DialogueTurn], read_through: str | None) -> list[tup
     return found
 
 
-def extraction_requests(question: Question) -> list[tuple[str, ExtractionRequest]]:
+def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionRequest]]:
     """One for each unread turn, with its message id."""
     return [
         (
@@ -131,16 +131,16 @@ def extraction_requests(question: Question) -> list[tuple[str, ExtractionRequest
                 previous_bot_turn=asked,
                 language=turn.language,
                 said_at=turn.ts,
-                timezone=question.timezone,
-                variables=question.variables,
+                timezone=request.timezone,
+                variables=request.variables,
             ),
         )
-        for turn, asked in question.unread
+        for turn, asked in request.unread
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MiningResult:
     """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
     are message ids by variable id, for values that were not said in the last turn."""
 
@@ -153,36 +153,36 @@ class Reading:
     failed: bool = False
 
 
-def model_call(question: Question, found: Iterable[str], pieces: Pieces) -> ModelCall | None:
+def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> ModelCall | None:
     """One call about what the rules left open; None when nothing is."""
     known = set(found)
-    asked = [v for v in question.variables if v.id not in known]
-    if not asked and not question.checkpoints:
+    asked = [v for v in request.variables if v.id not in known]
+    if not asked and not request.checkpoints:
         return None
-    said_at = question.turn.ts.astimezone(question.timezone)
-    system = [pieces["mining_instructions"], question.tuning.prompt]
-    system += [_variable_line(pieces, variable) for variable in asked]
-    if question.checkpoints:
-        system.append(pieces["mining_checkpoints"])
-        system += [f"- {c.id}: {c.name}. {c.prompt}" for c in question.checkpoints]
-    system.append(pieces["mining_now"].format(now=said_at.isoformat(timespec="minutes")))
+    said_at = request.turn.ts.astimezone(request.timezone)
+    system = [sections["mining_instructions"], request.tuning.prompt]
+    system += [_variable_line(sections, variable) for variable in asked]
+    if request.checkpoints:
+        system.append(sections["mining_checkpoints"])
+        system += [f"- {c.id}: {c.name}. {c.prompt}" for c in request.checkpoints]
+    system.append(sections["mining_now"].format(now=said_at.isoformat(timespec="minutes")))
     return ModelCall(
         purpose="mining",
         system="\n".join(part for part in system if part),
-        user=dialogue_text(question.turns, pieces),
+        user=dialogue_text(request.turns, sections),
         max_output_tokens=ANSWER_TOKENS,
-        output_schema=_answer_schema(asked, question.checkpoints),
-        model=question.tuning.model,
+        output_schema=_answer_schema(asked, request.checkpoints),
+        model=request.tuning.model,
     )
 
 
-def dialogue_text(turns: Iterable[DialogueTurn], pieces: Pieces) -> str:
-    speakers = {name: pieces[f"speaker_{name}"] for name in ("user", "bot", "agent")}
+def dialogue_text(turns: Iterable[DialogueTurn], sections: PromptSections) -> str:
+    speakers = {name: sections[f"speaker_{name}"] for name in ("user", "bot", "agent")}
     return "\n".join(f"{speakers.get(t.src, t.src)}: {' '.join(t.body.split())}" for t in turns)
 
 
-def _variable_line(pieces: Pieces, variable: VariableSpec) -> str:
-    return pieces["mining_variable"].format(
+def _variable_line(sections: PromptSections, variable: VariableSpec) -> str:
+    return sections["mining_variable"].format(
         name=variable.name, type=variable.type, prompt=" ".join((variable.prompt or "").split())
     )
 
@@ -210,7 +210,7 @@ def _answer_schema(
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def read_answer(question: Question, data: object, runner: ConversationalFlowRunner) -> Reading:
+def read_answer(request: MiningRequest, data: object, runner: ConversationalFlowRunner) -> MiningResult:
     """Take of a model's answer what fits: an answer of any shape is read, never trusted."""
     answer = as_object(data)
     values_given = answer.get("values")
@@ -218,7 +218,7 @@ def read_answer(question: Question, data: object, runner: ConversationalFlowRunn
     dropped: Counter[str] = Counter()
     if not as_object(values_given) and values_given != {}:
         dropped["answer_unusable"] += 1
-    allowed = {v.id for v in question.variables}
+    allowed = {v.id for v in request.variables}
     for name, value in as_object(values_given).items():
         spec = runner.flow.variables.resolve(name)
         if spec is None or spec.id not in allowed:
@@ -228,19 +228,19 @@ def read_answer(question: Question, data: object, runner: ConversationalFlowRunn
             fitting = canonical(
                 spec,
                 cast("JsonValue", value),
-                default_region=region_of(question.turn.language),
-                timezone=question.timezone,
+                default_region=region_of(request.turn.language),
+                timezone=request.timezone,
             )
         except ValueRejected as rejected:
             dropped[rejected.code] += 1
             continue
         if fitting is not None:
             values[spec.id] = (fitting, "model")
-    return Reading(values, {}, dict(dropped), _reached(question, answer.get("checkpoints")))
+    return MiningResult(values, {}, dict(dropped), _reached(request, answer.get("checkpoints")))
 
 
-def _reached(question: Question, given: object) -> dict[str, str]:
-    known = {c.id for c in question.checkpoints}
+def _reached(request: MiningRequest, given: object) -> dict[str, str]:
+    known = {c.id for c in request.checkpoints}
     reached: dict[str, str] = {}
     for item in cast("list[object]", given) if isinstance(given, list) else []:
         fields = as_object(item)
@@ -259,7 +259,7 @@ def region_of(language: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Consequences:
+class MiningEffects:
     """What a reading changes: entries for the miner's hash, the new state, and what to tell outside."""
 
     entries: Mapping[str, MemoryEntry]
@@ -268,42 +268,42 @@ class Consequences:
     stalled: Sequence[tuple[str, int]]
 
 
-def consequences(
-    runner: ConversationalFlowRunner, question: Question, reading: Reading, now: datetime
-) -> Consequences:
+def mining_effects(
+    runner: ConversationalFlowRunner, request: MiningRequest, result: MiningResult, now: datetime
+) -> MiningEffects:
     """On the state as it is now: tools may have written since, and their variables are left alone."""
     state = runner.loaded.mining
     open_ids = {v.id for v in open_for_mining(runner.flow.variables, runner.loaded.tools)}
     entries: dict[str, MemoryEntry] = {}
     provenance = dict(state.provenance)
-    for var_id, (value, source) in reading.values.items():
+    for var_id, (value, source) in result.values.items():
         earlier = runner.loaded.mined.get(var_id)
         if var_id not in open_ids or (earlier is not None and earlier.value == value):
             continue
         spec = runner.flow.variables.resolve(var_id)
         if spec is not None:
-            entries[var_id] = MemoryEntry(spec.type, MINER, now, value, question.turn.contact_id, None)
+            entries[var_id] = MemoryEntry(spec.type, MINER, now, value, request.turn.contact_id, None)
             superseded = earlier.value if earlier is not None else None
-            message_id = reading.said_in.get(var_id, question.turn.message_id)
+            message_id = result.said_in.get(var_id, request.turn.message_id)
             provenance[var_id] = Provenance(
                 source=source, message_id=message_id, at=now, superseded=superseded
             )
-    reached = [c for c in question.checkpoints if c.id in reading.checkpoints]
-    counted, stalled = _watched(runner, question, entries)
+    reached = [c for c in request.checkpoints if c.id in result.checkpoints]
+    counted, stalled = _watched(runner, request, entries)
     marks = {
-        c.id: ReachedCheckpoint(at=now, message_id=question.turn.message_id, reason=reading.checkpoints[c.id])
+        c.id: ReachedCheckpoint(at=now, message_id=request.turn.message_id, reason=result.checkpoints[c.id])
         for c in reached
         if c.id not in state.checkpoints
     }
-    turn_id = question.turn.message_id
-    return Consequences(
+    turn_id = request.turn.message_id
+    return MiningEffects(
         entries=entries,
         state=counted.model_copy(
             update={
-                "mined_through": state.mined_through if reading.failed else turn_id,
-                "failed_turn": turn_id if reading.failed else None,
+                "mined_through": state.mined_through if result.failed else turn_id,
+                "failed_turn": turn_id if result.failed else None,
                 "provenance": provenance,
-                "dropped": dict(Counter(state.dropped) + Counter(reading.dropped)),
+                "dropped": dict(Counter(state.dropped) + Counter(result.dropped)),
                 "checkpoints": {**state.checkpoints, **marks},
             }
         ),
@@ -313,22 +313,22 @@ def consequences(
 
 
 def _watched(
-    runner: ConversationalFlowRunner, question: Question, entries: Mapping[str, MemoryEntry]
+    runner: ConversationalFlowRunner, request: MiningRequest, entries: Mapping[str, MemoryEntry]
 ) -> tuple[MiningState, list[tuple[str, int]]]:
     """The watchdogs' counts; a turn is counted once, however often its reading is tried."""
     state, task_id = runner.loaded.mining, runner.task.id
-    if state.failed_turn == question.turn.message_id:
+    if state.failed_turn == request.turn.message_id:
         return state, []
     same_task = state.task_id == task_id
     ready = dict(state.ready_turns) if same_task else {}
     stalled: list[tuple[str, int]] = []
-    for reachable in reachable_tasks(runner.flow, runner.task, runner.gate):
+    for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
         if reachable.required and not reachable.missing:
             count = ready[reachable.task.id] = ready.get(reachable.task.id, 0) + 1
             if count == STALLED_AFTER:
                 stalled.append((reachable.task.name, count))
     attempts = dict(state.attempts)
-    for variable in asked_for(question.previous_bot_turn, question.variables):
+    for variable in asked_for(request.previous_bot_turn, request.variables):
         filled = variable.id in entries or (
             variable.id in runner.memory and runner.memory[variable.id].has_value
         )
@@ -345,7 +345,7 @@ def _watched(
 
 
 def asked_for(bot_turn: str | None, variables: Iterable[VariableSpec]) -> list[VariableSpec]:
-    """The variables that a question of the agent is about, by the words of their names and prompts."""
+    """The variables that a request of the agent is about, by the words of their names and prompts."""
     if bot_turn is None or "?" not in bot_turn:
         return []
     said = _words(bot_turn)

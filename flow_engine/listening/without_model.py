@@ -19,9 +19,9 @@ class RuleSummariser:
         self._prompts = prompts
 
     async def summarise(self, request: SummaryRequest) -> str:
-        pieces = self._prompts.pieces(request.api_version, None, request.language)
-        sentences = list(_sentences(request, pieces.__getitem__))
-        return _cut(" ".join(sentences) or pieces["summary_nothing"], LONGEST_SUMMARY)
+        sections = self._prompts.prompt_sections(request.api_version, None, request.language)
+        sentences = list(_sentences(request, sections.__getitem__))
+        return _cut(" ".join(sentences) or sections["summary_nothing"], LONGEST_SUMMARY)
 
 
 def _sentences(request: SummaryRequest, piece: Callable[[str], str]) -> Iterator[str]:

@@ -19,8 +19,8 @@ class SystemMcpServer:
 class SystemPrompts(Protocol):
     """Files of the platform, read once at the start. Nothing here does I/O after that."""
 
-    def pieces(self, api_version: str, model: str | None, language: str) -> Mapping[str, str]:
-        """Named prompt pieces after the fallbacks of F26: model → default group, language → en-US."""
+    def prompt_sections(self, api_version: str, model: str | None, language: str) -> Mapping[str, str]:
+        """Named prompt sections after the fallbacks of F26: model → default group, language → en-US."""
         ...
 
     def available_languages(self, api_version: str) -> tuple[str, ...]: ...

@@ -63,7 +63,7 @@ def compose_prompt(runner: ConversationalFlowRunner, memory_format: MemoryFormat
         PromptInput(
             flow=runner.flow,
             session=session,
-            pieces=runner.platform.pieces(runner.flow, session.latest_contact.channel),
+            sections=runner.platform.prompt_sections(runner.flow, session.latest_contact.channel),
             memory=runner.memory,
             memory_updated_at=None if runner.new_memory else loaded.memory_updated_at,
             previous_contacts=runner.previous_contacts,
@@ -109,7 +109,7 @@ def _reachable(runner: ConversationalFlowRunner) -> list[ReachableTaskReply]:
             requiredVariables=[names.name_of(var_id) for var_id in reachable.required],
             missingVariables=[names.name_of(var_id) for var_id in reachable.missing],
         )
-        for reachable in reachable_tasks(runner.flow, runner.task, runner.gate)
+        for reachable in reachable_tasks(runner.flow, runner.task, runner.guard)
     ]
 
 

@@ -66,7 +66,7 @@ ENGINE = Sender("bot")
 def task_status(flow: CompiledFlow, session: Session) -> str:
     """Who leads the task now: an AIS task that a human has taken over counts as HUM."""
     plan = flow.tasks[session.task.task_id]
-    taken_over = plan.type == "AIS" and flow.chart.status(session.position) == "human"
+    taken_over = plan.type == "AIS" and flow.chart.status(session.states) == "human"
     return "HUM" if taken_over else plan.type
 
 
@@ -76,7 +76,7 @@ def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
     Nor between contacts, when the last one ended in such a task: what still comes then was said before.
     """
     suspends = flow.tasks[session.task.task_id].document.suspend_transcription
-    return suspends and flow.chart.status(session.position) in ("connected", None)
+    return suspends and flow.chart.status(session.states) in ("connected", None)
 
 
 def dialogue_event(flow: CompiledFlow, session: Session, said: DialogueTurn, sender: Sender) -> bytes | None:

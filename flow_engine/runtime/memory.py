@@ -37,7 +37,7 @@ _TYPES = frozenset[str](get_args(VariableType))
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ValueDescription:
     """One property of a value, as the model shall read it."""
 
     name: str
@@ -54,7 +54,7 @@ class MemoryEntry:
     updated_at: datetime | None
     value: JsonValue
     contact_id: str
-    description_for_llm: tuple[Description, ...] | None
+    description_for_llm: tuple[ValueDescription, ...] | None
 
     @classmethod
     def empty(cls, type: VariableType, contact_id: str) -> MemoryEntry:
@@ -83,7 +83,7 @@ class MemoryWrite:
     value: JsonValue
     contact_id: str
     updated_by: str
-    description_for_llm: tuple[Description, ...] | None = None
+    description_for_llm: tuple[ValueDescription, ...] | None = None
 
 
 def merge(mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) -> dict[str, MemoryEntry]:
@@ -258,8 +258,8 @@ def _moment(stored: Any) -> datetime:
     return datetime.fromisoformat(stored)
 
 
-def _description(stored: Any) -> Description:
-    return Description(_text(stored["name"]), _text(stored["value"]))
+def _description(stored: Any) -> ValueDescription:
+    return ValueDescription(_text(stored["name"]), _text(stored["value"]))
 
 
 def _unreadable(what: str, problem: Exception) -> Never:

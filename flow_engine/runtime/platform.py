@@ -6,7 +6,7 @@ from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.media import MediaSettings
-from flow_engine.runtime.prompt import MemoryFormat, Pieces
+from flow_engine.runtime.prompt import MemoryFormat, PromptSections
 
 FALLBACK_LANGUAGE = "en-US"
 
@@ -23,11 +23,11 @@ class Platform:
         self.memory_format: MemoryFormat = memory_format
         self._media: dict[str, MediaSettings] = {}
 
-    def pieces(self, flow: CompiledFlow, channel: str) -> Pieces:
+    def prompt_sections(self, flow: CompiledFlow, channel: str) -> PromptSections:
         """The system prompts for the model that the channel uses, in the flow's language (F26)."""
         version = flow.document
         model = self.media(flow).model(channel)
-        return self.prompts.pieces(version.api_version, model, self.language(version))
+        return self.prompts.prompt_sections(version.api_version, model, self.language(version))
 
     def language(self, version: FlowVersion) -> str:
         return prompt_language(version, self.prompts.available_languages(version.api_version))

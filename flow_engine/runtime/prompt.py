@@ -1,6 +1,6 @@
 """Composition of the prompt (F24), in this order:
 
-    prefix    system pieces · global prompt · task prompt · reachable tasks · checkpoints · channel ·
+    prefix    system sections · global prompt · task prompt · reachable tasks · checkpoints · channel ·
               transfer notice · previous contacts
     volatile  contact data · state of the human part · now · what was asked in vain · age of the memory ·
               memory
@@ -28,7 +28,7 @@ from flow_engine.values import JsonValue
 ATTEMPTS_SHOWN_FROM = 2
 
 MemoryFormat = Literal["markdown", "toon"]
-Pieces = Mapping[str, str]
+PromptSections = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PromptInput:
 
     flow: CompiledFlow
     session: Session
-    pieces: Pieces
+    sections: PromptSections
     memory: Mapping[str, MemoryEntry]
     memory_updated_at: datetime | None
     previous_contacts: tuple[PreviousContact, ...]
@@ -74,68 +74,70 @@ def _section(heading: str, lines: Iterable[str]) -> str:
 
 
 def _prefix_sections(given: PromptInput) -> Iterator[str]:
-    pieces, session = given.pieces, given.session
+    sections, session = given.sections, given.session
     plan = given.flow.tasks[session.task.task_id]
-    yield from (pieces[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
-    yield pieces["language"].format(language=session.language)
-    yield _section(pieces["heading_global"], [session.task.global_prompt])
-    yield _section(pieces["heading_task"], [session.task.prompt])
-    yield _section(pieces["heading_reachable"], _reachable_lines(given, plan))
+    yield from (sections[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
+    yield sections["language"].format(language=session.language)
+    yield _section(sections["heading_global"], [session.task.global_prompt])
+    yield _section(sections["heading_task"], [session.task.prompt])
+    yield _section(sections["heading_reachable"], _reachable_lines(given, plan))
     checkpoints = (
-        pieces["checkpoint"].format(name=c.name, prompt=c.prompt) for c in plan.document.enabled_checkpoints
+        sections["checkpoint"].format(name=c.name, prompt=c.prompt) for c in plan.document.enabled_checkpoints
     )
-    yield _section(pieces["heading_checkpoints"], checkpoints)
+    yield _section(sections["heading_checkpoints"], checkpoints)
     channel = session.latest_contact.channel
-    yield _section(pieces["heading_channel"], [pieces[f"channel_{channel}"]])
-    yield _section(pieces["heading_transfer"], _transfer_lines(pieces, plan))
+    yield _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
+    yield _section(sections["heading_transfer"], _transfer_lines(sections, plan))
     history = (
-        pieces["previous_contact"].format(
+        sections["previous_contact"].format(
             date=_local(contact.date, given.tenant).strftime("%Y-%m-%d %H:%M"),
             channel=contact.channel,
             resume=contact.resume,
         )
         for contact in given.previous_contacts
     )
-    yield _section(pieces["heading_previous_contacts"], history)
+    yield _section(sections["heading_previous_contacts"], history)
 
 
 def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
-    pieces, described = given.pieces, given.session.task.descriptions
+    sections, described = given.sections, given.session.task.descriptions
     channel = given.session.latest_contact.channel
     targets = [given.flow.tasks[task_id] for task_id in described if task_id != plan.id]
     shown = [task for task in targets if channel_available(task, channel)]
     if not shown:
-        yield pieces["reachable_none"]
+        yield sections["reachable_none"]
     for task in shown:
-        yield pieces["reachable_task"].format(name=task.name, type=task.type, description=described[task.id])
+        yield sections["reachable_task"].format(
+            name=task.name, type=task.type, description=described[task.id]
+        )
         if task.required:
             names = ", ".join(given.flow.variables.name_of(var_id) for var_id in task.required)
-            yield pieces["reachable_requires"].format(variables=names)
+            yield sections["reachable_requires"].format(variables=names)
 
 
-def _transfer_lines(pieces: Pieces, plan: TaskPlan) -> Iterator[str]:
+def _transfer_lines(sections: PromptSections, plan: TaskPlan) -> Iterator[str]:
     if plan.type == "AIO":
         return
-    yield pieces["transfer_hum" if plan.type == "HUM" else "transfer_ais"]
+    yield sections["transfer_hum" if plan.type == "HUM" else "transfer_ais"]
     for kind, values in plan.transfer_tags:
-        yield pieces[f"transfer_{kind}"].format(
+        yield sections[f"transfer_{kind}"].format(
             **{"agents" if kind == "agents" else "skills": ", ".join(values)}
         )
 
 
 def _volatile_sections(given: PromptInput) -> Iterator[str]:
-    pieces = given.pieces
-    yield _section(pieces["heading_contact"], _contact_lines(given))
+    sections = given.sections
+    yield _section(sections["heading_contact"], _contact_lines(given))
     yield _human_state(given)
-    yield _section(pieces["heading_now"], [_now_line(given)])
-    yield _section(pieces["attempts_heading"], _attempt_lines(given))
-    yield f"{pieces['heading_memory']}\n{_memory_age(given)}\n\n{_memory_table(given)}"
+    yield _section(sections["heading_now"], [_now_line(given)])
+    yield _section(sections["attempts_heading"], _attempt_lines(given))
+    yield f"{sections['heading_memory']}\n{_memory_age(given)}\n\n{_memory_table(given)}"
 
 
 def _contact_lines(given: PromptInput) -> Iterator[str]:
     for name, value in given.session.latest_contact.data.items():
         if value not in (None, ""):
-            yield given.pieces["contact_field"].format(name=name, value=_one_line(cast("JsonValue", value)))
+            yield given.sections["contact_field"].format(name=name, value=_one_line(cast("JsonValue", value)))
 
 
 def _one_line(value: JsonValue) -> str:
@@ -143,9 +145,9 @@ def _one_line(value: JsonValue) -> str:
 
 
 def _human_state(given: PromptInput) -> str:
-    status = given.flow.chart.status(given.session.position)
+    status = given.flow.chart.status(given.session.states)
     names = {"ai": "human_supervising", "human": "human_in_control"}
-    return "" if status is None else given.pieces[names.get(status, f"human_{status}")]
+    return "" if status is None else given.sections[names.get(status, f"human_{status}")]
 
 
 def _attempt_lines(given: PromptInput) -> Iterator[str]:
@@ -153,17 +155,17 @@ def _attempt_lines(given: PromptInput) -> Iterator[str]:
         missing = var_id not in given.memory or not given.memory[var_id].has_value
         if count >= ATTEMPTS_SHOWN_FROM and missing:
             name = given.flow.variables.name_of(var_id)
-            yield given.pieces["attempt"].format(name=name, n=count)
+            yield given.sections["attempt"].format(name=name, n=count)
     for task_id in given.session.task.descriptions:
         refused = given.session.refused.get(task_id, 0)
         if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(given.flow.tasks[task_id], given.memory):
-            yield given.pieces["attempt_task"].format(name=given.flow.tasks[task_id].name, n=refused)
+            yield given.sections["attempt_task"].format(name=given.flow.tasks[task_id].name, n=refused)
 
 
 def _now_line(given: PromptInput) -> str:
     now = _local(given.now, given.tenant)
-    weekday = given.pieces["weekdays"].split(",")[now.weekday()].strip()
-    return given.pieces["now"].format(
+    weekday = given.sections["weekdays"].split(",")[now.weekday()].strip()
+    return given.sections["now"].format(
         weekday=weekday,
         date=now.date().isoformat(),
         time=f"{now.hour:02}:{now.minute:02}",
@@ -189,12 +191,12 @@ def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
 def _memory_age(given: PromptInput) -> str:
     updated = given.memory_updated_at
     if updated is None:
-        return given.pieces["memory_never"]
+        return given.sections["memory_never"]
     seconds = max(0, int((given.now - updated).total_seconds()))
     unit, length = next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
-    ago = given.pieces[f"ago_{unit}"].format(n=seconds // length)
+    ago = given.sections[f"ago_{unit}"].format(n=seconds // length)
     when = _local(updated, given.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
-    return given.pieces["memory_updated"].format(when=when, ago=ago)
+    return given.sections["memory_updated"].format(when=when, ago=ago)
 
 
 _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
@@ -203,5 +205,5 @@ _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1
 def _memory_table(given: PromptInput) -> str:
     rows = memory_rows(given.memory, given.flow.variables)
     if not rows:
-        return given.pieces["memory_empty"]
+        return given.sections["memory_empty"]
     return render_toon(rows) if given.memory_format == "toon" else render_markdown(rows)

@@ -6,7 +6,7 @@
 4. Every required transition parameter of the *target* has a value in the merged memory.
 5. The guard reads; a move that is refused changes nothing but a counter.
 
-Rules 3 and 4 are the gate that the chart's guards ask. When the chart has not moved, the same
+Rules 3 and 4 are the guard that the chart's guards ask. When the chart has not moved, the same
 functions say why, in the order above, so that verdict and explanation cannot drift apart.
 """
 
@@ -44,7 +44,7 @@ class ReachableTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TaskRefusal:
     """A change that was not made, as data (F12). `from_task` is None between contacts."""
 
     code: RefusalCode
@@ -54,14 +54,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class TaskGuard:
     """Rules 3 and 4, asked by the chart."""
 
     flow: CompiledFlow
     memory: Mapping[str, MemoryEntry]
     channel: str
 
-    def opens(self, task_id: str) -> bool:
+    def allows(self, task_id: str) -> bool:
         task = self.flow.tasks[task_id]
         return channel_available(task, self.channel) and not missing_variables(task, self.memory)
 
@@ -75,38 +75,38 @@ def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tupl
     return tuple(v for v in task.required if v not in memory or not memory[v].has_value)
 
 
-def reachable_tasks(flow: CompiledFlow, current: TaskPlan, gate: Gate) -> tuple[ReachableTask, ...]:
+def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> tuple[ReachableTask, ...]:
     candidates = (flow.tasks[task_id] for task_id in current.connected if task_id != current.id)
     return tuple(
-        ReachableTask(task, task.required, missing_variables(task, gate.memory))
+        ReachableTask(task, task.required, missing_variables(task, guard.memory))
         for task in candidates
-        if channel_available(task, gate.channel)
+        if channel_available(task, guard.channel)
     )
 
 
-def explain(flow: CompiledFlow, current: TaskPlan, asked: str, gate: Gate) -> Refusal | None:
+def explain(flow: CompiledFlow, current: TaskPlan, asked: str, guard: TaskGuard) -> TaskRefusal | None:
     """Why a move to `asked` is refused; None when every rule holds."""
     target = flow.task_named(asked)
     names = (
-        ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, gate)) or "none"
+        ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, guard)) or "none"
     )
     if target is None:
-        return Refusal("task_unknown", f"there is no task {asked!r}; reachable tasks: {names}", current)
+        return TaskRefusal("task_unknown", f"there is no task {asked!r}; reachable tasks: {names}", current)
     if target.id == current.id:
-        return Refusal("already_in_task", f"the conversation is in task {target.name!r} already", current)
+        return TaskRefusal("already_in_task", f"the conversation is in task {target.name!r} already", current)
     if target.id not in current.connected:
         reason = f"task {target.name!r} cannot follow {current.name!r}; reachable tasks: {names}"
-        return Refusal("task_not_connected", reason, current)
-    if not channel_available(target, gate.channel):
+        return TaskRefusal("task_not_connected", reason, current)
+    if not channel_available(target, guard.channel):
         allowed = ", ".join(sorted(target.channels or ()))
-        reason = f"task {target.name!r} is not available on {gate.channel}; it is on: {allowed}"
-        return Refusal("channel_not_available", reason, current)
-    missing = missing_variables(target, gate.memory)
+        reason = f"task {target.name!r} is not available on {guard.channel}; it is on: {allowed}"
+        return TaskRefusal("channel_not_available", reason, current)
+    missing = missing_variables(target, guard.memory)
     if missing:
         described = tuple(_describe_missing(flow, current, var_id) for var_id in missing)
         wanted = ", ".join(repr(variable.name) for variable in described)
         reason = f"task {target.name!r} needs variables that have no value yet: {wanted}"
-        return Refusal("missing_variables", reason, current, described)
+        return TaskRefusal("missing_variables", reason, current, described)
     return None
 
 

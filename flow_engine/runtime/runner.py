@@ -22,10 +22,10 @@ from flow_engine.runtime.end_reasons import ended_by
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rendering import render_task, scope_of
-from flow_engine.runtime.rules import Gate, Refusal, explain
+from flow_engine.runtime.rules import TaskGuard, TaskRefusal, explain
 from flow_engine.runtime.session import Contact, ContactStatus, Session, TaskEntry
-from flow_engine.runtime.statechart import Position, PositionUnknown
-from flow_engine.runtime.storage import Loaded, NewMemory
+from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
+from flow_engine.runtime.storage import LoadedConversation, NewMemory
 from flow_engine.task_types import ACTIVE, HUMAN_EVENTS
 from flow_engine.templates import TemplateScope
 
@@ -39,7 +39,12 @@ class ConversationalFlowRunner:
     """
 
     def __init__(
-        self, flow: CompiledFlow, session: Session, loaded: Loaded, platform: Platform, now: datetime
+        self,
+        flow: CompiledFlow,
+        session: Session,
+        loaded: LoadedConversation,
+        platform: Platform,
+        now: datetime,
     ) -> None:
         self.flow = flow
         self.session = session
@@ -52,11 +57,16 @@ class ConversationalFlowRunner:
         self.new_memory: NewMemory | None = None
         self.outbox: list[bytes] = []
         self.jobs: list[DueJob] = []
-        self._refusal: Refusal | None = None
+        self._refusal: TaskRefusal | None = None
 
     @classmethod
     def resume(
-        cls, flow: CompiledFlow, session: Session, loaded: Loaded, platform: Platform, now: datetime
+        cls,
+        flow: CompiledFlow,
+        session: Session,
+        loaded: LoadedConversation,
+        platform: Platform,
+        now: datetime,
     ) -> ConversationalFlowRunner:
         """Take up a stored conversation. A routing that ran out of time has failed by now (F34).
 
@@ -64,10 +74,10 @@ class ConversationalFlowRunner:
         never reset in silence (F13).
         """
         try:
-            flow.chart.check(session.position)
-            if flow.chart.current_task(session.position) != session.task.task_id:
-                raise PositionUnknown(f"the texts of task {session.task.task_id!r} are not of its position")
-        except PositionUnknown as error:
+            flow.chart.check(session.states)
+            if flow.chart.current_task(session.states) != session.task.task_id:
+                raise UnknownStates(f"the texts of task {session.task.task_id!r} are not of its states")
+        except UnknownStates as error:
             raise CallTheOperator("snapshot_unusable", f"version {flow.version_id!r}: {error}") from error
         runner = cls(flow, session, loaded, platform, now)
         deadline = session.task.routing_deadline
@@ -82,7 +92,7 @@ class ConversationalFlowRunner:
         conversation: ConversationRef,
         campaign_id: str,
         contact: NewContact,
-        loaded: Loaded,
+        loaded: LoadedConversation,
         platform: Platform,
         now: datetime,
     ) -> ConversationalFlowRunner:
@@ -125,7 +135,7 @@ class ConversationalFlowRunner:
 
     @property
     def status(self) -> str | None:
-        return self.flow.chart.status(self.session.position)
+        return self.flow.chart.status(self.session.states)
 
     @property
     def changed(self) -> bool:
@@ -151,8 +161,8 @@ class ConversationalFlowRunner:
         )
 
     @property
-    def gate(self) -> Gate:
-        return Gate(self.flow, self.memory, self.session.latest_contact.channel)
+    def guard(self) -> TaskGuard:
+        return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel)
 
     def require_contact(self, contact_id: str) -> Contact:
         contact = self.session.contacts.get(contact_id)
@@ -184,7 +194,7 @@ class ConversationalFlowRunner:
         """The current state, as every conflict tells it."""
         return {
             "revision": self.session.revision,
-            "phase": self.session.position.phase,
+            "phase": self.session.states.phase,
             "activeContactId": self.session.active_contact_id,
             "taskName": self.task.name,
             "taskStatus": self.status,
@@ -192,10 +202,10 @@ class ConversationalFlowRunner:
 
     # --- refusals, by the names of the class diagram ------------------------------------------
 
-    def set_task_validation_error(self, refusal: Refusal) -> None:
+    def set_task_validation_error(self, refusal: TaskRefusal) -> None:
         self._refusal = refusal
 
-    def get_task_validation_error(self) -> Refusal:
+    def get_task_validation_error(self) -> TaskRefusal:
         if self._refusal is None:
             raise LookupError("the last change of task was not refused")
         return self._refusal
@@ -207,11 +217,11 @@ class ConversationalFlowRunner:
 
     def change_task(self, asked: str) -> bool:
         """Move to the task named; on False `get_task_validation_error` tells why not (F11)."""
-        gate, left, target = self.gate, self.task, self.flow.task_named(asked)
-        before = self.session.position
-        after = before if target is None else self.flow.chart.enter(before, target.id, gate)
+        guard, left, target = self.guard, self.task, self.flow.task_named(asked)
+        before = self.session.states
+        after = before if target is None else self.flow.chart.enter(before, target.id, guard)
         if target is None or after == before:
-            self._refuse(asked, gate)
+            self._refuse(asked, guard)
             return False
         self._update(configuration=after.configuration, history=after.history)
         self._enter(target.id)
@@ -221,10 +231,10 @@ class ConversationalFlowRunner:
 
     def resume_contact(self, contact: NewContact) -> None:
         """Another contact goes on with the conversation: memory and task are kept (F28)."""
-        position = self.session.position
-        if position.phase == ACTIVE:
-            position = self.flow.chart.pause(position)
-        self._stand_at(self.flow.chart.resume(position))
+        states = self.session.states
+        if states.phase == ACTIVE:
+            states = self.flow.chart.pause(states)
+        self._set_states(self.flow.chart.resume(states))
         self._replace_contact(contact)
         self._start_routing()
 
@@ -233,21 +243,21 @@ class ConversationalFlowRunner:
         contact_id, contact = self.session.active_contact_id, self.session.active_contact
         if contact_id is None or contact is None:
             raise LookupError("no contact is active")
-        chart, position = self.flow.chart, self.session.position
-        self._stand_at(chart.close(position) if closes else chart.pause(position))
+        chart, states = self.flow.chart, self.session.states
+        self._set_states(chart.close(states) if closes else chart.pause(states))
         self._finish(contact_id, contact, "ended")
         self._update(active_contact_id=None)
         if summary is not None:
             self.remember(contact, summary)
         self.jobs.append(self.due("conclude", subject=contact_id))
-        by, status = ended_by(reason), self.session.position.phase
+        by, status = ended_by(reason), self.session.states.phase
         self._note("contact_ended", contact_id, by=by, reason=reason, status=status)
         if closes:
             self._note("conversation_closed", contact_id)
 
     def close_expired(self) -> None:
         """End a conversation between contacts whose time limit has passed."""
-        self._stand_at(self.flow.chart.close(self.session.position))
+        self._set_states(self.flow.chart.close(self.session.states))
         self._note("conversation_closed", reason="time_limit")
 
     def apply_human_outcome(self, outcome: str, reason: str | None) -> str | None:
@@ -256,7 +266,7 @@ class ConversationalFlowRunner:
         An outcome that has come true already is no error: its sender repeats it.
         Raises ReloadAndDecide `outcome_not_possible`, with the outcomes that are.
         """
-        accepted = self.flow.chart.accepted_outcomes(self.session.position)
+        accepted = self.flow.chart.accepted_outcomes(self.session.states)
         if outcome in accepted:
             self._apply_outcome(outcome, reason)
         elif not self._has_come_true(outcome):
@@ -275,9 +285,9 @@ class ConversationalFlowRunner:
     def migrate_to(self, flow: CompiledFlow, task_id: str) -> None:
         """Go on in a task of another version, of the same type and in the same part of it."""
         old_task, old_version = self.session.task.task_id, self.session.version_id
-        position = flow.chart.moved(self.session.position, old_task, task_id)
+        states = flow.chart.moved(self.session.states, old_task, task_id)
         self.flow = flow
-        self._stand_at(position)
+        self._set_states(states)
         self._update(version_id=flow.version_id, content_hash=flow.content_hash)
         self._render(task_id)
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
@@ -308,13 +318,13 @@ class ConversationalFlowRunner:
         return any(target == self.status for _, target in arcs)
 
     def _apply_outcome(self, outcome: str, reason: str | None) -> None:
-        self._stand_at(self.flow.chart.human(self.session.position, outcome))
+        self._set_states(self.flow.chart.human(self.session.states, outcome))
         entry = self.session.task.model_copy(update={"human_reason": reason, "routing_deadline": None})
         self._update(task=entry)
         self._note("human_task", outcome=outcome, reason=reason)
 
-    def _refuse(self, asked: str, gate: Gate) -> None:
-        refusal = explain(self.flow, self.task, asked, gate)
+    def _refuse(self, asked: str, guard: TaskGuard) -> None:
+        refusal = explain(self.flow, self.task, asked, guard)
         if refusal is None:
             raise AssertionError(f"the chart of {self.flow.version_id!r} refused what its rules allow")
         self.set_task_validation_error(refusal)
@@ -379,8 +389,8 @@ class ConversationalFlowRunner:
     def template_scope(self) -> TemplateScope:
         return scope_of(self.flow, self.session, self.memory, self.tenant)
 
-    def _stand_at(self, position: Position) -> None:
-        self._update(configuration=position.configuration, history=position.history)
+    def _set_states(self, states: StateConfiguration) -> None:
+        self._update(configuration=states.configuration, history=states.history)
 
     def _update(self, **changes: object) -> None:
         """Every step makes one revision, however many parts it has."""

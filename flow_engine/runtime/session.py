@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from flow_engine.errors import CallTheOperator
-from flow_engine.runtime.statechart import Position
+from flow_engine.runtime.statechart import StateConfiguration
 
 SNAPSHOT_FORMAT = 1
 
@@ -75,8 +75,8 @@ class Session(_Stored):
     refused: Mapping[str, int] = Field(default_factory=dict[str, int])
 
     @property
-    def position(self) -> Position:
-        return Position(self.configuration, self.history)
+    def states(self) -> StateConfiguration:
+        return StateConfiguration(self.configuration, self.history)
 
     @property
     def active_contact(self) -> Contact | None:
@@ -89,7 +89,7 @@ class Session(_Stored):
 
     @property
     def closed(self) -> bool:
-        return self.position.phase == "closed"
+        return self.states.phase == "closed"
 
 
 class _FormatOnly(BaseModel):

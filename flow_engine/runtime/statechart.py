@@ -37,14 +37,14 @@ class TaskNode(Protocol):
     def connected(self) -> tuple[str, ...]: ...
 
 
-class Gate(Protocol):
+class EntryGuard(Protocol):
     """Asked by the chart's guard before a task is entered. It reads and answers, no more (F11)."""
 
-    def opens(self, task_id: str) -> bool: ...
+    def allows(self, task_id: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StateConfiguration:
     """Where a conversation stands: active state values, outermost first, and what history holds."""
 
     configuration: tuple[str, ...]
@@ -55,8 +55,8 @@ class Position:
         return cast("Phase", self.configuration[0])
 
 
-class PositionUnknown(ValueError):
-    """A stored position names states that this chart lacks, or that cannot be active together."""
+class UnknownStates(ValueError):
+    """A stored configuration names states that this chart lacks, or that cannot be active together."""
 
 
 def task_state(task_id: str) -> str:
@@ -67,12 +67,12 @@ def sub_state(task_id: str, name: str) -> str:
     return f"{task_state(task_id)}/{name}"
 
 
-class _OpenGate:
-    def opens(self, task_id: str) -> bool:
+class _AllowsAll:
+    def allows(self, task_id: str) -> bool:
         return True
 
 
-_OPEN = _OpenGate()
+_ALLOWS_ALL = _AllowsAll()
 REMEMBERED_MOVES = 10_000
 
 
@@ -80,7 +80,7 @@ class Chart:
     """A compiled chart with its pool of machines.
 
     Instantiating a machine costs time with the number of states, stepping one does not: a machine is
-    taken from the pool, put at the conversation's position, sent one event, and given back.
+    taken from the pool, put into the conversation's states, sent one event, and given back.
     """
 
     def __init__(self, tasks: Sequence[TaskNode], first_task: str) -> None:
@@ -89,39 +89,39 @@ class Chart:
         self._events = {task.id: f"enter_{number}" for number, task in enumerate(tasks)}
         self._machine_class = _build_class(tasks, first_task, self._events)
         self._idle: list[StateChart[Any]] = []
-        self._reached: dict[tuple[Position, str], Position] = {}
+        self._reached: dict[tuple[StateConfiguration, str], StateConfiguration] = {}
         first = self._take()
-        self.start = Position(_values(first.configuration_values))
+        self.start = StateConfiguration(_values(first.configuration_values))
         self._values = frozenset(first.states_map)
         self._idle.append(first)
 
-    def enter(self, position: Position, task_id: str, gate: Gate) -> Position:
-        """Try to move to a task. The same position comes back when the chart does not allow it.
+    def enter(self, states: StateConfiguration, task_id: str, guard: EntryGuard) -> StateConfiguration:
+        """Try to move to a task. The same configuration comes back when the chart does not allow it.
 
-        Where a move leads depends on the position and on the gate alone, so the machine is asked once
-        for each; the gate is asked every time.
+        Where a move leads depends on the configuration and on the guard alone, so the machine is asked once
+        for each; the guard is asked every time.
         """
-        reached = self._reached.get((position, task_id))
+        reached = self._reached.get((states, task_id))
         if reached is None:
-            reached = self._send(position, self._events[task_id], gate=_OPEN)
+            reached = self._send(states, self._events[task_id], guard=_ALLOWS_ALL)
             if len(self._reached) >= REMEMBERED_MOVES:
                 self._reached.clear()
-            self._reached[position, task_id] = reached
-        return reached if reached != position and gate.opens(task_id) else position
+            self._reached[states, task_id] = reached
+        return reached if reached != states and guard.allows(task_id) else states
 
-    def human(self, position: Position, outcome: str) -> Position:
-        return self._send(position, f"human_{outcome}")
+    def human(self, states: StateConfiguration, outcome: str) -> StateConfiguration:
+        return self._send(states, f"human_{outcome}")
 
-    def pause(self, position: Position) -> Position:
-        return self._send(position, "contact_ended")
+    def pause(self, states: StateConfiguration) -> StateConfiguration:
+        return self._send(states, "contact_ended")
 
-    def resume(self, position: Position) -> Position:
-        return self._send(position, "contact_resumed")
+    def resume(self, states: StateConfiguration) -> StateConfiguration:
+        return self._send(states, "contact_resumed")
 
-    def close(self, position: Position) -> Position:
-        return self._send(position, "conversation_closed")
+    def close(self, states: StateConfiguration) -> StateConfiguration:
+        return self._send(states, "conversation_closed")
 
-    def moved(self, position: Position, task_id: str, new_task_id: str) -> Position:
+    def moved(self, states: StateConfiguration, task_id: str, new_task_id: str) -> StateConfiguration:
         """The same place in a task that has another id in this version, for migrations."""
         old, new = task_state(task_id), task_state(new_task_id)
 
@@ -132,63 +132,65 @@ class Chart:
             )
 
         # What history held before the conversation was taken up again means nothing any more.
-        history = () if position.phase == ACTIVE else position.history
-        moved = Position(renamed(position.configuration), renamed(history))
+        history = () if states.phase == ACTIVE else states.history
+        moved = StateConfiguration(renamed(states.configuration), renamed(history))
         self.check(moved)
         return moved
 
-    def current_task(self, position: Position) -> str:
+    def current_task(self, states: StateConfiguration) -> str:
         """The active task's id or, between contacts, that of the task which will be resumed."""
-        where = position.configuration[1:2] or position.history
+        where = states.configuration[1:2] or states.history
         if not where or where[0] not in self._owners:
-            raise PositionUnknown(f"no task of this version is in {position.configuration!r}")
+            raise UnknownStates(f"no task of this version is in {states.configuration!r}")
         return self._owners[where[0]]
 
-    def status(self, position: Position) -> str | None:
+    def status(self, states: StateConfiguration) -> str | None:
         """The active sub-state of a HUM or AIS task, for example `routing`."""
-        return position.configuration[2].rpartition("/")[2] if len(position.configuration) > 2 else None
+        return states.configuration[2].rpartition("/")[2] if len(states.configuration) > 2 else None
 
-    def accepted_outcomes(self, position: Position) -> tuple[str, ...]:
+    def accepted_outcomes(self, states: StateConfiguration) -> tuple[str, ...]:
         """The outcomes of F34 that move the chart from here."""
-        status = self.status(position)
+        status = self.status(states)
         if status is None:
             return ()
-        moves = HUMAN_EVENTS[self._tasks[self.current_task(position)].type]
+        moves = HUMAN_EVENTS[self._tasks[self.current_task(states)].type]
         return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
 
-    def check(self, position: Position) -> None:
-        """Refuse a stored position at load: an unknown state is noticed late by the machine (F13)."""
-        unknown = [v for v in (*position.configuration, *position.history) if v not in self._values]
+    def check(self, states: StateConfiguration) -> None:
+        """Refuse a stored configuration at load: an unknown state is noticed late by the machine (F13)."""
+        unknown = [v for v in (*states.configuration, *states.history) if v not in self._values]
         if unknown:
-            raise PositionUnknown(f"states {unknown!r} are not in this version")
-        if not position.configuration or position not in self._legal_shapes(position):
-            raise PositionUnknown(f"states {position.configuration!r} cannot be active together")
-        remembered = len(position.history)
-        if remembered > 1 or any(value not in self._owners for value in position.history):
-            raise PositionUnknown(f"states {position.history!r} cannot be what history holds")
-        if position.phase != ACTIVE and not remembered:
-            raise PositionUnknown(f"{position.phase!r} without the task that it was reached from")
+            raise UnknownStates(f"states {unknown!r} are not in this version")
+        if not states.configuration or states not in self._legal_shapes(states):
+            raise UnknownStates(f"states {states.configuration!r} cannot be active together")
+        remembered = len(states.history)
+        if remembered > 1 or any(value not in self._owners for value in states.history):
+            raise UnknownStates(f"states {states.history!r} cannot be what history holds")
+        if states.phase != ACTIVE and not remembered:
+            raise UnknownStates(f"{states.phase!r} without the task that it was reached from")
 
-    def _legal_shapes(self, position: Position) -> tuple[Position, ...]:
-        if position.phase in (BETWEEN_CONTACTS, CLOSED):
-            return (Position((position.phase,), position.history),)
-        task_id = self.current_task(Position(position.configuration))
-        states = SUB_STATES[self._tasks[task_id].type]
+    def _legal_shapes(self, states: StateConfiguration) -> tuple[StateConfiguration, ...]:
+        if states.phase in (BETWEEN_CONTACTS, CLOSED):
+            return (StateConfiguration((states.phase,), states.history),)
+        task_id = self.current_task(StateConfiguration(states.configuration))
+        inner = SUB_STATES[self._tasks[task_id].type]
         outer = (ACTIVE, task_state(task_id))
-        if not states:
-            return (Position(outer, position.history),)
-        return tuple(Position((*outer, sub_state(task_id, name)), position.history) for name in states)
+        if not inner:
+            return (StateConfiguration(outer, states.history),)
+        return tuple(StateConfiguration((*outer, sub_state(task_id, name)), states.history) for name in inner)
 
     def _take(self) -> StateChart[Any]:
         return self._idle.pop() if self._idle else self._machine_class()
 
-    def _send(self, position: Position, event: str, gate: Gate | None = None) -> Position:
+    def _send(
+        self, states: StateConfiguration, event: str, guard: EntryGuard | None = None
+    ) -> StateConfiguration:
         machine = self._take()
-        machine.model.state = OrderedSet(position.configuration)
-        remembered = [machine.states_map[value] for value in position.history]
+        machine.model.state = OrderedSet(states.configuration)
+        remembered = [machine.states_map[value] for value in states.history]
         machine.history_values = {"back": remembered} if remembered else {}
-        machine.send(event, gate=gate)
-        reached = Position(
+        machine.send(event, guard=guard)
+        reached = StateConfiguration(
             _values(machine.configuration_values),
             tuple(state.value for state in machine.history_values.get("back", ())),
         )
@@ -269,7 +271,7 @@ def _task_definition(
 
 
 def _guard_for(task_id: str) -> Any:
-    def gate_opens(gate: Gate) -> bool:
-        return gate.opens(task_id)
+    def guard_allows(guard: EntryGuard) -> bool:
+        return guard.allows(task_id)
 
-    return gate_opens
+    return guard_allows

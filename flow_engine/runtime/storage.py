@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
 from flow_engine.ports.jobs import DueJob
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
@@ -19,15 +20,7 @@ from flow_engine.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRequest:
-    """A request that carries an `Idempotency-Key`; `fingerprint` covers its route and body."""
-
-    key: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyTemplate:
     """A reply of which every byte is known before the commit but the new memory revision.
 
     With `tail` set, the body is `head + str(memory revision) + tail`: writers of different variables
@@ -43,16 +36,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptReply:
-    """The reply that a keyed request got the first time."""
-
-    fingerprint: str
-    status: int
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConversation:
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored."""
 
     session: Session | None = None
@@ -96,7 +80,7 @@ class Changes:
 
     expected_revision: int
     lifetime_s: int
-    reply: Reply
+    reply: ReplyTemplate
     now: datetime
     content_hash: str
     expected_memory_revision: int | None = None
@@ -110,11 +94,11 @@ class Changes:
     previous_contacts: tuple[PreviousContact, ...] = ()
     rewrite_previous_contacts: bool = False
     turn: DialogueTurn | None = None
-    on_seen: Reply | None = None
+    on_seen: ReplyTemplate | None = None
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()
     trace: str | None = None
-    keyed: KeyedRequest | None = None
+    idempotency: IdempotencyKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +111,35 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class AlreadyAnswered:
     """Another request with the same key was faster; this is its reply."""
 
     reply: KeptReply
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Conflict:
     """Another writer was faster: load again and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeenBefore:
+class DuplicateMessage:
     """The turn's message is stored already: nothing was changed."""
 
 
-Outcome = Committed | Replayed | Lost | SeenBefore
+Outcome = Committed | AlreadyAnswered | Conflict | DuplicateMessage
 
 
 class ConversationMemory(Protocol):
     """The conversations' store. Raises RetryLater `memory_unavailable` when it does not answer."""
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded: ...
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation: ...
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome: ...
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from flow_engine.idempotency import IdempotencyKey
 from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
@@ -22,16 +23,15 @@ from flow_engine.runtime.storage import (
     Changes,
     ConversationMemory,
     DefinitionStore,
-    KeyedRequest,
-    Loaded,
+    LoadedConversation,
     Outcome,
 )
 from flow_engine.testing.format import Verdict
 from flow_engine.use_cases.conversations import Conversations
-from flow_engine.use_cases.dialogue import Dialogue
-from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission
-from flow_engine.use_cases.transactor import Collaborators, Stepper
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 START = datetime(2026, 1, 15, 9, 0, tzinfo=UTC)  # a Thursday morning: every scenario begins then
@@ -84,13 +84,17 @@ class ForgetfulMemory:
         self._over_at: dict[ConversationRef, datetime] = {}
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded:
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
         over_at = self._over_at.get(conversation)
         if over_at is not None and over_at <= self._clock.now():
             await self._forget(conversation)
             del self._over_at[conversation]
-        return await self._memory.load(conversation, keyed=keyed, with_turns=with_turns)
+        return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         outcome = await self._memory.commit(conversation, changes)
@@ -117,9 +121,9 @@ class Stage:
     flow: CompiledFlow
     clock: SettableClock
     handler: ScriptedHandler
-    stepper: Stepper
+    transactor: Transactor
     conversations: Conversations
-    dialogue: Dialogue
+    dialogue: DialogueService
 
 
 class Bench:
@@ -128,10 +132,10 @@ class Bench:
     def __init__(self, stores: Stores, prompts: SystemPrompts) -> None:
         self._stores = stores
         self._prompts = prompts
-        catalog = FlowCatalog(
+        flow_service = FlowService(
             flows=stores.flows, versions=stores.versions, clock=SettableClock(), new_id=lambda: AUTHOR
         )
-        self._versions = VersionsInUse(catalog, stores.definitions)
+        self._versions = VersionsInUse(flow_service, stores.definitions)
         self._installed = 0
         self._staged = 0
 
@@ -149,7 +153,7 @@ class Bench:
     def stage(self, tenant_id: str, flow: CompiledFlow) -> Stage:
         self._staged += 1
         clock, handler = SettableClock(), ScriptedHandler()
-        collaborators = Collaborators(
+        dependencies = ConversationDependencies(
             memory=ForgetfulMemory(self._stores.memory, self._stores.forget, clock),
             versions=self._versions,
             platform=Platform(self._prompts, BASE_URL, "markdown"),
@@ -157,15 +161,15 @@ class Bench:
             summariser=RuleSummariser(self._prompts),
             outbound=handler,
         )
-        stepper = Stepper(collaborators)
+        transactor = Transactor(dependencies)
         return Stage(
             conversation=ConversationRef(tenant_id, f"scenario-{self._staged}"),
             flow=flow,
             clock=clock,
             handler=handler,
-            stepper=stepper,
-            conversations=Conversations(stepper, collaborators),
-            dialogue=Dialogue(stepper, collaborators),
+            transactor=transactor,
+            conversations=Conversations(transactor, dependencies),
+            dialogue=DialogueService(transactor, dependencies),
         )
 
 

@@ -175,7 +175,7 @@ def _type(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[st
 
 
 def _conversation(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    yield from _differs("conversation", expected.conversation, runner.session.position.phase)
+    yield from _differs("conversation", expected.conversation, runner.session.states.phase)
 
 
 def _language(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
@@ -202,9 +202,9 @@ def _not_reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> It
 
 
 def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, ReachableTask]:
-    if runner.session.position.phase != ACTIVE:
+    if runner.session.states.phase != ACTIVE:
         return {}
-    return {r.task.id: r for r in reachable_tasks(runner.flow, runner.task, runner.gate)}
+    return {r.task.id: r for r in reachable_tasks(runner.flow, runner.task, runner.guard)}
 
 
 def _ids(names: tuple[str, ...] | None, runner: ConversationalFlowRunner) -> tuple[str, ...] | None:

@@ -13,8 +13,9 @@ from typing import Any, cast
 import orjson
 
 from flow_engine.errors import FlowEngineError
+from flow_engine.idempotency import FinalReply
 from flow_engine.runtime.contacts import NewContact
-from flow_engine.runtime.memory import Description, MemoryWrite
+from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
 from flow_engine.testing.format import (
@@ -35,7 +36,6 @@ from flow_engine.testing.format import (
 from flow_engine.testing.parsing import Suite
 from flow_engine.use_cases.conversations import VersionChoice
 from flow_engine.use_cases.dialogue import Utterance
-from flow_engine.use_cases.transactor import Answer
 from flow_engine.values import JsonValue
 
 NOBODY = "contact-0"
@@ -117,9 +117,11 @@ class _Player:
 
     async def _look(self, outcome: Outcome) -> Seen:
         """Read what is there now, as the next request would find it; nothing is written."""
-        stepper, conversation = self.stage.stepper, self.stage.conversation
-        loaded = await stepper.memory.load(conversation)
-        return Seen(outcome, None if loaded.session is None else await stepper.resume(conversation, loaded))
+        transactor, conversation = self.stage.transactor, self.stage.conversation
+        loaded = await transactor.memory.load(conversation)
+        return Seen(
+            outcome, None if loaded.session is None else await transactor.resume(conversation, loaded)
+        )
 
     async def _act(self, step: Step) -> Outcome:
         try:
@@ -213,11 +215,11 @@ class _Player:
             updated_by=entry.updated_by,
             description_for_llm=None
             if described is None
-            else tuple(Description(part.name, part.value) for part in described),
+            else tuple(ValueDescription(part.name, part.value) for part in described),
         )
 
 
-def _reply(answer: Answer) -> dict[str, Any]:
+def _reply(answer: FinalReply) -> dict[str, Any]:
     return orjson.loads(answer.body)
 
 

@@ -21,13 +21,13 @@ from flow_engine.listening.conclusions import (
     with_summary,
 )
 from flow_engine.listening.mining import (
-    Consequences,
-    Question,
-    Reading,
-    consequences,
+    MiningEffects,
+    MiningRequest,
+    MiningResult,
     extraction_requests,
+    mining_effects,
+    mining_request_of,
     model_call,
-    question_of,
     read_answer,
 )
 from flow_engine.ports.dialogue import ConversationRef
@@ -38,11 +38,11 @@ from flow_engine.ports.observing import Observer
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import Loaded, Reply, turns_of_contact
-from flow_engine.use_cases.transactor import Step, Stepper
+from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate, turns_of_contact
+from flow_engine.use_cases.transactor import Transactor, Transition
 from flow_engine.values import JsonValue
 
-_SILENT = Reply(b"")
+_SILENT = ReplyTemplate(b"")
 
 
 class _NothingToDo(Exception):
@@ -50,7 +50,7 @@ class _NothingToDo(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Helpers:
+class BackgroundDependencies:
     """What the background work is wired with. `has_model` is False where none is configured."""
 
     extractor: Extractor
@@ -62,88 +62,90 @@ class Helpers:
 class BackgroundWork:
     """Handlers of jobs by their kind. Raises TryJobAgain when a model failed."""
 
-    def __init__(self, stepper: Stepper, helpers: Helpers) -> None:
-        self._stepper = stepper
-        self._helpers = helpers
+    def __init__(self, transactor: Transactor, dependencies: BackgroundDependencies) -> None:
+        self._transactor = transactor
+        self._dependencies = dependencies
 
     async def mine(self, job: Job) -> None:
         """Read the last user turn of a conversation, if nobody has yet (F37)."""
         runner = await self._runner(job.conversation)
-        question = None if runner is None or runner.session.closed else question_of(runner)
-        if runner is None or question is None:
+        request = None if runner is None or runner.session.closed else mining_request_of(runner)
+        if runner is None or request is None:
             return
-        reading = await self._read(runner, question)
+        result = await self._read(runner, request)
         started_at = runner.session.started_at
-        effects: list[Consequences] = []
+        effects: list[MiningEffects] = []
 
-        async def step(loaded: Loaded) -> Step:
-            taken, consequence = await self._read_step(
-                job.conversation, loaded, question, reading, started_at
+        async def decide(loaded: LoadedConversation) -> Transition:
+            transition, consequence = await self._apply_reading(
+                job.conversation, loaded, request, result, started_at
             )
             effects[:] = [consequence]
-            return taken
+            return transition
 
-        if await self._commit(job.conversation, step):
-            self._count(reading, effects[0])
-        if reading.failed:
+        if await self._commit(job.conversation, decide):
+            self._count(result, effects[0])
+        if result.failed:
             raise TryJobAgain("the model gave no usable answer")
 
-    def _count(self, reading: Reading, effects: Consequences) -> None:
-        count = self._helpers.observer.count
-        for reason, number in reading.dropped.items():
+    def _count(self, result: MiningResult, effects: MiningEffects) -> None:
+        count = self._dependencies.observer.count
+        for reason, number in result.dropped.items():
             count("mined_values_dropped", number, reason=reason)
         for var_id in effects.entries:
-            count("values_mined", source=reading.values[var_id][1])
+            count("values_mined", source=result.values[var_id][1])
         for _ in effects.checkpoints:
             count("checkpoints_reached")
         for _ in effects.stalled:
             count("tasks_stalled")
 
-    async def _read(self, runner: ConversationalFlowRunner, question: Question) -> Reading:
+    async def _read(self, runner: ConversationalFlowRunner, request: MiningRequest) -> MiningResult:
         """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
-        by_rules = await asyncio.to_thread(self._by_rules, question)
-        if not self._helpers.has_model:
+        by_rules = await asyncio.to_thread(self._by_rules, request)
+        if not self._dependencies.has_model:
             return by_rules
-        pieces = runner.platform.pieces(runner.flow, runner.session.latest_contact.channel)
-        call = model_call(question, by_rules.values, pieces)
+        sections = runner.platform.prompt_sections(runner.flow, runner.session.latest_contact.channel)
+        call = model_call(request, by_rules.values, sections)
         if call is None:
             return by_rules
         try:
-            answer = await self._helpers.model.ask(call)
+            answer = await self._dependencies.model.ask(call)
         except ModelFailed as failure:
-            self._helpers.observer.count("model_calls_failed", purpose=call.purpose, reason=failure.reason)
+            self._dependencies.observer.count(
+                "model_calls_failed", purpose=call.purpose, reason=failure.reason
+            )
             return replace(by_rules, failed=True)
-        reading = read_answer(question, answer.data, runner)
-        values = {**reading.values, **by_rules.values}
-        return replace(reading, values=values, said_in=by_rules.said_in)
+        result = read_answer(request, answer.data, runner)
+        values = {**result.values, **by_rules.values}
+        return replace(result, values=values, said_in=by_rules.said_in)
 
-    def _by_rules(self, question: Question) -> Reading:
+    def _by_rules(self, request: MiningRequest) -> MiningResult:
         """What was said later counts."""
         values: dict[str, tuple[JsonValue, MinedBy]] = {}
         said_in: dict[str, str] = {}
-        for message_id, request in extraction_requests(question):
-            found = self._helpers.extractor.extract(request)
+        for message_id, extraction in extraction_requests(request):
+            found = self._dependencies.extractor.extract(extraction)
             values |= {var_id: (value, "rules") for var_id, value in found.items()}
             said_in |= dict.fromkeys(found, message_id)
-        return Reading(values, said_in)
+        return MiningResult(values, said_in)
 
-    async def _read_step(
+    async def _apply_reading(
         self,
         conversation: ConversationRef,
-        loaded: Loaded,
-        question: Question,
-        reading: Reading,
+        loaded: LoadedConversation,
+        request: MiningRequest,
+        result: MiningResult,
         started_at: datetime,
-    ) -> tuple[Step, Consequences]:
-        runner = await self._stepper.resume(conversation, loaded)
+    ) -> tuple[Transition, MiningEffects]:
+        runner = await self._transactor.resume(conversation, loaded)
         state = loaded.mining
-        turn_id = question.turn.message_id
+        turn_id = request.turn.message_id
         # Somebody has read since, and there is a later turn: this reading may be older than what is known.
-        overtaken = state.mined_through != question.read_through and loaded.last_user_turn != turn_id
+        overtaken = state.mined_through != request.read_through and loaded.last_user_turn != turn_id
         if runner.session.started_at != started_at or state.mined_through == turn_id or overtaken:
             raise _NothingToDo
-        effects = consequences(runner, question, reading, runner.now)
-        contact_id = question.turn.contact_id
+        effects = mining_effects(runner, request, result, runner.now)
+        contact_id = request.turn.contact_id
         events = [
             checkpoint_event(
                 runner.flow, runner.session, checkpoint, effects.state.checkpoints[checkpoint.id], contact_id
@@ -151,48 +153,56 @@ class BackgroundWork:
             for checkpoint in effects.checkpoints
         ]
         for task, turns in effects.stalled:
-            number = f"stalled:{question.turn.message_id}:{len(events)}"
+            number = f"stalled:{request.turn.message_id}:{len(events)}"
             events.append(
                 system_event(
                     runner.flow, runner.session, number, contact_id, runner.now, "task_stalled",
                     task=task, turns=turns,
                 )
             )  # fmt: skip
-        taken = Step(runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events))
-        return taken, effects
+        transition = Transition(
+            runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events)
+        )
+        return transition, effects
 
     async def conclude(self, job: Job) -> None:
         """Classify an ended contact, report what was missed, and improve its summary (F30, F39)."""
-        loaded = await self._stepper.memory.load(job.conversation, with_turns=True)
-        if loaded.session is None or not self._helpers.has_model:
+        loaded = await self._transactor.memory.load(job.conversation, with_turns=True)
+        if loaded.session is None or not self._dependencies.has_model:
             return
-        runner = await self._stepper.resume(job.conversation, loaded)
+        runner = await self._transactor.resume(job.conversation, loaded)
         contact = runner.session.contacts.get(job.subject)
         if contact is None or job.subject in loaded.mining.conclusions:
             return
         turns = turns_of_contact(loaded.turns, job.subject)
-        pieces = runner.platform.pieces(runner.flow, contact.channel)
+        sections = runner.platform.prompt_sections(runner.flow, contact.channel)
         conclusion = Conclusion()
         try:
-            call = conclusion_call(runner, turns, pieces)
+            call = conclusion_call(runner, turns, sections)
             if call is not None:
-                conclusion = read_conclusion(runner, (await self._helpers.model.ask(call)).data)
-            question = summary_call(turns, contact, pieces)
+                conclusion = read_conclusion(runner, (await self._dependencies.model.ask(call)).data)
+            request = summary_call(turns, contact, sections)
             has_entry = any(c.date == contact.started_at for c in loaded.previous_contacts)
             summary = (
-                (await self._helpers.model.ask(question)).text if question is not None and has_entry else ""
+                (await self._dependencies.model.ask(request)).text
+                if request is not None and has_entry
+                else ""
             )
         except ModelFailed as failure:
-            self._helpers.observer.count("model_calls_failed", purpose="conclusion", reason=failure.reason)
+            self._dependencies.observer.count(
+                "model_calls_failed", purpose="conclusion", reason=failure.reason
+            )
             raise TryJobAgain("the model gave no usable answer") from failure
 
-        async def step(fresh: Loaded) -> Step:
-            return await self._conclude_step(job, fresh, conclusion, summary)
+        async def decide(fresh: LoadedConversation) -> Transition:
+            return await self._apply_conclusion(job, fresh, conclusion, summary)
 
-        await self._commit(job.conversation, step)
+        await self._commit(job.conversation, decide)
 
-    async def _conclude_step(self, job: Job, loaded: Loaded, conclusion: Conclusion, summary: str) -> Step:
-        runner = await self._stepper.resume(job.conversation, loaded)
+    async def _apply_conclusion(
+        self, job: Job, loaded: LoadedConversation, conclusion: Conclusion, summary: str
+    ) -> Transition:
+        runner = await self._transactor.resume(job.conversation, loaded)
         contact = runner.session.contacts.get(job.subject)
         state = loaded.mining
         if contact is None or job.subject in state.conclusions:
@@ -218,30 +228,32 @@ class BackgroundWork:
         if summed_up is not None:
             runner.previous_contacts = summed_up
         concluded = state.model_copy(update={"conclusions": {**state.conclusions, job.subject: conclusion}})
-        return Step(
+        return Transition(
             runner, _SILENT, mining=concluded, events=events, rewrite_previous_contacts=summed_up is not None
         )
 
     async def expire(self, job: Job) -> None:
         """Close a conversation whose time is over, unless somebody is talking: then its end closes it."""
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(job.conversation, loaded)
-            if not runner.expired or runner.session.position.phase != "between_contacts":
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(job.conversation, loaded)
+            if not runner.expired or runner.session.states.phase != "between_contacts":
                 raise _NothingToDo
             runner.close_expired()
-            return Step(runner, _SILENT)
+            return Transition(runner, _SILENT)
 
-        await self._commit(job.conversation, step)
+        await self._commit(job.conversation, decide)
 
     async def _runner(self, conversation: ConversationRef) -> ConversationalFlowRunner | None:
-        loaded = await self._stepper.memory.load(conversation, with_turns=True)
-        return None if loaded.session is None else await self._stepper.resume(conversation, loaded)
+        loaded = await self._transactor.memory.load(conversation, with_turns=True)
+        return None if loaded.session is None else await self._transactor.resume(conversation, loaded)
 
-    async def _commit(self, conversation: ConversationRef, step: Callable[[Loaded], Awaitable[Step]]) -> bool:
+    async def _commit(
+        self, conversation: ConversationRef, decide: Callable[[LoadedConversation], Awaitable[Transition]]
+    ) -> bool:
         """False when there was nothing to do any more."""
         try:
-            await self._stepper.run(conversation, None, step)
+            await self._transactor.run(conversation, None, decide)
         except (_NothingToDo, LookElsewhere):
             return False
         return True

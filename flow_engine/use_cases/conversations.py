@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import orjson
 
 from flow_engine.errors import ReloadAndDecide
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
 from flow_engine.runtime import commands
@@ -15,9 +16,9 @@ from flow_engine.runtime.contacts import NewContact
 from flow_engine.runtime.replies import ContactEndReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
-from flow_engine.runtime.storage import KeyedRequest, Loaded, Reply, turns_of_contact
+from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate, turns_of_contact
 from flow_engine.runtime.tables import value_text
-from flow_engine.use_cases.transactor import Answer, Collaborators, Step, Stepper
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
 
@@ -34,37 +35,37 @@ class VersionChoice:
 class Conversations:
     """Every method answers for one tenant: another's conversation looks exactly like an unknown one."""
 
-    def __init__(self, stepper: Stepper, collaborators: Collaborators) -> None:
-        self._stepper = stepper
-        self._summariser = collaborators.summariser
-        self._outbound = collaborators.outbound
+    def __init__(self, transactor: Transactor, dependencies: ConversationDependencies) -> None:
+        self._transactor = transactor
+        self._summariser = dependencies.summariser
+        self._outbound = dependencies.outbound
 
     async def new_contact(
         self,
         conversation: ConversationRef,
         contact: NewContact,
         choice: VersionChoice,
-        keyed: KeyedRequest | None = None,
-    ) -> Answer:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Start a conversation, or go on with it, by the rules of F28."""
 
-        async def step(loaded: Loaded) -> Step:
+        async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._going_on(conversation, contact, loaded)
             command = commands.RESUME
             if runner is None:
                 runner, command = await self._starting(conversation, contact, choice, loaded), commands.START
             data = get_agent_data(runner, contact.contact_id, command)
-            return Step(runner, Reply(orjson.dumps(data)), guards_memory=True)
+            return Transition(runner, ReplyTemplate(orjson.dumps(data)), guards_memory=True)
 
-        return await self._stepper.run(conversation, keyed, step, with_turns=True)
+        return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
     async def _going_on(
-        self, conversation: ConversationRef, contact: NewContact, loaded: Loaded
+        self, conversation: ConversationRef, contact: NewContact, loaded: LoadedConversation
     ) -> ConversationalFlowRunner | None:
         """The stored conversation with this contact in it; None when it has to start anew."""
         if loaded.session is None:
             return None
-        runner = await self._stepper.resume(conversation, loaded)
+        runner = await self._transactor.resume(conversation, loaded)
         known = runner.session.contacts.get(contact.contact_id)
         if known is not None and known.status != "active":
             raise ReloadAndDecide(
@@ -86,9 +87,13 @@ class Conversations:
         return runner
 
     async def _starting(
-        self, conversation: ConversationRef, contact: NewContact, choice: VersionChoice, loaded: Loaded
+        self,
+        conversation: ConversationRef,
+        contact: NewContact,
+        choice: VersionChoice,
+        loaded: LoadedConversation,
     ) -> ConversationalFlowRunner:
-        startable = await self._stepper.versions.to_start(
+        startable = await self._transactor.versions.to_start(
             conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag
         )
         return ConversationalFlowRunner.start(
@@ -97,26 +102,30 @@ class Conversations:
             startable.campaign_id,
             contact,
             loaded,
-            self._stepper.platform,
-            self._stepper.clock.now(),
+            self._transactor.platform,
+            self._transactor.clock.now(),
         )
 
     async def change_task(
-        self, conversation: ConversationRef, contact_id: str, task: str, keyed: KeyedRequest | None = None
-    ) -> Answer:
+        self,
+        conversation: ConversationRef,
+        contact_id: str,
+        task: str,
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Move to a task, or say why not: both are replies (F29)."""
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(conversation, loaded)
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(conversation, loaded)
             runner.require_active(contact_id)
             if runner.change_task(task):
                 command = commands.start_task(runner.task)
                 body = orjson.dumps({"result": True, **get_agent_data(runner, contact_id, command)})
             else:
                 body = orjson.dumps(get_refusal(runner))
-            return Step(runner, Reply(body), guards_memory=True)
+            return Transition(runner, ReplyTemplate(body), guards_memory=True)
 
-        return await self._stepper.run(conversation, keyed, step)
+        return await self._transactor.run(conversation, idempotency, decide)
 
     async def human_task(
         self,
@@ -124,30 +133,32 @@ class Conversations:
         contact_id: str,
         outcome: str,
         reason: str | None,
-        keyed: KeyedRequest | None = None,
-    ) -> Answer:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Take note of what became of a transfer or of a supervision (F34)."""
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(conversation, loaded)
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(conversation, loaded)
             runner.require_active(contact_id)
             command = runner.apply_human_outcome(outcome, reason)
-            return Step(runner, Reply(orjson.dumps(get_agent_data(runner, contact_id, command))))
+            return Transition(
+                runner, ReplyTemplate(orjson.dumps(get_agent_data(runner, contact_id, command)))
+            )
 
-        return await self._stepper.run(conversation, keyed, step)
+        return await self._transactor.run(conversation, idempotency, decide)
 
     async def end_contact(
         self,
         conversation: ConversationRef,
         contact_id: str,
         reason: str | None,
-        keyed: KeyedRequest | None = None,
-    ) -> Answer:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """End a contact (F30). For one that is over already: the same answer, and no change."""
         verdicts: dict[str, bool] = {}
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(conversation, loaded)
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(conversation, loaded)
             contact = runner.require_contact(contact_id)
             summary = runner.remembered(contact)
             if contact_id == runner.session.active_contact_id:
@@ -160,13 +171,13 @@ class Conversations:
             reply = ContactEndReply(
                 conversationId=conversation.conversation_id,
                 contactId=contact_id,
-                status=runner.session.position.phase,
+                status=runner.session.states.phase,
                 revision=runner.session.revision,
                 summary=summary,
             )
-            return Step(runner, Reply(orjson.dumps(reply)))
+            return Transition(runner, ReplyTemplate(orjson.dumps(reply)))
 
-        return await self._stepper.run(conversation, keyed, step, with_turns=True)
+        return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
     async def _closes(self, runner: ConversationalFlowRunner, contact_id: str, reason: str | None) -> bool:
         """A single contact closes; over several the handler is asked, whose failure does not close."""

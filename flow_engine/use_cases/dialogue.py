@@ -9,6 +9,7 @@ from typing import Literal
 
 import orjson
 
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.runtime.agent_data import compose_prompt
@@ -17,8 +18,8 @@ from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import MemoryFormat, tenant_zone
 from flow_engine.runtime.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import KeyedRequest, Loaded, Reply
-from flow_engine.use_cases.transactor import Answer, Collaborators, Step, Stepper, to_changes
+from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition, to_changes
 from flow_engine.values import utc_text
 
 LOOK_AGAIN_S = 0.03
@@ -47,21 +48,21 @@ class PromptView:
     etag: str
 
 
-class Dialogue:
+class DialogueService:
     """Every method answers for one tenant: another's conversation looks exactly like an unknown one."""
 
-    def __init__(self, stepper: Stepper, collaborators: Collaborators) -> None:
-        self._stepper = stepper
-        self._pause = collaborators.pause
-        self._debounce_s = collaborators.debounce_s
+    def __init__(self, transactor: Transactor, dependencies: ConversationDependencies) -> None:
+        self._transactor = transactor
+        self._pause = dependencies.pause
+        self._debounce_s = dependencies.debounce_s
 
     async def utterance(
-        self, conversation: ConversationRef, said: Utterance, keyed: KeyedRequest | None = None
-    ) -> Answer:
+        self, conversation: ConversationRef, said: Utterance, idempotency: IdempotencyKey | None = None
+    ) -> FinalReply:
         """Remember a message once, however often its sender repeats it."""
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(conversation, loaded)
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(conversation, loaded)
             runner.require_open()
             runner.require_contact(said.contact_id)
             if said.src == "user":
@@ -70,7 +71,7 @@ class Dialogue:
             mined = is_user_turn(turn) and tuning_of(runner).enabled
             sender = Sender(said.src, said.src_id, said.src_name)
             event = dialogue_event(runner.flow, runner.session, turn, sender)
-            return Step(
+            return Transition(
                 runner,
                 _utterance_reply(runner, said, duplicate=False),
                 turn=turn,
@@ -79,7 +80,7 @@ class Dialogue:
                 events=() if event is None else (event,),
             )
 
-        return await self._stepper.run(conversation, keyed, step)
+        return await self._transactor.run(conversation, idempotency, decide)
 
     async def prompt(
         self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
@@ -87,9 +88,11 @@ class Dialogue:
         """The prompt as it is now: one read, nothing written unless a routing ran out of time."""
         loaded, runner, fresh = await self._fresh(conversation, wait_s)
         runner.require_open()
-        self._stepper.observer.count("prompts", memory="fresh" if fresh else "stale")
+        self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
         if runner.changed:  # whoever is faster commits the same timeout
-            await self._stepper.memory.commit(conversation, to_changes(Step(runner, Reply(b"")), None))
+            await self._transactor.memory.commit(
+                conversation, to_changes(Transition(runner, ReplyTemplate(b"")), None)
+            )
         prompt = compose_prompt(runner, memory_format)
         reply = PromptReply(
             prompt=prompt.text,
@@ -108,12 +111,12 @@ class Dialogue:
 
     async def _fresh(
         self, conversation: ConversationRef, wait_s: float
-    ) -> tuple[Loaded, ConversationalFlowRunner, bool]:
+    ) -> tuple[LoadedConversation, ConversationalFlowRunner, bool]:
         """Load until the last user turn has been read, or its reading failed, or the wait is over."""
         waited = 0.0
         while True:
-            loaded = await self._stepper.memory.load(conversation)
-            runner = await self._stepper.resume(conversation, loaded)
+            loaded = await self._transactor.memory.load(conversation)
+            runner = await self._transactor.resume(conversation, loaded)
             read = loaded.last_user_turn in (None, loaded.mining.mined_through)
             if read or not tuning_of(runner).enabled:
                 return loaded, runner, True
@@ -123,12 +126,15 @@ class Dialogue:
             waited += LOOK_AGAIN_S
 
     async def put_memory(
-        self, conversation: ConversationRef, writes: Sequence[MemoryWrite], keyed: KeyedRequest | None = None
-    ) -> Answer:
+        self,
+        conversation: ConversationRef,
+        writes: Sequence[MemoryWrite],
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Store what tools have found: the whole batch or nothing (F19)."""
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(conversation, loaded)
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(conversation, loaded)
             runner.require_open()
             entries = prepare_tool_writes(
                 writes,
@@ -139,14 +145,14 @@ class Dialogue:
                 timezone=tenant_zone(runner.tenant),
             )
             head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
-            return Step(runner, Reply(head, b"}"), set_tools=entries)
+            return Transition(runner, ReplyTemplate(head, b"}"), set_tools=entries)
 
-        return await self._stepper.run(conversation, keyed, step)
+        return await self._transactor.run(conversation, idempotency, decide)
 
     async def get_memory(self, conversation: ConversationRef) -> MemoryDump:
         """The whole memory, for an agent to hand to the tools that it runs (F32)."""
-        loaded = await self._stepper.memory.load(conversation)
-        runner = await self._stepper.resume(conversation, loaded)
+        loaded = await self._transactor.memory.load(conversation)
+        runner = await self._transactor.resume(conversation, loaded)
         return MemoryDump(
             tenant=loaded.tenant,
             vars=_variables(runner),
@@ -168,11 +174,11 @@ def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
     )
 
 
-def _utterance_reply(runner: ConversationalFlowRunner, said: Utterance, *, duplicate: bool) -> Reply:
+def _utterance_reply(runner: ConversationalFlowRunner, said: Utterance, *, duplicate: bool) -> ReplyTemplate:
     """A duplicate changes nothing, so its reply tells the state as it was loaded."""
     session = runner.loaded.session if duplicate else runner.session
     session = session or runner.session
-    return Reply(
+    return ReplyTemplate(
         orjson.dumps(
             UtteranceReply(
                 conversationId=session.conversation_id,

@@ -19,19 +19,20 @@ from collections.abc import Callable
 from datetime import datetime
 
 from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionEntry, VersionStore
 from flow_engine.use_cases import publishing
-from flow_engine.use_cases.idempotency import IdempotencyRequest, Reply, find_reply, keep_reply
+from flow_engine.use_cases.idempotency import find_reply, keep_reply
 from flow_engine.use_cases.publishing import VersionRow
 
-Respond = Callable[[FlowRecord], Reply]
+Respond = Callable[[FlowRecord], FinalReply]
 
 ATTEMPTS = 20
 """How often a mutation starts again because another one was faster, before it gives up with a 409."""
 
 
-class FlowCatalog:
+class FlowService:
     """What designers may do with the flows of a tenant. Every id of another tenant is unknown here.
 
     Each method raises RetryLater when the store is away, and LookElsewhere (`flow_unknown`) when the
@@ -98,8 +99,8 @@ class FlowCatalog:
         schema_version: str,
         updated_by: str,
         respond: Respond,
-        idempotency: IdempotencyRequest | None = None,
-    ) -> Reply:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Create a flow without versions.
 
         With a key the flow's id follows from tenant and key, so that a repeated request finds the flow
@@ -128,8 +129,8 @@ class FlowCatalog:
         name: str,
         updated_by: str,
         respond: Respond,
-        idempotency: IdempotencyRequest | None = None,
-    ) -> Reply:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         def change(flow: FlowRecord, now: datetime) -> FlowRecord:
             return publishing.rename(flow, name=name, updated_by=updated_by, now=now)
 
@@ -145,8 +146,8 @@ class FlowCatalog:
         parent_version_id: str | None,
         tag: str | None,
         respond: Respond,
-        idempotency: IdempotencyRequest | None = None,
-    ) -> Reply:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Save a completed and checked document under `entry.version_id`; its tags follow from F6.
 
         Raises what `publishing.place_version` raises; `version_exists` also when another document was
@@ -171,8 +172,8 @@ class FlowCatalog:
         version_id: str,
         moved_by: str,
         respond: Respond,
-        idempotency: IdempotencyRequest | None = None,
-    ) -> Reply:
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
         """Promote or roll back. Raises what `publishing.move_tag` raises."""
 
         def change(flow: FlowRecord, now: datetime) -> FlowRecord:
@@ -188,10 +189,10 @@ class FlowCatalog:
         flow_id: str,
         change: Callable[[FlowRecord, datetime], FlowRecord],
         respond: Respond,
-        idempotency: IdempotencyRequest | None,
+        idempotency: IdempotencyKey | None,
         *,
         document: StoredVersion | None = None,
-    ) -> Reply:
+    ) -> FinalReply:
         """Apply `change` to the newest record. Nothing is written when the rules refuse it."""
         for _ in range(ATTEMPTS):
             flow = await self.get_flow(tenant_id, flow_id)

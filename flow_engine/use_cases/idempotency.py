@@ -7,10 +7,11 @@ one flow. Only successes are kept: a refusal changes nothing, and may be right t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flow_engine.errors import CorrectTheInput
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord, StoredReply
 
 KEPT_FOR = timedelta(hours=24)
@@ -21,24 +22,7 @@ MAX_REPLIES = 500
 MAX_BYTES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyRequest:
-    """`key` as the caller sent it; `fingerprint` is a digest of the request's method, path and body."""
-
-    key: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a mutation answers: the HTTP status and the exact body. `replayed`: it is an earlier one's."""
-
-    status: int
-    body: bytes
-    replayed: bool = field(default=False, compare=False)
-
-
-def find_reply(flow: FlowRecord, request: IdempotencyRequest | None, now: datetime) -> Reply | None:
+def find_reply(flow: FlowRecord, request: IdempotencyKey | None, now: datetime) -> FinalReply | None:
     """The reply that this request got already, or None when it is new.
 
     Raises CorrectTheInput (`idempotency_key_reused`) when another request came under the same key.
@@ -53,12 +37,12 @@ def find_reply(flow: FlowRecord, request: IdempotencyRequest | None, now: dateti
                     f"key {request.key!r} was sent with another request less than 24 hours ago: "
                     "use a new key for a new request",
                 )
-            return Reply(kept.status, kept.body, replayed=True)
+            return FinalReply(kept.status, kept.body, replayed=True)
     return None
 
 
 def keep_reply(
-    flow: FlowRecord, request: IdempotencyRequest | None, reply: Reply, now: datetime
+    flow: FlowRecord, request: IdempotencyKey | None, reply: FinalReply, now: datetime
 ) -> FlowRecord:
     """Forget the replies older than 24 hours, and keep this one if it came under a key."""
     replies = [kept for kept in flow.replies if _is_young(kept, now)]

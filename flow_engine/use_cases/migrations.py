@@ -24,8 +24,8 @@ from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import Loaded, Reply
-from flow_engine.use_cases.transactor import Step, Stepper
+from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
+from flow_engine.use_cases.transactor import Transactor, Transition
 from flow_engine.values import ValueRejected, canonical
 
 Fate = Literal["keep", "map", "cannot"]
@@ -38,7 +38,7 @@ class ConversationIndex(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MigrationVerdict:
     """What becomes of one conversation. `to_task` is None and `reason` set where it cannot move."""
 
     fate: Fate
@@ -79,16 +79,20 @@ class MigrationReport:
     more: bool
 
 
-def judge(runner: ConversationalFlowRunner, new: CompiledFlow, mapping: Mapping[str, str]) -> Verdict:
+def judge(
+    runner: ConversationalFlowRunner, new: CompiledFlow, mapping: Mapping[str, str]
+) -> MigrationVerdict:
     """`mapping` is by task id. The first obstacle decides."""
     task = runner.task
     target, mapped = _target(task, new, mapping)
     if target is None:
-        return Verdict("cannot", task, None, f"the new version has no task {task.name!r}; map it to one")
+        return MigrationVerdict(
+            "cannot", task, None, f"the new version has no task {task.name!r}; map it to one"
+        )
     obstacle = _obstacle(runner, new, target)
     if obstacle is not None:
-        return Verdict("cannot", task, None, obstacle)
-    return Verdict("map" if mapped else "keep", task, target)
+        return MigrationVerdict("cannot", task, None, obstacle)
+    return MigrationVerdict("map" if mapped else "keep", task, target)
 
 
 def _target(task: TaskPlan, new: CompiledFlow, mapping: Mapping[str, str]) -> tuple[TaskPlan | None, bool]:
@@ -118,13 +122,13 @@ def _obstacle(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskP
 
 
 class Migrations:
-    def __init__(self, stepper: Stepper, index: ConversationIndex) -> None:
-        self._stepper = stepper
+    def __init__(self, transactor: Transactor, index: ConversationIndex) -> None:
+        self._transactor = transactor
         self._index = index
 
     async def migrate(self, tenant_id: str, flow_id: str, order: MigrationOrder) -> MigrationReport:
         """Report, and unless it is a dry run also move, the live conversations of a version."""
-        versions = self._stepper.versions
+        versions = self._transactor.versions
         old = (await versions.to_start(tenant_id, order.from_version_id)).version.flow
         new = (await versions.to_start(tenant_id, order.to_version_id)).version.flow
         if old.flow_id != flow_id or new.flow_id != flow_id:
@@ -154,8 +158,8 @@ class Migrations:
         """None for a conversation that is not live on the old version any more."""
         seen: list[Migrated] = []
 
-        async def step(loaded: Loaded) -> Step:
-            runner = await self._stepper.resume(conversation, loaded)
+        async def decide(loaded: LoadedConversation) -> Transition:
+            runner = await self._transactor.resume(conversation, loaded)
             if runner.session.closed or runner.session.version_id != old.version_id:
                 raise _NotLive
             verdict = judge(runner, new, mapping)
@@ -166,10 +170,10 @@ class Migrations:
             if not moves:
                 raise _NothingToDo
             fresh = {v.id: MemoryEntry.empty(v.type, "") for v in new.variables}
-            return Step(runner, Reply(b""), guards_memory=True, added_variables=fresh)
+            return Transition(runner, ReplyTemplate(b""), guards_memory=True, added_variables=fresh)
 
         try:
-            await self._stepper.run(conversation, None, step)
+            await self._transactor.run(conversation, None, decide)
         except (_NotLive, LookElsewhere):
             return None
         except _NothingToDo:
@@ -190,7 +194,7 @@ class _NothingToDo(Exception):
     """The verdict is all that was asked for."""
 
 
-def _row(conversation: ConversationRef, verdict: Verdict, done: bool, revision: int) -> Migrated:
+def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, revision: int) -> Migrated:
     return Migrated(
         conversation_id=conversation.conversation_id,
         fate=verdict.fate,

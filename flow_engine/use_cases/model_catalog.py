@@ -1,4 +1,4 @@
-"""What a designer's editor offers to choose from (F27). A catalogue helps to choose and forbids nothing."""
+"""What a designer's editor offers to choose from (F27). It helps to choose and forbids nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LanguageOffer(Offer):
     english_name: _Text
 
 
-class Catalogue(Offer):
+class ModelCatalog(Offer):
     models: tuple[ModelOffer, ...]
     voices: tuple[VoiceOffer, ...]
     stt_engines: tuple[SttEngineOffer, ...]

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
 from flow_engine.ports.jobs import DueJob
@@ -22,15 +23,13 @@ from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import (
+    AlreadyAnswered,
     Changes,
     Committed,
     ConversationMemory,
-    KeptReply,
-    KeyedRequest,
-    Loaded,
-    Replayed,
-    Reply,
-    SeenBefore,
+    DuplicateMessage,
+    LoadedConversation,
+    ReplyTemplate,
 )
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
@@ -38,16 +37,7 @@ ATTEMPTS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A reply ready to be sent. `replayed`: its key has got these very bytes before."""
-
-    status: int
-    body: bytes
-    replayed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Collaborators:
+class ConversationDependencies:
     """What the use cases are wired with. `debounce_s`: how long after a user turn it is read."""
 
     memory: ConversationMemory
@@ -62,20 +52,20 @@ class Collaborators:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Transition:
     """A runner after its moves, and what else goes into the commit.
 
-    `guards_memory`: the decision was taken on the memory, so the commit must not pass over a write to
+    `guards_memory`: the decision was transition on the memory, so the commit must not pass over a write to
     it. `turn`: a message to remember once; `on_seen` answers when it was remembered before.
     """
 
     runner: ConversationalFlowRunner
-    reply: Reply
+    reply: ReplyTemplate
     guards_memory: bool = False
     set_tools: Mapping[str, MemoryEntry] | None = None
     added_variables: Mapping[str, MemoryEntry] | None = None
     turn: DialogueTurn | None = None
-    on_seen: Reply | None = None
+    on_seen: ReplyTemplate | None = None
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()
     set_mined: Mapping[str, MemoryEntry] | None = None
@@ -83,17 +73,19 @@ class Step:
     rewrite_previous_contacts: bool = False
 
 
-class Stepper:
+class Transactor:
     """Runs steps against the store."""
 
-    def __init__(self, collaborators: Collaborators) -> None:
-        self.memory = collaborators.memory
-        self.versions = collaborators.versions
-        self.platform = collaborators.platform
-        self.clock = collaborators.clock
-        self.observer = collaborators.observer
+    def __init__(self, dependencies: ConversationDependencies) -> None:
+        self.memory = dependencies.memory
+        self.versions = dependencies.versions
+        self.platform = dependencies.platform
+        self.clock = dependencies.clock
+        self.observer = dependencies.observer
 
-    async def resume(self, conversation: ConversationRef, loaded: Loaded) -> ConversationalFlowRunner:
+    async def resume(
+        self, conversation: ConversationRef, loaded: LoadedConversation
+    ) -> ConversationalFlowRunner:
         """Raises LookElsewhere `conversation_unknown` when nothing is stored."""
         session = loaded.session
         if session is None:
@@ -106,27 +98,29 @@ class Stepper:
     async def run(
         self,
         conversation: ConversationRef,
-        keyed: KeyedRequest | None,
-        step: Callable[[Loaded], Awaitable[Step]],
+        idempotency: IdempotencyKey | None,
+        decide: Callable[[LoadedConversation], Awaitable[Transition]],
         *,
         with_turns: bool = False,
-    ) -> Answer:
-        loaded = Loaded()
+    ) -> FinalReply:
+        loaded = LoadedConversation()
         for _ in range(ATTEMPTS):
-            loaded = await self.memory.load(conversation, keyed=keyed, with_turns=with_turns)
-            if keyed is not None and loaded.replay is not None:
-                return self._replayed(keyed, loaded.replay)
-            taken = await step(loaded)
-            match await self.memory.commit(conversation, to_changes(taken, keyed)):
+            loaded = await self.memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
+            if idempotency is not None and loaded.replay is not None:
+                return self._replayed(idempotency, loaded.replay)
+            transition = await decide(loaded)
+            match await self.memory.commit(conversation, to_changes(transition, idempotency)):
                 case Committed() as done:
                     if not done.definition_present:
-                        await self._put_definition_back(conversation, taken.runner)
-                    self._count(taken)
-                    return Answer(done.status, done.body)
-                case Replayed() as earlier if keyed is not None:
-                    return self._replayed(keyed, earlier.reply)
-                case SeenBefore() if taken.on_seen is not None:
-                    return Answer(taken.on_seen.status, taken.on_seen.body(loaded.memory_revision))
+                        await self._put_definition_back(conversation, transition.runner)
+                    self._count(transition)
+                    return FinalReply(done.status, done.body)
+                case AlreadyAnswered() as earlier if idempotency is not None:
+                    return self._replayed(idempotency, earlier.reply)
+                case DuplicateMessage() if transition.on_seen is not None:
+                    return FinalReply(
+                        transition.on_seen.status, transition.on_seen.body(loaded.memory_revision)
+                    )
                 case _:
                     self.observer.count("commits_lost")
         self.observer.count("revision_conflicts")
@@ -138,21 +132,17 @@ class Stepper:
             accepted=("the same request again",),
         )
 
-    def _count(self, done: Step) -> None:
+    def _count(self, done: Transition) -> None:
         count_moves(done.runner, self.observer)
         if done.set_tools:
             self.observer.count("memory_writes", len(done.set_tools), source="tools")
         if done.set_mined:
             self.observer.count("memory_writes", len(done.set_mined), source="mining")
 
-    def _replayed(self, keyed: KeyedRequest, reply: KeptReply) -> Answer:
-        if reply.fingerprint != keyed.fingerprint:
-            raise CorrectTheInput(
-                "idempotency_key_reused",
-                "this Idempotency-Key was used for another request: choose a new one",
-            )
+    def _replayed(self, idempotency: IdempotencyKey, kept: KeptReply) -> FinalReply:
+        reply = kept.replay(idempotency)
         self.observer.count("replays")
-        return Answer(reply.status, reply.body, replayed=True)
+        return reply
 
     async def _put_definition_back(
         self, conversation: ConversationRef, runner: ConversationalFlowRunner
@@ -163,31 +153,31 @@ class Stepper:
         await self.versions.keep_definition(conversation.tenant_id, version)
 
 
-def to_changes(step: Step, keyed: KeyedRequest | None) -> Changes:
-    runner = step.runner
+def to_changes(transition: Transition, idempotency: IdempotencyKey | None) -> Changes:
+    runner = transition.runner
     loaded = runner.loaded
-    anew = runner.new_memory is not None or step.rewrite_previous_contacts
+    anew = runner.new_memory is not None or transition.rewrite_previous_contacts
     known = 0 if anew else len(loaded.previous_contacts)
-    events = (*runner.outbox, *step.events)
+    events = (*runner.outbox, *transition.events)
     return Changes(
         expected_revision=loaded.revision,
-        expected_memory_revision=loaded.memory_revision if step.guards_memory else None,
+        expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,
         lifetime_s=runner.flow.lifetime_s,
-        reply=step.reply,
+        reply=transition.reply,
         now=runner.now,
         content_hash=runner.flow.content_hash,
         session=runner.session if runner.changed else None,
         new_memory=runner.new_memory,
-        set_tools=step.set_tools or {},
-        set_mined=step.set_mined or {},
-        mining=step.mining,
-        expected_mining_revision=None if step.mining is None else loaded.mining_revision,
-        rewrite_previous_contacts=step.rewrite_previous_contacts,
-        added_variables=step.added_variables or {},
+        set_tools=transition.set_tools or {},
+        set_mined=transition.set_mined or {},
+        mining=transition.mining,
+        expected_mining_revision=None if transition.mining is None else loaded.mining_revision,
+        rewrite_previous_contacts=transition.rewrite_previous_contacts,
+        added_variables=transition.added_variables or {},
         previous_contacts=runner.previous_contacts[known:],
-        turn=step.turn,
-        on_seen=step.on_seen,
+        turn=transition.turn,
+        on_seen=transition.on_seen,
         events=events,
-        jobs=(*runner.jobs, *step.jobs, *((runner.due("relay"),) if events else ())),
-        keyed=keyed,
+        jobs=(*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
+        idempotency=idempotency,
     )

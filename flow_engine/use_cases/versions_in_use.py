@@ -14,7 +14,7 @@ from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.storage import DefinitionStore
-from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.publishing import resolve_tag
 
 CompiledKey = tuple[str, str]
@@ -39,8 +39,10 @@ class StartableVersion:
 class VersionsInUse:
     """`capacity` bounds the compiled versions kept; the least recently used goes first."""
 
-    def __init__(self, catalog: FlowCatalog, definitions: DefinitionStore, *, capacity: int = 256) -> None:
-        self._catalog = catalog
+    def __init__(
+        self, flow_service: FlowService, definitions: DefinitionStore, *, capacity: int = 256
+    ) -> None:
+        self._flow_service = flow_service
         self._definitions = definitions
         self._capacity = capacity
         self._compiled: OrderedDict[CompiledKey, VersionInUse] = OrderedDict()
@@ -60,7 +62,7 @@ class VersionsInUse:
     ) -> StartableVersion:
         """The version to start a conversation on, named by its id or by flow and tag (F6, F28)."""
         if version_id is None:
-            flow_record = await self._catalog.get_flow(tenant_id, flow_id or "")
+            flow_record = await self._flow_service.get_flow(tenant_id, flow_id or "")
             version_id = resolve_tag(flow_record, tag or "")
         known = self._startable.get((tenant_id, version_id))
         if known is None:
@@ -81,7 +83,7 @@ class VersionsInUse:
         if document is not None:
             return self._compile(tenant_id, document, wanted_hash)
         try:
-            stored = await self._catalog.find_version(tenant_id, version_id)
+            stored = await self._flow_service.find_version(tenant_id, version_id)
         except LookElsewhere as error:
             raise _definition_lost(version_id) from error
         if content_hash(parse_json(stored.document)) != wanted_hash:
@@ -96,8 +98,8 @@ class VersionsInUse:
         )
 
     async def _fetch(self, tenant_id: str, version_id: str) -> StartableVersion:
-        stored = await self._catalog.find_version(tenant_id, version_id)
-        record = await self._catalog.get_flow(tenant_id, stored.flow_id)
+        stored = await self._flow_service.find_version(tenant_id, version_id)
+        record = await self._flow_service.get_flow(tenant_id, stored.flow_id)
         raw = parse_json(stored.document)
         version = self._compile(tenant_id, stored.document, content_hash(raw))
         await self.keep_definition(tenant_id, version)

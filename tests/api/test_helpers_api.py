@@ -12,13 +12,13 @@ from api.helpers import MODEL_PROVIDERS, STT_PROVIDERS, VOICE_PROVIDERS
 from flow_engine.documents import LlmConfig
 from flow_engine.errors import CallTheOperator
 from flow_engine.use_cases.model_catalog import speaks
-from system_prompts.catalogue import load_catalogue
 from system_prompts.loader import load_system_prompts
+from system_prompts.model_catalog import load_model_catalog
 from tests.api.harness import Scene, open_scene
 
 pytestmark = pytest.mark.anyio
 
-FILE = Path(__file__).resolve().parents[2] / "system_prompts" / "catalogue.json"
+FILE = Path(__file__).resolve().parents[2] / "system_prompts" / "model_catalog.json"
 
 
 async def got(scene: Scene, what: str) -> Any:
@@ -105,14 +105,14 @@ async def test_a_request_without_a_description_is_refused(body: dict[str, str]) 
         assert (await scene.post("/v1/helpers/improve-description", body)).status_code == 422
 
 
-# --- the catalogue's file ---------------------------------------------------------------------
+# --- the model_catalog's file ---------------------------------------------------------------------
 
 
 def test_what_the_presets_use_is_offered() -> None:  # F3 F27
-    catalogue = load_catalogue()
-    models = {(model.provider, model.id) for model in catalogue.models}
-    voices = {(voice.provider, voice.id) for voice in catalogue.voices}
-    languages = [language.code for language in catalogue.languages]
+    model_catalog = load_model_catalog()
+    models = {(model.provider, model.id) for model in model_catalog.models}
+    voices = {(voice.provider, voice.id) for voice in model_catalog.voices}
+    languages = [language.code for language in model_catalog.languages]
     for preset in load_system_prompts().audio_presets().values():
         plain: Any = preset
         assert (plain["llm"]["provider"], plain["llm"]["model"]) in models
@@ -123,32 +123,32 @@ def test_what_the_presets_use_is_offered() -> None:  # F3 F27
 
 
 def test_every_provider_that_a_document_may_name_offers_something() -> None:  # F2
-    catalogue = load_catalogue()
-    assert {model.provider for model in catalogue.models} == set(MODEL_PROVIDERS)
-    assert {voice.provider for voice in catalogue.voices} == set(VOICE_PROVIDERS)
-    assert {engine.provider for engine in catalogue.stt_engines} == set(STT_PROVIDERS)
+    model_catalog = load_model_catalog()
+    assert {model.provider for model in model_catalog.models} == set(MODEL_PROVIDERS)
+    assert {voice.provider for voice in model_catalog.voices} == set(VOICE_PROVIDERS)
+    assert {engine.provider for engine in model_catalog.stt_engines} == set(STT_PROVIDERS)
     in_documents = LlmConfig.model_fields["provider"].annotation
     assert set(MODEL_PROVIDERS) == {name for part in get_args(in_documents) for name in get_args(part)}
 
 
 def test_every_mistake_in_the_file_is_told_at_once(tmp_path: Path) -> None:
-    catalogue = json.loads(FILE.read_bytes())
-    catalogue["models"].append(catalogue["models"][0])
-    catalogue["voices"][0]["languages"] = ["xx-XX"]
-    (tmp_path / "catalogue.json").write_text(json.dumps(catalogue))
+    model_catalog = json.loads(FILE.read_bytes())
+    model_catalog["models"].append(model_catalog["models"][0])
+    model_catalog["voices"][0]["languages"] = ["xx-XX"]
+    (tmp_path / "model_catalog.json").write_text(json.dumps(model_catalog))
     with pytest.raises(CallTheOperator) as refused:
-        load_catalogue(tmp_path / "catalogue.json")
+        load_model_catalog(tmp_path / "model_catalog.json")
     assert refused.value.code == "catalogue_invalid"
     assert len(refused.value.detail.splitlines()) == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"models": [{"id": ""}]}'])
 def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "catalogue.json").write_text(text)
+    (tmp_path / "model_catalog.json").write_text(text)
     with pytest.raises(CallTheOperator, match="catalogue_invalid"):
-        load_catalogue(tmp_path / "catalogue.json")
+        load_model_catalog(tmp_path / "model_catalog.json")
     with pytest.raises(CallTheOperator, match="cannot be read"):
-        load_catalogue(tmp_path / "missing.json")
+        load_model_catalog(tmp_path / "missing.json")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flow_engine.errors import ReloadAndDecide
+from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import VersionEntry
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.idempotency import Reply
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.publishing import LATEST
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
@@ -28,21 +28,23 @@ class WallClock:
         return datetime.now(UTC)
 
 
-async def save_over_latest(catalog: FlowCatalog, flow_id: str, who: str, saves: int) -> list[tuple[str, str]]:
+async def save_over_latest(
+    flow_service: FlowService, flow_id: str, who: str, saves: int
+) -> list[tuple[str, str]]:
     done: list[tuple[str, str]] = []
     while len(done) < saves:
-        parent = (await catalog.find_by_tag("t", flow_id, LATEST)).version_id
+        parent = (await flow_service.find_by_tag("t", flow_id, LATEST)).version_id
         version_id = f"{who}-{uuid.uuid4().hex}"
         entry = VersionEntry(version_id, False, ("phone",), "hash", who, datetime.now(UTC))
         try:
-            await catalog.save_version(
+            await flow_service.save_version(
                 "t",
                 flow_id,
                 document=json.dumps({"_id": version_id}).encode(),
                 entry=entry,
                 parent_version_id=parent,
                 tag=None,
-                respond=lambda _: Reply(201, b""),
+                respond=lambda _: FinalReply(201, b""),
             )
         except ReloadAndDecide:
             continue
@@ -59,10 +61,12 @@ async def main(kind: str, place: str, database_name: str, flow_id: str, who: str
         database = MongoDatabase(place, database_name=database_name)
         flows, versions = MongoFlowStore(database), MongoVersionStore(database)
     await database.open()
-    catalog = FlowCatalog(flows=flows, versions=versions, clock=WallClock(), new_id=lambda: uuid.uuid4().hex)
+    flow_service = FlowService(
+        flows=flows, versions=versions, clock=WallClock(), new_id=lambda: uuid.uuid4().hex
+    )
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(await save_over_latest(catalog, flow_id, who, int(saves))), flush=True)
+    print(json.dumps(await save_over_latest(flow_service, flow_id, who, int(saves))), flush=True)
     await database.close()
 
 

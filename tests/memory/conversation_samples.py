@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
-from flow_engine.runtime.memory import Description, MemoryEntry
+from flow_engine.runtime.memory import MemoryEntry, ValueDescription
 from flow_engine.runtime.session import Contact, Session, TaskEntry
-from flow_engine.runtime.storage import Changes, NewMemory, Outcome, Reply
+from flow_engine.runtime.storage import Changes, NewMemory, Outcome, ReplyTemplate
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
 
@@ -53,7 +53,7 @@ def empty_memory() -> dict[str, MemoryEntry]:
 
 
 def written(value: Any, tool: str = "tool") -> MemoryEntry:
-    return MemoryEntry("custom", tool, T0, value, "anna", (Description("Id", "S|1\n"),))
+    return MemoryEntry("custom", tool, T0, value, "anna", (ValueDescription("Id", "S|1\n"),))
 
 
 def turn(message_id: str, body: str = "Hi") -> DialogueTurn:
@@ -72,7 +72,7 @@ class Conversation:
         return cls(store, ConversationRef(f"tenant-{uuid.uuid4().hex}", conversation_id))
 
     def changes(self, expected_revision: int, **more: Any) -> Changes:
-        return replace(Changes(expected_revision, LIFETIME_S, Reply(b"{}"), T0, HASH), **more)
+        return replace(Changes(expected_revision, LIFETIME_S, ReplyTemplate(b"{}"), T0, HASH), **more)
 
     async def commit(self, expected_revision: int, **more: Any) -> Outcome:
         return await self.store.conversations.commit(self.ref, self.changes(expected_revision, **more))

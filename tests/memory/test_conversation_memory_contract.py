@@ -17,18 +17,17 @@ from redis.crc import key_slot
 
 import memory
 from flow_engine.errors import CallTheOperator
+from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.storage import (
+    AlreadyAnswered,
     Committed,
-    KeptReply,
-    KeyedRequest,
-    Loaded,
-    Lost,
+    Conflict,
+    DuplicateMessage,
+    LoadedConversation,
     NewMemory,
-    Replayed,
-    Reply,
-    SeenBefore,
+    ReplyTemplate,
 )
 from memory import connection
 from memory.codec import encode_turn
@@ -67,7 +66,7 @@ HOSTILE_IDS = [
     "\x00",
     "x" * 512,
 ]
-KEYED = KeyedRequest("key 1", "fingerprint")
+KEYED = IdempotencyKey("key 1", "fingerprint")
 
 
 @pytest.fixture(params=PLACES)
@@ -88,8 +87,8 @@ def talk(store: RedisMemory) -> Conversation:
     return Conversation.fresh(store)
 
 
-async def load(talk: Conversation, keyed: KeyedRequest | None = None) -> Loaded:
-    return await talk.store.conversations.load(talk.ref, keyed=keyed, with_turns=True)
+async def load(talk: Conversation, idempotency: IdempotencyKey | None = None) -> LoadedConversation:
+    return await talk.store.conversations.load(talk.ref, idempotency=idempotency, with_turns=True)
 
 
 def test_the_suite_checks_every_store_and_every_way_to_open_one() -> None:  # F42
@@ -107,21 +106,21 @@ def test_the_suite_checks_every_store_and_every_way_to_open_one() -> None:  # F4
 
 class TestNewConversation:
     async def test_a_conversation_that_nobody_started_loads_as_nothing(self, talk: Conversation) -> None:
-        assert await load(talk) == Loaded()
+        assert await load(talk) == LoadedConversation()
         assert await talk.expiries_ms() == {}
 
     async def test_it_is_read_back_as_it_was_committed(self, talk: Conversation) -> None:  # F14, F17
         outcome = await talk.start(events=(b"one", b"\xfftwo"))
         assert isinstance(outcome, Committed)
         assert (outcome.body, outcome.status) == (b"{}", 200)
-        assert await load(talk) == Loaded(
+        assert await load(talk) == LoadedConversation(
             session=session(talk.ref), mined=empty_memory(), tools=empty_memory(), tenant=TENANT_FACTS
         )
         assert await talk.events() == [b"one", b"\xfftwo"]
 
     async def test_of_many_that_start_it_at_once_one_wins(self, talk: Conversation) -> None:  # F15, F28
         outcomes = await asyncio.gather(*(talk.start(events=(b"started",)) for _ in range(10)))
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Committed"] + ["Lost"] * 9
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Committed"] + ["Conflict"] * 9
         assert await talk.events() == [b"started"]
 
     async def test_one_with_a_thousand_variables_and_large_values_is_kept_exactly(
@@ -160,21 +159,21 @@ class TestCompareAndSet:
             previous_contacts=(PreviousContact(T0, "chat", "r"),),
             turn=turn("m"),
             events=(b"e",),
-            keyed=KEYED,
+            idempotency=KEYED,
         )
-        assert outcome == Lost()
+        assert outcome == Conflict()
         assert await talk.everything() == before
         assert (await load(talk, KEYED)).replay is None
 
     async def test_a_commit_on_a_conversation_that_is_gone_changes_nothing(self, talk: Conversation) -> None:
-        assert await talk.commit(1, set_tools={"name": written("x")}) == Lost()
+        assert await talk.commit(1, set_tools={"name": written("x")}) == Conflict()
         assert await talk.expiries_ms() == {}
 
     async def test_who_decided_on_the_memory_loses_to_a_write_of_it(self, talk: Conversation) -> None:  # F11
         await talk.start()
         await talk.commit(1, set_tools={"name": written("x")})
         guarded = {"session": session(talk.ref, 2), "events": (b"e",)}
-        assert await talk.commit(1, expected_memory_revision=0, **guarded) == Lost()
+        assert await talk.commit(1, expected_memory_revision=0, **guarded) == Conflict()
         assert (await load(talk)).revision == 1
         assert isinstance(await talk.commit(1, expected_memory_revision=1, **guarded), Committed)
 
@@ -192,7 +191,9 @@ class TestCompareAndSet:
         await talk.start()
         replies = await asyncio.gather(
             *(
-                talk.commit(1, reply=Reply(b"<", b">"), set_tools={f"v{n}": written(n), f"w{n}": written(n)})
+                talk.commit(
+                    1, reply=ReplyTemplate(b"<", b">"), set_tools={f"v{n}": written(n), f"w{n}": written(n)}
+                )
                 for n in range(20)
             )
         )
@@ -222,53 +223,57 @@ class TestReplies:
         self, talk: Conversation
     ) -> None:  # F15
         await talk.start()
-        reply = Reply(self.BODY, b"\ntail", 207)
-        first = await talk.commit(1, reply=reply, set_tools={"name": written("x")}, keyed=KEYED)
+        reply = ReplyTemplate(self.BODY, b"\ntail", 207)
+        first = await talk.commit(1, reply=reply, set_tools={"name": written("x")}, idempotency=KEYED)
         assert isinstance(first, Committed)
         assert (first.body, first.status) == (self.BODY + b"1\ntail", 207)
         await talk.commit(1, session=session(talk.ref, 2))
         before = await talk.everything()
         kept = KeptReply("fingerprint", 207, first.body)
-        retried = await talk.commit(1, reply=Reply(b"other"), set_tools={"name": written("y")}, keyed=KEYED)
-        assert retried == Replayed(kept)
+        retried = await talk.commit(
+            1, reply=ReplyTemplate(b"other"), set_tools={"name": written("y")}, idempotency=KEYED
+        )
+        assert retried == AlreadyAnswered(kept)
         assert (await load(talk, KEYED)).replay == kept
         assert await talk.everything() == before
 
     async def test_another_request_under_the_key_is_told_the_first_ones_fingerprint(
         self, talk: Conversation
     ) -> None:  # F15
-        await talk.start(keyed=KEYED)
-        other = KeyedRequest(KEYED.key, "another fingerprint")
+        await talk.start(idempotency=KEYED)
+        other = IdempotencyKey(KEYED.key, "another fingerprint")
         replay = (await load(talk, other)).replay
         assert replay is not None
         assert replay.fingerprint == "fingerprint"
 
     async def test_the_same_key_in_another_conversation_is_another_key(self, talk: Conversation) -> None:
-        await talk.start(keyed=KEYED)
+        await talk.start(idempotency=KEYED)
         sibling = Conversation(talk.store, ConversationRef(talk.ref.tenant_id, "sibling"))
         assert (await load(sibling, KEYED)).replay is None
-        assert isinstance(await sibling.start(keyed=KEYED), Committed)
+        assert isinstance(await sibling.start(idempotency=KEYED), Committed)
 
     @pytest.mark.parametrize("key", [*HOSTILE_IDS, "-"])
     async def test_any_text_is_a_key(self, talk: Conversation, key: str) -> None:
-        await talk.start(reply=Reply(b"started"), keyed=KeyedRequest(key, "f"))
-        assert (await load(talk, KeyedRequest(key, "f"))).replay == KeptReply("f", 200, b"started")
-        assert (await load(talk, KeyedRequest(key + "-", "f"))).replay is None
+        await talk.start(reply=ReplyTemplate(b"started"), idempotency=IdempotencyKey(key, "f"))
+        assert (await load(talk, IdempotencyKey(key, "f"))).replay == KeptReply("f", 200, b"started")
+        assert (await load(talk, IdempotencyKey(key + "-", "f"))).replay is None
         assert (await load(talk)).replay is None
 
     async def test_of_one_request_sent_many_times_at_once_one_takes_effect(self, talk: Conversation) -> None:
         await talk.start()
         steps = [
-            talk.commit(1, reply=Reply(b"", b""), set_tools={"name": written(n)}, keyed=KEYED)
+            talk.commit(1, reply=ReplyTemplate(b"", b""), set_tools={"name": written(n)}, idempotency=KEYED)
             for n in range(10)
         ]
         outcomes = await asyncio.gather(*steps)
         assert sum(isinstance(outcome, Committed) for outcome in outcomes) == 1
-        assert sum(outcome == Replayed(KeptReply("fingerprint", 200, b"1")) for outcome in outcomes) == 9
+        assert (
+            sum(outcome == AlreadyAnswered(KeptReply("fingerprint", 200, b"1")) for outcome in outcomes) == 9
+        )
         assert (await load(talk)).memory_revision == 1
 
     async def test_it_is_kept_for_a_day(self, talk: Conversation) -> None:  # F15
-        await talk.start(keyed=KEYED)
+        await talk.start(idempotency=KEYED)
         expiry = await talk.store.client.ttl(ConversationKeys.of(talk.ref).reply(KEYED.key))
         assert 86_390 <= expiry <= 86_400
 
@@ -279,23 +284,25 @@ class TestMessages:
         assert isinstance(await talk.commit(1, turn=turn("m 1"), events=(b"1",)), Committed)
         before = await talk.everything()
         again = talk.commit(1, turn=turn("m 1", "other"), session=session(talk.ref, 2), events=(b"2",))
-        assert await again == SeenBefore()
+        assert await again == DuplicateMessage()
         assert await talk.everything() == before
 
     async def test_a_repeated_message_is_recognised_on_a_stale_revision_too(self, talk: Conversation) -> None:
         await talk.start()
         await talk.commit(1, turn=turn("m"))
         await talk.commit(1, session=session(talk.ref, 2))
-        assert await talk.commit(1, turn=turn("m")) == SeenBefore()
+        assert await talk.commit(1, turn=turn("m")) == DuplicateMessage()
 
     async def test_the_answer_to_a_repeated_message_is_kept_under_its_key(self, talk: Conversation) -> None:
         await talk.start()  # F15
         await talk.commit(1, turn=turn("m"))
-        on_seen = Reply(b'{"duplicate":true}')
-        assert await talk.commit(1, turn=turn("m"), on_seen=on_seen, keyed=KEYED) == SeenBefore()
+        on_seen = ReplyTemplate(b'{"duplicate":true}')
+        assert await talk.commit(1, turn=turn("m"), on_seen=on_seen, idempotency=KEYED) == DuplicateMessage()
         kept = KeptReply("fingerprint", 200, b'{"duplicate":true}')
         assert (await load(talk, KEYED)).replay == kept
-        assert await talk.commit(1, turn=turn("m"), on_seen=Reply(b"x"), keyed=KEYED) == Replayed(kept)
+        assert await talk.commit(
+            1, turn=turn("m"), on_seen=ReplyTemplate(b"x"), idempotency=KEYED
+        ) == AlreadyAnswered(kept)
 
     async def test_they_are_read_in_order_and_only_when_asked_for(self, talk: Conversation) -> None:
         await talk.start()
@@ -316,14 +323,14 @@ class TestMessages:
         turns = (await load(talk)).turns
         assert len(turns) == TURNS_KEPT
         assert (turns[0].message_id, turns[-1].message_id) == ("f0", "newest")
-        assert await talk.commit(1, turn=turn("oldest")) == SeenBefore()
+        assert await talk.commit(1, turn=turn("oldest")) == DuplicateMessage()
 
 
 class TestStartingAnew:
     async def test_it_leaves_nothing_of_before_but_the_outbox_and_the_kept_replies(
         self, talk: Conversation
     ) -> None:  # F28
-        await talk.start(events=(b"first",), keyed=KEYED)
+        await talk.start(events=(b"first",), idempotency=KEYED)
         await talk.commit(1, set_tools={"name": written("x"), "gone": written("y")})
         await talk.commit(
             1,
@@ -334,7 +341,7 @@ class TestStartingAnew:
         anew = NewMemory({"other": True}, {"size": written(None)})
         outcome = await talk.commit(2, session=session(talk.ref, 3), new_memory=anew, events=(b"anew",))
         assert isinstance(outcome, Committed)
-        assert await load(talk) == Loaded(
+        assert await load(talk) == LoadedConversation(
             session=session(talk.ref, 3),
             memory_revision=2,  # goes on, so that no prompt's tag comes back with another content
             mined=anew.variables,
@@ -348,7 +355,7 @@ class TestStartingAnew:
     async def test_a_writer_of_before_does_not_reach_the_new_memory(self, talk: Conversation) -> None:  # F15
         await talk.start()
         await talk.commit(1, session=session(talk.ref, 2), new_memory=NewMemory({}, empty_memory()))
-        assert await talk.commit(1, set_tools={"name": written("old")}) == Lost()
+        assert await talk.commit(1, set_tools={"name": written("old")}) == Conflict()
         assert (await load(talk)).tools == empty_memory()
 
 
@@ -422,19 +429,19 @@ class TestNames:
             assert loaded.session == session(talk.ref)
             assert loaded.tools[hostile] == written(hostile)
             assert loaded.turns == (turn(hostile),)
-        assert await load(plain) == Loaded()
+        assert await load(plain) == LoadedConversation()
 
     async def test_tenants_see_nothing_of_one_another(self, talk: Conversation) -> None:  # F43
-        await talk.start(keyed=KEYED)
+        await talk.start(idempotency=KEYED)
         stranger = Conversation.fresh(talk.store, talk.ref.conversation_id)
-        assert await load(stranger, KEYED) == Loaded()
-        assert await stranger.commit(1, set_tools={"name": written("x")}) == Lost()
+        assert await load(stranger, KEYED) == LoadedConversation()
+        assert await stranger.commit(1, set_tools={"name": written("x")}) == Conflict()
 
     async def test_ids_that_read_alike_when_joined_are_apart(self, store: RedisMemory) -> None:  # F16, F43
         one = Conversation(store, ConversationRef("a:b", "c"))
         other = Conversation(store, ConversationRef("a", "b:c"))
         await one.start()
-        assert await load(other) == Loaded()
+        assert await load(other) == LoadedConversation()
         for key in one.keys:
             await store.client.delete(key)
 

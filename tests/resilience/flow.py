@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from flow_engine.documents import DocumentLimits
+from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import FlowRecord
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.idempotency import Reply
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submissions
 from service.settings import Settings
 from service.wiring import SystemClock, new_id, open_flow_database
@@ -57,16 +57,16 @@ async def publish(data_dir: Path) -> None:
     database = open_flow_database(Settings(data_dir=data_dir))
     await database.connection.open()
     clock = SystemClock()
-    catalog = FlowCatalog(
+    flow_service = FlowService(
         flows=database.flows, versions=database.versions, clock=clock, new_id=lambda: FLOW_ID
     )
-    await catalog.create_flow(
+    await flow_service.create_flow(
         TENANT, name="Hot", campaign_id="load", schema_version="1.0.0", updated_by="t", respond=_no_reply
     )
     submission = Submissions(load_system_prompts(), DocumentLimits(), new_id).check(
         orjson.dumps(document()), flow_id=FLOW_ID, created_by="t", now=clock.now()
     )
-    await catalog.save_version(
+    await flow_service.save_version(
         TENANT,
         FLOW_ID,
         document=submission.document,
@@ -78,5 +78,5 @@ async def publish(data_dir: Path) -> None:
     await database.connection.close()
 
 
-def _no_reply(flow: FlowRecord) -> Reply:
-    return Reply(200, b"")
+def _no_reply(flow: FlowRecord) -> FinalReply:
+    return FinalReply(200, b"")

@@ -12,16 +12,17 @@ import orjson
 from adapters.outbound.fake import ScriptedOutbound
 from api.problems import error_response
 from flow_engine.errors import FlowEngineError
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import NewContact as AnnouncedContact
-from flow_engine.runtime.storage import ConversationMemory, KeyedRequest
+from flow_engine.runtime.storage import ConversationMemory
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
-from flow_engine.use_cases.dialogue import Dialogue, Utterance
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.transactor import Answer, Collaborators, Stepper
+from flow_engine.use_cases.dialogue import DialogueService, Utterance
+from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from memory.connection import RedisMemory, connect
 from service.settings import Settings
@@ -44,7 +45,7 @@ StoreOn = Callable[[RedisMemory], ConversationMemory]
 class InProcessEngine:
     """Implements `Engine`."""
 
-    def __init__(self, use_cases: list[tuple[Conversations, Dialogue]]) -> None:
+    def __init__(self, use_cases: list[tuple[Conversations, DialogueService]]) -> None:
         self._use_cases = use_cases
 
     @property
@@ -52,9 +53,9 @@ class InProcessEngine:
         return len(self._use_cases)
 
     async def send(self, process: int, operation: Operation, key: str | None) -> Reply:
-        keyed = None if key is None else KeyedRequest(key, repr(operation))
+        idempotency = None if key is None else IdempotencyKey(key, repr(operation))
         try:
-            answer = await _run(*self._use_cases[process], operation, keyed)
+            answer = await _run(*self._use_cases[process], operation, idempotency)
         except FlowEngineError as error:
             response = error_response(error)
             return Reply(response.status_code, bytes(response.body), response.headers.get("retry-after"))
@@ -62,24 +63,29 @@ class InProcessEngine:
 
 
 async def _run(
-    conversations: Conversations, dialogue: Dialogue, operation: Operation, keyed: KeyedRequest | None
-) -> Answer:
+    conversations: Conversations,
+    dialogue: DialogueService,
+    operation: Operation,
+    idempotency: IdempotencyKey | None,
+) -> FinalReply:
     conversation = ConversationRef(TENANT, operation.conversation)
     match operation:
         case NewContact(_, contact):
             announced = AnnouncedContact(contact, "chat", {}, {}, None)
-            return await conversations.new_contact(conversation, announced, VersionChoice(VERSION_ID), keyed)
+            return await conversations.new_contact(
+                conversation, announced, VersionChoice(VERSION_ID), idempotency
+            )
         case ChangeTask(_, contact, task):
-            return await conversations.change_task(conversation, contact, task, keyed)
+            return await conversations.change_task(conversation, contact, task, idempotency)
         case Say(_, contact, message):
             now = datetime(2026, 3, 1, 12, tzinfo=UTC)
             said = Utterance(contact, message, now, "message", "user", f"I say {message}")
-            return await dialogue.utterance(conversation, said, keyed)
+            return await dialogue.utterance(conversation, said, idempotency)
         case WriteMemory(_, contact, tool, values):
             writes = [MemoryWrite(name, value, contact, tool) for name, value in values.items()]
-            return await dialogue.put_memory(conversation, writes, keyed)
+            return await dialogue.put_memory(conversation, writes, idempotency)
         case ReadMemory():
-            return Answer(200, orjson.dumps(await dialogue.get_memory(conversation)))
+            return FinalReply(200, orjson.dumps(await dialogue.get_memory(conversation)))
 
 
 @asynccontextmanager
@@ -88,7 +94,7 @@ async def in_process(
 ) -> AsyncGenerator[InProcessEngine]:
     """Each "process" has a connection, a cache and a store object of its own."""
     prompts = load_system_prompts()
-    use_cases: list[tuple[Conversations, Dialogue]] = []
+    use_cases: list[tuple[Conversations, DialogueService]] = []
     async with AsyncExitStack() as stack:
         for _ in range(processes):
             redis = connect(url)
@@ -97,17 +103,19 @@ async def in_process(
             await database.connection.open()
             stack.push_async_callback(database.connection.close)
             clock = SystemClock()
-            catalog = FlowCatalog(
+            flow_service = FlowService(
                 flows=database.flows, versions=database.versions, clock=clock, new_id=new_id
             )
-            collaborators = Collaborators(
+            dependencies = ConversationDependencies(
                 memory=store_on(redis),
-                versions=VersionsInUse(catalog, redis.definitions),
+                versions=VersionsInUse(flow_service, redis.definitions),
                 platform=Platform(prompts, "http://127.0.0.1", "markdown"),
                 clock=clock,
                 summariser=RuleSummariser(prompts),
                 outbound=ScriptedOutbound({}),
             )
-            stepper = Stepper(collaborators)
-            use_cases.append((Conversations(stepper, collaborators), Dialogue(stepper, collaborators)))
+            transactor = Transactor(dependencies)
+            use_cases.append(
+                (Conversations(transactor, dependencies), DialogueService(transactor, dependencies))
+            )
         yield InProcessEngine(use_cases)

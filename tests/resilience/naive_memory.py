@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 
+from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import MemoryEntry, encode_entry, encode_previous_contact
 from flow_engine.runtime.session import encode_session
-from flow_engine.runtime.storage import Changes, Committed, KeyedRequest, Loaded, Outcome
+from flow_engine.runtime.storage import Changes, Committed, LoadedConversation, Outcome
 from memory.codec import encode_reply_head, encode_turn
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
@@ -27,9 +28,13 @@ class NaiveMemory:
         self._reading = redis.conversations
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded:
-        return await self._reading.load(conversation, keyed=keyed, with_turns=with_turns)
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
+        return await self._reading.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         keys = ConversationKeys.of(conversation)
@@ -45,14 +50,16 @@ class NaiveMemory:
         for event in changes.events:
             await self._client.xadd(outbox, {"event": event})
         body = changes.reply.body(memory_revision)
-        if changes.keyed is not None:
-            head = encode_reply_head(changes.keyed.fingerprint, changes.reply.status)
-            await self._client.set(keys.reply(changes.keyed.key), head + body, ex=changes.lifetime_s)
+        if changes.idempotency is not None:
+            head = encode_reply_head(changes.idempotency.fingerprint, changes.reply.status)
+            await self._client.set(keys.reply(changes.idempotency.key), head + body, ex=changes.lifetime_s)
         for key in keys.state:
             await self._client.expire(key, changes.lifetime_s)
         return Committed(body, changes.reply.status, definition_present=True)
 
-    async def _write_memory(self, keys: ConversationKeys, before: Loaded, changes: Changes) -> int:
+    async def _write_memory(
+        self, keys: ConversationKeys, before: LoadedConversation, changes: Changes
+    ) -> int:
         """The whole hash is set from what was read: a concurrent writer's field goes back in time."""
         snapshot, tenant, mined, tools, previous_contacts, *_ = keys.state
         entries: dict[str, MemoryEntry] = {**before.tools, **changes.set_tools}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import orjson
 
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime.storage import Loaded
+from flow_engine.runtime.storage import LoadedConversation
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
 from tests.resilience.flow import FIRST_TASK, TENANT
@@ -44,7 +44,7 @@ class Breach:
 class Stored:
     """`expiries`: milliseconds by the name of each key that exists."""
 
-    loaded: Loaded
+    loaded: LoadedConversation
     events: Sequence[Event]
     expiries: dict[str, int]
 

@@ -1,4 +1,4 @@
-"""The prompt pieces, MCP servers and presets that the platform ships, and how broken files are reported."""
+"""The prompt sections, MCP servers and presets that the platform ships, and how broken files are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.templates import lint_template
 from system_prompts.loader import ApiVersionFiles, FileSystemPrompts, load_system_prompts
-from system_prompts.pieces import PIECES, placeholders, problems_of_piece
+from system_prompts.prompt_sections import SECTIONS, placeholders, problems_of_section
 
 PACKAGE = Path(__file__).parents[2] / "system_prompts"
 LANGUAGES = ("en-US", "es-ES", "it-IT")
@@ -56,26 +56,26 @@ class TestShippedPieces:
     def test_are_the_same_set_in_every_language(self, shipped: FileSystemPrompts) -> None:  # F26
         assert shipped.available_languages("v1") == LANGUAGES
         for language in LANGUAGES:
-            assert shipped.pieces("v1", None, language).keys() == PIECES.keys()
+            assert shipped.prompt_sections("v1", None, language).keys() == SECTIONS.keys()
 
-    @pytest.mark.parametrize("name", sorted(PIECES))
+    @pytest.mark.parametrize("name", sorted(SECTIONS))
     def test_hold_the_same_placeholders_in_every_language(
         self, shipped: FileSystemPrompts, name: str
     ) -> None:  # F26
         for language in LANGUAGES:
-            assert placeholders(shipped.pieces("v1", None, language)[name]) == PIECES[name]
+            assert placeholders(shipped.prompt_sections("v1", None, language)[name]) == SECTIONS[name]
 
     def test_are_translated_wherever_they_hold_words(self, shipped: FileSystemPrompts) -> None:  # F26
         markup_only = {"reachable_task", "checkpoint", "previous_contact", "contact_field", "mining_variable"}
-        for name in PIECES.keys() - markup_only:
-            texts = {shipped.pieces("v1", None, language)[name] for language in LANGUAGES}
+        for name in SECTIONS.keys() - markup_only:
+            texts = {shipped.prompt_sections("v1", None, language)[name] for language in LANGUAGES}
             assert len(texts) >= 2, name  # Italian and Spanish share some single words
 
     @pytest.mark.parametrize("language", LANGUAGES)
     def test_explain_every_command_that_the_history_may_hold(
         self, shipped: FileSystemPrompts, language: str
     ) -> None:  # F25
-        explained = shipped.pieces("v1", None, language)["commands"]
+        explained = shipped.prompt_sections("v1", None, language)["commands"]
         for command in (
             "`/start`",
             "`/resume`",
@@ -91,15 +91,15 @@ class TestShippedPieces:
     def test_name_the_tool_and_the_references_that_the_engine_uses(
         self, shipped: FileSystemPrompts, language: str, model: str | None
     ) -> None:  # F22, F35
-        pieces = shipped.pieces("v1", model, language)
-        assert "`change_task`" in pieces["task_change"]
-        assert "`memory->" in pieces["memory_reference"]
+        sections = shipped.prompt_sections("v1", model, language)
+        assert "`change_task`" in sections["task_change"]
+        assert "`memory->" in sections["memory_reference"]
 
     @pytest.mark.parametrize("language", LANGUAGES)
     def test_take_values_that_hold_braces_themselves(
         self, shipped: FileSystemPrompts, language: str
     ) -> None:  # F24
-        for text in shipped.pieces("v1", None, language).values():
+        for text in shipped.prompt_sections("v1", None, language).values():
             filled = text.format(**dict.fromkeys(placeholders(text), "{x}"))
             assert filled.count("{x}") >= len(placeholders(text))
 
@@ -107,7 +107,7 @@ class TestShippedPieces:
     def test_of_a_model_group_differ_from_the_default(
         self, shipped: FileSystemPrompts, path: Path
     ) -> None:  # F26
-        default = shipped.pieces("v1", None, path.stem)
+        default = shipped.prompt_sections("v1", None, path.stem)
         for name, text in json.loads(path.read_text(encoding="utf-8")).items():
             assert default[name] != text
 
@@ -142,23 +142,27 @@ class TestFallbacks:
         assert files.group_of(model) == (max(beginning, key=len) if beginning else "default")
 
     def test_a_group_overrides_piece_by_piece(self, shipped: FileSystemPrompts) -> None:  # F26
-        spoken = shipped.pieces("v1", "gpt-realtime", "it-IT")
-        default = shipped.pieces("v1", None, "it-IT")
+        spoken = shipped.prompt_sections("v1", "gpt-realtime", "it-IT")
+        default = shipped.prompt_sections("v1", None, "it-IT")
         assert spoken["style"] != default["style"]
         assert spoken["commands"] == default["commands"]
 
     def test_a_language_that_is_not_there_is_answered_in_english(
         self, shipped: FileSystemPrompts
     ) -> None:  # F26
-        assert shipped.pieces("v1", None, "fr-FR") is shipped.pieces("v1", None, "en-US")
-        assert shipped.pieces("v1", "gpt-realtime", "fr-FR") is shipped.pieces("v1", "gpt-realtime", "en-US")
+        assert shipped.prompt_sections("v1", None, "fr-FR") is shipped.prompt_sections("v1", None, "en-US")
+        assert shipped.prompt_sections("v1", "gpt-realtime", "fr-FR") is shipped.prompt_sections(
+            "v1", "gpt-realtime", "en-US"
+        )
 
     def test_a_group_without_the_language_gives_the_default_text_in_that_language(
         self, root: Path
     ) -> None:  # F26
         (root / "v1" / "gpt-realtime" / "it-IT.json").unlink()
         loaded = load_system_prompts(root)
-        assert loaded.pieces("v1", "gpt-realtime", "it-IT") == loaded.pieces("v1", None, "it-IT")
+        assert loaded.prompt_sections("v1", "gpt-realtime", "it-IT") == loaded.prompt_sections(
+            "v1", None, "it-IT"
+        )
 
     def test_a_second_api_version_has_its_own_files(self, root: Path) -> None:  # F26
         shutil.copytree(root / "v1", root / "v10")
@@ -166,12 +170,12 @@ class TestFallbacks:
         change(root / "v2" / "default" / "en-US.json", role="You are new.")
         loaded = load_system_prompts(root)
         assert loaded.api_versions() == ("v1", "v2", "v10")
-        assert loaded.pieces("v2", None, "en-US")["role"] == "You are new."
-        assert loaded.pieces("v1", None, "en-US")["role"] != "You are new."
+        assert loaded.prompt_sections("v2", None, "en-US")["role"] == "You are new."
+        assert loaded.prompt_sections("v1", None, "en-US")["role"] != "You are new."
 
     def test_an_unknown_api_version_is_for_the_operator(self, shipped: FileSystemPrompts) -> None:  # F26
         with pytest.raises(CallTheOperator, match=r"'v9'.*v1") as caught:
-            shipped.pieces("v9", None, "en-US")
+            shipped.prompt_sections("v9", None, "en-US")
         assert caught.value.code == "api_version_unknown"
 
 
@@ -181,13 +185,13 @@ class TestWhatIsReturned:
         assert port.api_versions() == ("v1",)
 
     def test_is_one_object_for_equal_requests(self, shipped: FileSystemPrompts) -> None:  # F23
-        first = shipped.pieces("v1", "gpt-realtime", "es-ES")
-        assert first is shipped.pieces("v1", "gpt-realtime-mini", "es-ES")
+        first = shipped.prompt_sections("v1", "gpt-realtime", "es-ES")
+        assert first is shipped.prompt_sections("v1", "gpt-realtime-mini", "es-ES")
 
     def test_cannot_be_changed(self, shipped: FileSystemPrompts) -> None:  # F26
-        pieces = cast(dict[str, str], shipped.pieces("v1", None, "en-US"))
+        sections = cast(dict[str, str], shipped.prompt_sections("v1", None, "en-US"))
         with pytest.raises(TypeError):
-            pieces["role"] = "You are a pirate."
+            sections["role"] = "You are a pirate."
         presets = cast(dict[str, Any], shipped.audio_presets())
         with pytest.raises(TypeError):
             presets["default"]["vad"] = None
@@ -288,7 +292,7 @@ class TestRulesOfAPiece:
         ],
     )
     def test_a_breach_says_what_is_expected(self, name: str, text: object, expected: str) -> None:  # F26
-        assert any(expected in problem for problem in problems_of_piece(name, text))
+        assert any(expected in problem for problem in problems_of_section(name, text))
 
     def test_a_good_piece_has_no_problem(self) -> None:  # F26
-        assert problems_of_piece("now", "{weekday} {date} {time} {timezone}") == []
+        assert problems_of_section("now", "{weekday} {date} {time} {timezone}") == []

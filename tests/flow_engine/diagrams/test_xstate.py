@@ -17,8 +17,8 @@ from flow_engine.documents import parse_version
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.runtime.rules import Gate
-from flow_engine.runtime.statechart import Position
+from flow_engine.runtime.rules import TaskGuard
+from flow_engine.runtime.statechart import StateConfiguration
 from tests.api.harness import clinic, needs
 from tests.flow_engine.diagrams.conftest import JavaScript
 from tests.flow_engine.diagrams.drawn import draft, runnable_documents, sample
@@ -72,36 +72,36 @@ def event_of(task_id: str) -> str:
 
 
 def in_the_engine(flow: CompiledFlow, run: list[Step]) -> list[str]:
-    position = flow.chart.start
-    seen = [key_path(flow, position)]
+    states = flow.chart.start
+    seen = [key_path(flow, states)]
     for step in run:
-        position = stepped(flow, position, step)
-        seen.append(key_path(flow, position))
+        states = stepped(flow, states, step)
+        seen.append(key_path(flow, states))
     return seen
 
 
-def stepped(flow: CompiledFlow, position: Position, step: Step) -> Position:
-    if position.phase == "closed":
-        return position
+def stepped(flow: CompiledFlow, states: StateConfiguration, step: Step) -> StateConfiguration:
+    if states.phase == "closed":
+        return states
     if step.task_id is not None:
         memory = {v: MemoryEntry("string", "t", None, "x", "c", None) for v in step.variables}
-        return flow.chart.enter(position, step.task_id, Gate(flow, memory, step.channel))
+        return flow.chart.enter(states, step.task_id, TaskGuard(flow, memory, step.channel))
     if step.event == "contact_ended":
-        task = flow.tasks[flow.chart.current_task(position)]
+        task = flow.tasks[flow.chart.current_task(states)]
         # Where the task's closure is for one contact, its end closes the conversation: nothing pauses.
-        return flow.chart.pause(position) if task.document.closure_config.multi_contact else position
+        return flow.chart.pause(states) if task.document.closure_config.multi_contact else states
     if step.event == "contact_resumed":
-        return flow.chart.resume(position)
+        return flow.chart.resume(states)
     if step.event == "conversation_closed":
-        return flow.chart.close(position)
-    return flow.chart.human(position, step.event.removeprefix("human_"))
+        return flow.chart.close(states)
+    return flow.chart.human(states, step.event.removeprefix("human_"))
 
 
-def key_path(flow: CompiledFlow, position: Position) -> str:
-    if len(position.configuration) == 1:
-        return position.configuration[0]
-    task = event_of(flow.chart.current_task(position)).replace("enter:", "task:", 1)
-    status = flow.chart.status(position)
+def key_path(flow: CompiledFlow, states: StateConfiguration) -> str:
+    if len(states.configuration) == 1:
+        return states.configuration[0]
+    task = event_of(flow.chart.current_task(states)).replace("enter:", "task:", 1)
+    status = flow.chart.status(states)
     return "/".join(["active", task, *([] if status is None else [status])])
 
 

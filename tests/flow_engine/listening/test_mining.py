@@ -1,4 +1,4 @@
-"""Reading along: what the miner takes, what it leaves alone, and what it tells (F18, F33, F37, F39)."""
+"""MiningResult along: what the miner takes, what it leaves alone, and what it tells (F18, F33, F37, F39)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flow_engine.ports.models import ModelAnswer, ModelCall, ModelFailed
 from flow_engine.ports.observing import Unobserved
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.background import BackgroundWork, Helpers
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.transactor import Collaborators, Stepper
+from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
+from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flow_engine.values import JsonValue
 from system_prompts.loader import load_system_prompts
@@ -63,24 +63,24 @@ class Rules:
 
 def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = None) -> BackgroundWork:
     prompts = load_system_prompts()
-    catalog = FlowCatalog(
+    flow_service = FlowService(
         flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "unused"
     )
-    collaborators = Collaborators(
+    dependencies = ConversationDependencies(
         memory=scene.memory.conversations,
-        versions=VersionsInUse(catalog, scene.memory.definitions),
+        versions=VersionsInUse(flow_service, scene.memory.definitions),
         platform=Platform(prompts, BASE_URL, "markdown"),
         clock=scene.clock,
         summariser=RuleSummariser(prompts),
         outbound=scene.outbound,
     )
-    helpers = Helpers(
+    background = BackgroundDependencies(
         extractor=rules or ExtractsNothing(),
         model=model or Model(lambda call: ModelFailed("not_configured", "none")),
         has_model=model is not None,
         observer=Unobserved(),
     )
-    return BackgroundWork(Stepper(collaborators), helpers)
+    return BackgroundWork(Transactor(dependencies), background)
 
 
 def says(values: Mapping[str, object], *checkpoints: str) -> Model:
@@ -145,12 +145,12 @@ class TestTaking:
         async with talking() as scene:
             await scene.say("m1", "An ECG")
             work = working_on(scene, Model(lambda call: {"values": {"var_string": "ECG"}}))
-            original = work._read  # the moment between the question and the commit
+            original = work._read  # the moment between the request and the commit
 
             async def slow(*args: Any) -> Any:
-                reading = await original(*args)
+                result = await original(*args)
                 await scene.written(entry("var_string", "MRI"))
-                return reading
+                return result
 
             work._read = slow  # type: ignore[method-assign]
             await work.mine(MINE)
@@ -246,10 +246,10 @@ class TestOnceAndAgain:
             original = work._read  # its worker is slow, and another one has taken the job over
 
             async def slow(*args: Any) -> Any:
-                reading = await original(*args)
+                result = await original(*args)
                 await scene.say("m2", "No, an MRI")
                 await working_on(scene, says({"var_string": "MRI"})).mine(MINE)
-                return reading
+                return result
 
             work._read = slow  # type: ignore[method-assign]
             await work.mine(MINE)

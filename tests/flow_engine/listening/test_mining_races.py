@@ -1,4 +1,4 @@
-"""Reading along while tools write, in every order that Redis may see: the tool's value counts (F18).
+"""MiningResult along while tools write, in every order that Redis may see: the tool's value counts (F18).
 
 A scene on a real Redis; miners and tools are tasks that wait at each of their reads and commits until
 Hypothesis lets one of them go on.
@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_engine.idempotency import IdempotencyKey
 from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import ExtractsNothing
@@ -26,18 +27,11 @@ from flow_engine.ports.models import ModelAnswer, ModelCall
 from flow_engine.ports.observing import Unobserved
 from flow_engine.runtime.memory import MINER, MemoryWrite
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.storage import (
-    Changes,
-    Committed,
-    ConversationMemory,
-    KeyedRequest,
-    Loaded,
-    Outcome,
-)
-from flow_engine.use_cases.background import BackgroundWork, Helpers
-from flow_engine.use_cases.dialogue import Dialogue, Utterance
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.transactor import Collaborators, Stepper
+from flow_engine.runtime.storage import Changes, Committed, ConversationMemory, LoadedConversation, Outcome
+from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
+from flow_engine.use_cases.dialogue import DialogueService, Utterance
+from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from memory.connection import connect
 from system_prompts.loader import load_system_prompts
@@ -108,10 +102,14 @@ class InTurn:
     log: list[Changes]
 
     async def load(
-        self, conversation: ConversationRef, *, keyed: KeyedRequest | None = None, with_turns: bool = False
-    ) -> Loaded:
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
         await self.turns.mine(self.actor)
-        return await self.inner.load(conversation, keyed=keyed, with_turns=with_turns)
+        return await self.inner.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         await self.turns.mine(self.actor)
@@ -147,30 +145,32 @@ class Race:
         actors += [self._writes(batches) for batches in self.plan.writes]
         await asyncio.gather(*(self._at_work(actor, work) for actor, work in enumerate(actors)))
 
-    async def _at_work(self, actor: int, work: Callable[[Collaborators], Awaitable[None]]) -> None:
+    async def _at_work(self, actor: int, work: Callable[[ConversationDependencies], Awaitable[None]]) -> None:
         memory = InTurn(self.scene.memory.conversations, self.turns, actor, self.log)
         try:
-            await work(collaborators(self.scene, memory))
+            await work(dependencies(self.scene, memory))
         finally:
             self.turns.leave()
 
-    def _reads(self, readings: Sequence[Batch]) -> Callable[[Collaborators], Awaitable[None]]:
-        async def work(using: Collaborators) -> None:
-            stepper, model = Stepper(using), Answering()
-            helpers = Helpers(ExtractsNothing(), model, has_model=True, observer=Unobserved())
+    def _reads(self, readings: Sequence[Batch]) -> Callable[[ConversationDependencies], Awaitable[None]]:
+        async def work(using: ConversationDependencies) -> None:
+            transactor, model = Transactor(using), Answering()
+            background = BackgroundDependencies(
+                ExtractsNothing(), model, has_model=True, observer=Unobserved()
+            )
             for values in readings:
                 said = f"m{next(_numbers)}"
-                await Dialogue(stepper, using).utterance(self.conversation, self._utterance(said))
+                await DialogueService(transactor, using).utterance(self.conversation, self._utterance(said))
                 model.values = values
-                await BackgroundWork(stepper, helpers).mine(Job("mine", self.conversation))
+                await BackgroundWork(transactor, background).mine(Job("mine", self.conversation))
 
         return work
 
-    def _writes(self, batches: Sequence[Batch]) -> Callable[[Collaborators], Awaitable[None]]:
-        async def work(using: Collaborators) -> None:
+    def _writes(self, batches: Sequence[Batch]) -> Callable[[ConversationDependencies], Awaitable[None]]:
+        async def work(using: ConversationDependencies) -> None:
             for batch in batches:
                 writes = [MemoryWrite(var, value, CALL["contactId"], "tool") for var, value in batch.items()]
-                await Dialogue(Stepper(using), using).put_memory(self.conversation, writes)
+                await DialogueService(Transactor(using), using).put_memory(self.conversation, writes)
                 await self._check_reading()
 
         return work
@@ -218,14 +218,14 @@ def values_of(dump: Any) -> dict[str, Any]:
     return {name: found[name]["value"] for name in VALUES}
 
 
-def collaborators(scene: Scene, memory: ConversationMemory) -> Collaborators:
+def dependencies(scene: Scene, memory: ConversationMemory) -> ConversationDependencies:
     prompts = load_system_prompts()
-    catalog = FlowCatalog(
+    flow_service = FlowService(
         flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "unused"
     )
-    return Collaborators(
+    return ConversationDependencies(
         memory=memory,
-        versions=VersionsInUse(catalog, scene.memory.definitions),
+        versions=VersionsInUse(flow_service, scene.memory.definitions),
         platform=Platform(prompts, BASE_URL, "markdown"),
         clock=scene.clock,
         summariser=RuleSummariser(prompts),

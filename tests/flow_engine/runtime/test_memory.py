@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.runtime.memory import (
-    Description,
     MemoryEntry,
     MemoryWrite,
     PreviousContact,
+    ValueDescription,
     decode_entry,
     decode_previous_contact,
     encode_entry,
@@ -44,7 +44,7 @@ SPECS = VariableIndex(
         VariableSpec("v4", "phone", "phone", "ask"),
     ]
 )
-DESCRIBED = (Description("Id", "S"),)
+DESCRIBED = (ValueDescription("Id", "S"),)
 
 storable = st.recursive(
     st.none()
@@ -63,7 +63,7 @@ entries = st.builds(
     value=storable,
     contact_id=st.text(),
     description_for_llm=st.none()
-    | st.lists(st.builds(Description, st.text(), st.text()), max_size=3).map(tuple),
+    | st.lists(st.builds(ValueDescription, st.text(), st.text()), max_size=3).map(tuple),
 )
 hashes = st.dictionaries(st.sampled_from(["v1", "v2", "v3", "v4", "v5"]), entries)
 
@@ -201,7 +201,7 @@ class TestToolWrites:
         assert findings() == [("", "batch_empty")]  # F32
 
     def test_texts_beside_the_value_are_checked_too(self) -> None:
-        described = (Description("\ud800", "ok"), Description("ok", "x" * (MAX_TEXT_BYTES + 1)))
+        described = (ValueDescription("\ud800", "ok"), ValueDescription("ok", "x" * (MAX_TEXT_BYTES + 1)))
         assert findings(write("v2", 1, updated_by="\ud800", description_for_llm=described)) == [  # F19
             ("/0/updatedBy", "text_invalid"),
             ("/0/descriptionForLLM/0/name", "text_invalid"),

@@ -23,9 +23,9 @@ from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, tenant_zone
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Channel
-from flow_engine.runtime.storage import Loaded
+from flow_engine.runtime.storage import LoadedConversation
 from system_prompts.loader import FileSystemPrompts, load_system_prompts
-from system_prompts.pieces import PIECES
+from system_prompts.prompt_sections import SECTIONS
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 NOW = datetime(2026, 1, 15, 23, 30, tzinfo=UTC)  # a Thursday
@@ -45,12 +45,12 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> FileSystemPrompts:
         (root / "v1" / folder).mkdir(parents=True)
     (root / "v1" / "mcp_servers.json").write_text("[]")
     for language in LANGUAGES:
-        pieces = {
+        sections = {
             name: " ".join([f"<{name} {language}>", *(f"{{{p}}}" for p in sorted(placeholders))])
-            for name, placeholders in PIECES.items()
+            for name, placeholders in SECTIONS.items()
         }
-        pieces["weekdays"] = WEEKDAYS
-        (root / "v1" / "default" / f"{language}.json").write_bytes(orjson.dumps(pieces))
+        sections["weekdays"] = WEEKDAYS
+        (root / "v1" / "default" / f"{language}.json").write_bytes(orjson.dumps(sections))
     (root / "v1" / "gemini" / "en-US.json").write_bytes(orjson.dumps({"role": "<role of gemini>"}))
     return load_system_prompts(root)
 
@@ -100,9 +100,15 @@ class Conversation:
         self.flow = compile_flow(raw or document(), "hash")
         contact = NewContact("call-1", channel, tenant or {}, data or {}, None)
         runner = ConversationalFlowRunner.start(
-            self.flow, ConversationRef("t", "c"), "campaign", contact, Loaded(), self.platform, NOW
+            self.flow,
+            ConversationRef("t", "c"),
+            "campaign",
+            contact,
+            LoadedConversation(),
+            self.platform,
+            NOW,
         )
-        self.loaded = Loaded(
+        self.loaded = LoadedConversation(
             session=runner.session,
             tenant=tenant or {},
             mined={},
@@ -142,7 +148,7 @@ def entries(values: Mapping[str, Any]) -> dict[str, MemoryEntry]:
 
 
 def pieces_of(text: str) -> list[str]:
-    """The names of the pieces in their order."""
+    """The names of the sections in their order."""
     return [part.split(" ")[0] for part in text.split("<")[1:]]
 
 

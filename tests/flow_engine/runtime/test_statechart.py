@@ -17,8 +17,8 @@ from statemachine import StateChart, registry
 
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.runtime.rules import Gate, explain
-from flow_engine.runtime.statechart import Chart, Position, PositionUnknown
+from flow_engine.runtime.rules import TaskGuard, explain
+from flow_engine.runtime.statechart import Chart, StateConfiguration, UnknownStates
 from flow_engine.task_types import TaskType
 from tests.flow_engine.documents.samples import aio_task, hum_task, minimal_version
 
@@ -43,11 +43,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """A gate with one answer."""
+    """A guard with one answer."""
 
     answer: bool = True
 
-    def opens(self, task_id: str) -> bool:
+    def allows(self, task_id: str) -> bool:
         return self.answer
 
 
@@ -147,10 +147,10 @@ def memory(known: frozenset[str]) -> dict[str, MemoryEntry]:
     return entries | {v: MemoryEntry("boolean", "tool", NOW, False, "c", None) for v in known}
 
 
-def stored(position: Position) -> Position:
-    """The position as it comes back from a snapshot."""
-    configuration, history = orjson.loads(orjson.dumps([position.configuration, position.history]))
-    return Position(tuple(configuration), tuple(history))
+def stored(states: StateConfiguration) -> StateConfiguration:
+    """The states as it comes back from a snapshot."""
+    configuration, history = orjson.loads(orjson.dumps([states.configuration, states.history]))
+    return StateConfiguration(tuple(configuration), tuple(history))
 
 
 MOVES = st.one_of(
@@ -174,32 +174,32 @@ class TestAgainstAPlainModel:
         self, nodes: tuple[Node, ...], moves: list[Any]
     ) -> None:
         flow, by_id = compiled(nodes), {node.id: node for node in nodes}
-        chart, position = flow.chart, flow.chart.start
+        chart, states = flow.chart, flow.chart.start
         expected = Reference(by_id, nodes[0].id)
-        self.compare(chart, position, expected)
+        self.compare(chart, states, expected)
         for name, *details in moves:
             if name == "enter":
                 index, known, channel = details
-                target, before = nodes[index % len(nodes)].id, position
-                gate = Gate(flow, memory(known), channel)
-                position = chart.enter(position, target, gate)
+                target, before = nodes[index % len(nodes)].id, states
+                guard = TaskGuard(flow, memory(known), channel)
+                states = chart.enter(states, target, guard)
                 expected.enter(target, known, channel)
                 if before.phase == "active":  # what refuses and what explains agree (F12)
                     here = flow.tasks[chart.current_task(before)]
-                    assert (explain(flow, here, target, gate) is None) == (position != before)
+                    assert (explain(flow, here, target, guard) is None) == (states != before)
             else:
-                position = getattr(chart, name)(position, *details)
+                states = getattr(chart, name)(states, *details)
                 getattr(expected, name)(*details)
-            self.compare(chart, position, expected)
-            position = stored(position)
+            self.compare(chart, states, expected)
+            states = stored(states)
 
-    def compare(self, chart: Chart, position: Position, expected: Reference) -> None:
-        chart.check(position)  # F13: whatever was reached can be restored
-        assert position.phase == expected.phase  # F10
-        assert chart.current_task(position) == expected.task
-        assert chart.status(position) == (expected.sub if expected.phase == "active" else None)
-        assert sorted(chart.accepted_outcomes(position)) == sorted(expected.accepted())
-        assert len(position.configuration) <= 3  # exactly one task, with at most one sub-state
+    def compare(self, chart: Chart, states: StateConfiguration, expected: Reference) -> None:
+        chart.check(states)  # F13: whatever was reached can be restored
+        assert states.phase == expected.phase  # F10
+        assert chart.current_task(states) == expected.task
+        assert chart.status(states) == (expected.sub if expected.phase == "active" else None)
+        assert sorted(chart.accepted_outcomes(states)) == sorted(expected.accepted())
+        assert len(states.configuration) <= 3  # exactly one task, with at most one sub-state
 
 
 class TestEntering:
@@ -214,7 +214,7 @@ class TestEntering:
         asked: list[str] = []
 
         class Listening:
-            def opens(self, task_id: str) -> bool:
+            def allows(self, task_id: str) -> bool:
                 asked.append(task_id)
                 return True
 
@@ -225,7 +225,7 @@ class TestEntering:
 
     def test_a_guard_that_fails_is_raised_and_spoils_no_later_step(self) -> None:
         class Broken:
-            def opens(self, task_id: str) -> bool:
+            def allows(self, task_id: str) -> bool:
                 raise LookupError(task_id)
 
         with pytest.raises(LookupError):
@@ -249,7 +249,7 @@ class TestReturning:
         chart = self.CHART
         inside = chart.human(chart.enter(chart.start, task, Always()), outcome)
         waiting = stored(chart.pause(inside))
-        assert waiting == Position(("between_contacts",), (f"active/{task}",))  # F10, F14
+        assert waiting == StateConfiguration(("between_contacts",), (f"active/{task}",))  # F10, F14
         assert chart.status(chart.resume(waiting)) == first
 
     def test_a_second_pause_remembers_the_task_of_the_second_contact(self) -> None:
@@ -307,8 +307,8 @@ class TestStoredPositions:
     def test_unknown_and_impossible_positions_are_refused(
         self, configuration: tuple[str, ...], history: tuple[str, ...]
     ) -> None:
-        with pytest.raises(PositionUnknown):
-            self.CHART.check(Position(configuration, history))  # F13
+        with pytest.raises(UnknownStates):
+            self.CHART.check(StateConfiguration(configuration, history))  # F13
 
     @given(
         st.lists(
@@ -320,13 +320,13 @@ class TestStoredPositions:
     def test_a_position_that_passes_can_be_stepped(
         self, configuration: list[str], history: list[str]
     ) -> None:
-        position = Position(tuple(configuration), tuple(history))
+        states = StateConfiguration(tuple(configuration), tuple(history))
         try:
-            self.CHART.check(position)
-        except PositionUnknown:
+            self.CHART.check(states)
+        except UnknownStates:
             return
-        self.CHART.check(self.CHART.resume(self.CHART.pause(position)))  # F13
-        self.CHART.check(self.CHART.close(position))
+        self.CHART.check(self.CHART.resume(self.CHART.pause(states)))  # F13
+        self.CHART.check(self.CHART.close(states))
 
     def test_an_id_with_a_slash_cannot_be_taken_for_a_sub_state(self) -> None:
         chart = Chart([Node("h", "HUM", ("h/routing",)), Node("h/routing", "AIO", ())], "h")
@@ -356,11 +356,11 @@ class TestCost:
         def cost(chart: Chart) -> float:
             best = float("inf")
             for _ in range(7):
-                started, position = time.perf_counter(), chart.start
+                started, states = time.perf_counter(), chart.start
                 for number in range(1, 11):
-                    position = chart.enter(position, f"task {number}", Always())
+                    states = chart.enter(states, f"task {number}", Always())
                 best = min(best, time.perf_counter() - started)
-                assert chart.current_task(position) == "task 10"
+                assert chart.current_task(states) == "task 10"
             return best
 
         small, large = ring(12), ring(100)

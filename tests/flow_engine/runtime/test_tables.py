@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flow_engine.runtime.memory import Description, MemoryEntry
+from flow_engine.runtime.memory import MemoryEntry, ValueDescription
 from flow_engine.runtime.tables import memory_rows, parse_markdown, parse_toon, render_markdown, render_toon
 from flow_engine.values import VariableSpec, VariableType
 
@@ -88,7 +88,9 @@ AT = datetime(2025, 3, 31, 9, 30, tzinfo=UTC)
 
 
 def entry(variable_type: VariableType, value: Any, *described: tuple[str, str]) -> MemoryEntry:
-    return MemoryEntry(variable_type, "t", AT, value, "c1", tuple(Description(*d) for d in described) or None)
+    return MemoryEntry(
+        variable_type, "t", AT, value, "c1", tuple(ValueDescription(*d) for d in described) or None
+    )
 
 
 class TestRows:

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flow_engine.use_cases.flow_service import ATTEMPTS
-from flow_engine.use_cases.idempotency import Reply
 from flow_engine.use_cases.publishing import LATEST
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteVersionStore
-from tests.flow_engine.use_cases.catalog_scene import KEY, T0, AlwaysSlower, Scene, open_scene
+from tests.flow_engine.use_cases.flow_service_scene import KEY, T0, AlwaysSlower, Scene, open_scene
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ class TestFlows:
     async def test_a_created_flow_is_there_with_nothing_in_it(self, scene: Scene) -> None:  # F27
         flow_id = await scene.create(name="Bookings", campaign="c7")
         expected = FlowRecord(flow_id, "Bookings", "c7", "1.0.0", "anna", T0)
-        assert await scene.catalog.get_flow("t", flow_id) == expected
+        assert await scene.flow_service.get_flow("t", flow_id) == expected
 
     async def test_flows_are_listed_by_name_campaign_and_channel(self, scene: Scene) -> None:  # F27
         late, early, other = [
@@ -40,7 +40,7 @@ class TestFlows:
         await scene.save(other, "v2", channels=("mail",))
 
         async def ids(campaign_id: str | None, channel: str | None) -> list[str]:
-            flows = await scene.catalog.list_flows("t", campaign_id=campaign_id, channel=channel)
+            flows = await scene.flow_service.list_flows("t", campaign_id=campaign_id, channel=channel)
             return [flow.flow_id for flow in flows]
 
         assert await ids(None, None) == [early, late, other]
@@ -52,8 +52,8 @@ class TestFlows:
     async def test_a_renamed_flow_tells_who_and_when(self, scene: Scene) -> None:  # F27
         flow_id = await scene.create()
         scene.clock.time += timedelta(hours=1)
-        assert await scene.rename(flow_id, "New") == Reply(200, b"at 2")
-        flow = await scene.catalog.get_flow("t", flow_id)
+        assert await scene.rename(flow_id, "New") == FinalReply(200, b"at 2")
+        flow = await scene.flow_service.get_flow("t", flow_id)
         assert (flow.name, flow.updated_by, flow.updated_at) == ("New", "bruno", T0 + timedelta(hours=1))
 
 
@@ -62,24 +62,24 @@ class TestVersions:
         flow_id = await scene.create()
         await scene.save(flow_id, "v1", tag="prod", document=b'{"_id": "v1" }')
         stored = StoredVersion("v1", flow_id, b'{"_id": "v1" }')
-        assert await scene.catalog.get_version_document("t", flow_id, "v1") == b'{"_id": "v1" }'
-        assert await scene.catalog.find_version("t", "v1") == stored
-        assert await scene.catalog.find_by_tag("t", flow_id, LATEST) == stored
-        assert await scene.catalog.find_by_tag("t", flow_id, "prod") == stored
-        assert [row.tag for row in await scene.catalog.list_versions("t", flow_id)] == ["prod", LATEST]
+        assert await scene.flow_service.get_version_document("t", flow_id, "v1") == b'{"_id": "v1" }'
+        assert await scene.flow_service.find_version("t", "v1") == stored
+        assert await scene.flow_service.find_by_tag("t", flow_id, LATEST) == stored
+        assert await scene.flow_service.find_by_tag("t", flow_id, "prod") == stored
+        assert [row.tag for row in await scene.flow_service.list_versions("t", flow_id)] == ["prod", LATEST]
 
     async def test_a_moved_tag_leads_to_the_other_version(self, scene: Scene) -> None:  # F6
         flow_id = await scene.create()
         await scene.save(flow_id, "v1", tag="prod")
         await scene.save(flow_id, "v2", "v1")
         await scene.move(flow_id, "prod", "v2")
-        assert (await scene.catalog.find_by_tag("t", flow_id, "prod")).version_id == "v2"
+        assert (await scene.flow_service.find_by_tag("t", flow_id, "prod")).version_id == "v2"
 
     async def test_a_version_of_another_flow_is_unknown_in_this_one(self, scene: Scene) -> None:  # F27
         one, other = await scene.create(), await scene.create()
         await scene.save(one, "v1")
         with pytest.raises(LookElsewhere, match="version_unknown"):
-            await scene.catalog.get_version_document("t", other, "v1")
+            await scene.flow_service.get_version_document("t", other, "v1")
         with pytest.raises(LookElsewhere, match="version_unknown"):
             await scene.move(other, "prod", "v1")
 
@@ -90,8 +90,8 @@ class TestVersions:
         await scene.save(one, "v1")
         with pytest.raises(ReloadAndDecide, match="version_exists"):
             await scene.save(other, "v1")
-        assert await scene.catalog.list_versions("t", other) == ()
-        assert (await scene.catalog.find_version("t", "v1")).flow_id == one
+        assert await scene.flow_service.list_versions("t", other) == ()
+        assert (await scene.flow_service.find_version("t", "v1")).flow_id == one
 
     async def test_a_refused_save_writes_no_document(self, scene: Scene) -> None:  # F7
         flow_id = await scene.create()
@@ -107,7 +107,7 @@ class TestVersions:
         await database.open()
         scene.versions.inner = SqliteVersionStore(database)
         with pytest.raises(CallTheOperator, match="version_document_missing"):
-            await scene.catalog.find_by_tag("t", flow_id, LATEST)
+            await scene.flow_service.find_by_tag("t", flow_id, LATEST)
         await database.close()
 
 
@@ -115,14 +115,14 @@ class TestTenants:
     async def test_everything_of_another_tenant_is_unknown(self, scene: Scene) -> None:  # F43
         flow_id = await scene.create("a")
         await scene.save(flow_id, "v1", tenant="a")
-        assert await scene.catalog.list_flows("b") == ()
+        assert await scene.flow_service.list_flows("b") == ()
         with pytest.raises(LookElsewhere, match="version_unknown"):
-            await scene.catalog.find_version("b", "v1")
+            await scene.flow_service.find_version("b", "v1")
         for use in (
-            scene.catalog.get_flow("b", flow_id),
-            scene.catalog.list_versions("b", flow_id),
-            scene.catalog.get_version_document("b", flow_id, "v1"),
-            scene.catalog.find_by_tag("b", flow_id, LATEST),
+            scene.flow_service.get_flow("b", flow_id),
+            scene.flow_service.list_versions("b", flow_id),
+            scene.flow_service.get_version_document("b", flow_id, "v1"),
+            scene.flow_service.find_by_tag("b", flow_id, LATEST),
             scene.move(flow_id, "prod", "v1", tenant="b"),
             scene.save(flow_id, "v2", tenant="b"),
         ):
@@ -134,7 +134,7 @@ class TestTenants:
         assert of_a != of_b
         await scene.save(of_a, "v1", tenant="a", document=b"a")
         await scene.save(of_b, "v1", tenant="b", document=b"b")
-        assert (await scene.catalog.find_version("a", "v1")).document == b"a"
+        assert (await scene.flow_service.find_version("a", "v1")).document == b"a"
 
 
 class TestACrashBetweenTheTwoWrites:
@@ -144,21 +144,21 @@ class TestACrashBetweenTheTwoWrites:
         with pytest.raises(RetryLater):
             await scene.save(flow_id, "v1")
         assert await scene.versions.get("t", "v1") is None
-        assert await scene.catalog.list_versions("t", flow_id) == ()
+        assert await scene.flow_service.list_versions("t", flow_id) == ()
 
     async def test_between_them_nothing_is_visible(self, scene: Scene) -> None:  # F7
         flow_id = await scene.create()
         await scene.save(flow_id, "v0")
-        before = await scene.catalog.get_flow("t", flow_id)
+        before = await scene.flow_service.get_flow("t", flow_id)
         scene.flows.fail = "before"
         with pytest.raises(RetryLater):
             await scene.save(flow_id, "v1", "v0", "prod")
         assert await scene.versions.get("t", "v1") is not None
-        assert await scene.catalog.get_flow("t", flow_id) == before
+        assert await scene.flow_service.get_flow("t", flow_id) == before
         with pytest.raises(LookElsewhere, match="version_unknown"):
-            await scene.catalog.find_version("t", "v1")
+            await scene.flow_service.find_version("t", "v1")
         with pytest.raises(LookElsewhere, match="version_unknown"):
-            await scene.catalog.get_version_document("t", flow_id, "v1")
+            await scene.flow_service.get_version_document("t", flow_id, "v1")
         with pytest.raises(LookElsewhere, match="version_unknown"):
             await scene.move(flow_id, "prod", "v1")
 
@@ -179,7 +179,7 @@ class TestACrashBetweenTheTwoWrites:
             await scene.save(flow_id, "v1", document=b"one")
         with pytest.raises(ReloadAndDecide, match="version_exists"):
             await scene.save(flow_id, "v1", document=b"two")
-        assert await scene.catalog.list_versions("t", flow_id) == ()
+        assert await scene.flow_service.list_versions("t", flow_id) == ()
 
     async def test_after_them_the_version_is_there_with_its_tags(self, scene: Scene) -> None:  # F7
         flow_id = await scene.create()
@@ -187,7 +187,7 @@ class TestACrashBetweenTheTwoWrites:
         with pytest.raises(RetryLater):
             await scene.save(flow_id, "v1", tag="prod", key=KEY)
         assert await scene.tags(flow_id) == {LATEST: "v1", "prod": "v1"}
-        assert await scene.save(flow_id, "another id", tag="prod", key=KEY) == Reply(201, b"v1 at 2")
+        assert await scene.save(flow_id, "another id", tag="prod", key=KEY) == FinalReply(201, b"v1 at 2")
 
 
 class TestManyAtOnce:
@@ -197,7 +197,7 @@ class TestManyAtOnce:
         results = await asyncio.gather(
             *(scene.save(flow_id, f"v{number}", "v") for number in range(12)), return_exceptions=True
         )
-        won = [number for number, result in enumerate(results) if isinstance(result, Reply)]
+        won = [number for number, result in enumerate(results) if isinstance(result, FinalReply)]
         lost = [result for result in results if isinstance(result, ReloadAndDecide)]
         assert len(won) == 1
         assert [error.code for error in lost] == ["parent_not_latest"] * 11
@@ -217,9 +217,9 @@ class TestManyAtOnce:
             f"m{number}": "v" for number in numbers
         }
         assert await scene.tags(flow_id) == {"prod": "v", LATEST: "w", **expected}
-        assert (await scene.catalog.get_flow("t", flow_id)).revision == 3 + 18
+        assert (await scene.flow_service.get_flow("t", flow_id)).revision == 3 + 18
         for number in numbers:
-            assert (await scene.catalog.find_version("t", f"v{number}")).flow_id == flow_id
+            assert (await scene.flow_service.find_version("t", f"v{number}")).flow_id == flow_id
 
     async def test_who_is_never_fast_enough_is_told_so(self, scene: Scene) -> None:  # F15
         flow_id = await scene.create()
@@ -227,4 +227,4 @@ class TestManyAtOnce:
         with pytest.raises(ReloadAndDecide, match="flow_changed_meanwhile"):
             await slower.save(flow_id, "v1")
         assert slower.versions.inserts == ["v1"] * ATTEMPTS
-        assert await scene.catalog.list_versions("t", flow_id) == ()
+        assert await scene.flow_service.list_versions("t", flow_id) == ()

@@ -8,21 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flow_engine.errors import CorrectTheInput
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord
-from flow_engine.use_cases.idempotency import (
-    KEPT_FOR,
-    MAX_BYTES,
-    MAX_REPLIES,
-    IdempotencyRequest,
-    Reply,
-    find_reply,
-    keep_reply,
-)
+from flow_engine.use_cases.idempotency import KEPT_FOR, MAX_BYTES, MAX_REPLIES, find_reply, keep_reply
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FLOW = FlowRecord("f1", "Bookings", "c1", "1.0.0", "anna", T0)
-REQUEST = IdempotencyRequest("k1", "print")
-REPLY = Reply(201, b'{"id":"f1"}')
+REQUEST = IdempotencyKey("k1", "print")
+REPLY = FinalReply(201, b'{"id":"f1"}')
 KEPT = keep_reply(FLOW, REQUEST, REPLY, T0)
 JUST_BEFORE_THE_END = T0 + KEPT_FOR - timedelta(microseconds=1)
 
@@ -53,23 +46,23 @@ def test_every_write_forgets_the_old_replies() -> None:  # F15
 
 
 def test_a_key_that_comes_again_after_its_time_is_kept_once() -> None:  # F15
-    again = keep_reply(KEPT, replace(REQUEST, fingerprint="new"), Reply(200, b"new"), T0 + KEPT_FOR)
+    again = keep_reply(KEPT, replace(REQUEST, fingerprint="new"), FinalReply(200, b"new"), T0 + KEPT_FOR)
     assert [(kept.key, kept.body) for kept in again.replies] == [("k1", b"new")]
 
 
 def test_of_too_many_replies_the_newest_stay() -> None:
     flow = FLOW
     for number in range(MAX_REPLIES + 3):
-        flow = keep_reply(flow, IdempotencyRequest(f"k{number}", "print"), REPLY, T0)
+        flow = keep_reply(flow, IdempotencyKey(f"k{number}", "print"), REPLY, T0)
     keys = [kept.key for kept in flow.replies]
     assert keys == [f"k{number}" for number in range(3, MAX_REPLIES + 3)]
 
 
 def test_of_too_large_replies_the_newest_stay_and_at_least_one() -> None:
-    half = Reply(200, b"x" * (MAX_BYTES // 2))
+    half = FinalReply(200, b"x" * (MAX_BYTES // 2))
     flow = FLOW
     for number in range(3):
-        flow = keep_reply(flow, IdempotencyRequest(f"k{number}", "print"), half, T0)
+        flow = keep_reply(flow, IdempotencyKey(f"k{number}", "print"), half, T0)
     assert [kept.key for kept in flow.replies] == ["k1", "k2"]
-    flow = keep_reply(flow, IdempotencyRequest("big", "print"), Reply(200, b"x" * (MAX_BYTES + 1)), T0)
+    flow = keep_reply(flow, IdempotencyKey("big", "print"), FinalReply(200, b"x" * (MAX_BYTES + 1)), T0)
     assert [kept.key for kept in flow.replies] == ["big"]

@@ -12,7 +12,7 @@ import pytest
 from fakeredis import FakeServer
 
 from flow_engine.errors import CallTheOperator, LookElsewhere
-from flow_engine.use_cases.flow_service import FlowCatalog
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from memory.connection import embedded
 from tests.api.harness import (
@@ -139,10 +139,10 @@ class TestTheDefinitionsKey:
         async with open_scene(clinic(), server=server, flows=flows) as first:
             await first.started()
             await first.memory.client.delete(await definition_key(first))
-            catalog = FlowCatalog(
+            flow_service = FlowService(
                 flows=flows.flows, versions=flows.versions, clock=SettableClock(), new_id=lambda: "unused"
             )
-            fresh = VersionsInUse(catalog, embedded(server).definitions)
+            fresh = VersionsInUse(flow_service, embedded(server).definitions)
             stored = orjson.loads(await first.memory.client.hget("{default:conv-1}::snapshot", "session"))
             found = await fresh.pinned("default", stored["versionId"], stored["contentHash"])
             assert found.flow.version_id == "version-1"  # F13
@@ -164,13 +164,13 @@ class TestTheDefinitionsKey:
         async with open_scene(clinic()) as scene:
             await scene.started()
             stored = orjson.loads(await scene.memory.client.hget("{default:conv-1}::snapshot", "session"))
-            catalog = FlowCatalog(
+            flow_service = FlowService(
                 flows=scene.flows.flows,
                 versions=scene.flows.versions,
                 clock=scene.clock,
                 new_id=lambda: "unused",
             )
-            versions = VersionsInUse(catalog, scene.memory.definitions)
+            versions = VersionsInUse(flow_service, scene.memory.definitions)
             with pytest.raises(CallTheOperator, match="definition_lost"):
                 await versions.pinned("other", stored["versionId"], stored["contentHash"])  # F43
             with pytest.raises(LookElsewhere, match="version_unknown"):
@@ -179,13 +179,13 @@ class TestTheDefinitionsKey:
     async def test_more_versions_than_are_kept_compiled_still_run(self) -> None:
         documents = [clinic(_id=f"version-{number}") for number in range(5)]
         async with open_scene(*documents) as scene:
-            catalog = FlowCatalog(
+            flow_service = FlowService(
                 flows=scene.flows.flows,
                 versions=scene.flows.versions,
                 clock=scene.clock,
                 new_id=lambda: "unused",
             )
-            versions = VersionsInUse(catalog, scene.memory.definitions, capacity=2)
+            versions = VersionsInUse(flow_service, scene.memory.definitions, capacity=2)
             for _ in range(2):
                 for number in range(5):
                     found = await versions.to_start("default", f"version-{number}", None, None)

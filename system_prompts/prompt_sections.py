@@ -1,8 +1,8 @@
-"""The pieces of which a prompt is composed, and the placeholders each of them holds.
+"""The sections of which a prompt is composed, and the placeholders each of them holds.
 
-A placeholder is `{name}`, in lower case. The default group holds every piece in every language; a model
+A placeholder is `{name}`, in lower case. The default group holds every section in every language; a model
 group holds only those that it says differently. Headings and items bring their own markup, which suits
-some models and not others; the composer only puts lines together. Adding a piece is backward compatible,
+some models and not others; the composer only puts lines together. Adding a section is backward compatible,
 taking one away needs a new API version (F26).
 """
 
@@ -57,7 +57,7 @@ _WITHOUT_PLACEHOLDERS = (
     "attempts_heading",
 )
 
-PIECES: Mapping[str, frozenset[str]] = MappingProxyType(
+SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: frozenset[str]() for name in _WITHOUT_PLACEHOLDERS}
     | {
         "reachable_task": frozenset({"name", "type", "description"}),
@@ -95,24 +95,24 @@ def placeholders(text: str) -> frozenset[str]:
     return frozenset(_PLACEHOLDER.findall(text))
 
 
-def problems_of_piece(name: str, text: object) -> Sequence[str]:
-    """What is wrong with one piece, each with what is expected instead.
+def problems_of_section(name: str, text: object) -> Sequence[str]:
+    """What is wrong with one section, each with what is expected instead.
 
     Braces stand for placeholders only: there is no escape for them, so that a text reads the same to
     a composer that substitutes in it and to one that does not.
     """
-    expected = PIECES.get(name)
+    expected = SECTIONS.get(name)
     if expected is None:
-        return [f"piece {name!r} is unknown; the pieces are {', '.join(sorted(PIECES))}"]
+        return [f"section {name!r} is unknown; the sections are {', '.join(sorted(SECTIONS))}"]
     if not isinstance(text, str) or not text.strip():
-        return [f"piece {name!r} must be a text that is not empty"]
+        return [f"section {name!r} must be a text that is not empty"]
     found: list[str] = []
     if placeholders(text) != expected:
         wanted = ", ".join(f"{{{each}}}" for each in sorted(expected)) or "no placeholder"
         got = ", ".join(f"{{{each}}}" for each in sorted(placeholders(text))) or "none"
-        found.append(f"piece {name!r} must hold {wanted}, and holds {got}")
+        found.append(f"section {name!r} must hold {wanted}, and holds {got}")
     if re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
-        found.append(f"piece {name!r} has a brace that belongs to no placeholder such as {{name}}")
+        found.append(f"section {name!r} has a brace that belongs to no placeholder such as {{name}}")
     if name == "weekdays" and len([day for day in text.split(",") if day.strip()]) != 7:
-        found.append("piece 'weekdays' must name seven days, Monday first, separated by commas")
+        found.append("section 'weekdays' must name seven days, Monday first, separated by commas")
     return found

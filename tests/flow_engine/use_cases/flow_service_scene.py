@@ -1,4 +1,4 @@
-"""A catalog over stores that can fail: what the tests of the designers' use cases start from."""
+"""A flow_service over stores that can fail: what the tests of the designers' use cases start from."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from itertools import count
 
 from flow_engine.errors import RetryLater
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionEntry, VersionStore
-from flow_engine.use_cases.flow_service import FlowCatalog
-from flow_engine.use_cases.idempotency import IdempotencyRequest, Reply
+from flow_engine.use_cases.flow_service import FlowService
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-KEY = IdempotencyRequest("key", "print")
+KEY = IdempotencyKey("key", "print")
 
 
 @dataclass
@@ -80,7 +80,7 @@ class FailingVersions:
 
 @dataclass
 class Scene:
-    """A catalog over stores that can fail, with shorthands for the designers' requests."""
+    """A flow_service over stores that can fail, with shorthands for the designers' requests."""
 
     flows: FailingFlows
     versions: FailingVersions
@@ -88,7 +88,7 @@ class Scene:
     ids: count[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
-        self.catalog = FlowCatalog(
+        self.flow_service = FlowService(
             flows=self.flows,
             versions=self.versions,
             clock=self.clock,
@@ -101,15 +101,15 @@ class Scene:
         *,
         name: str = "n",
         campaign: str = "c",
-        key: IdempotencyRequest | None = None,
+        key: IdempotencyKey | None = None,
     ) -> str:
-        reply = await self.catalog.create_flow(
+        reply = await self.flow_service.create_flow(
             tenant,
             name=name,
             campaign_id=campaign,
             schema_version="1.0.0",
             updated_by="anna",
-            respond=lambda flow: Reply(201, flow.flow_id.encode()),
+            respond=lambda flow: FinalReply(201, flow.flow_id.encode()),
             idempotency=key,
         )
         return reply.body.decode()
@@ -124,16 +124,16 @@ class Scene:
         tenant: str = "t",
         document: bytes = b"{}",
         channels: tuple[str, ...] = ("phone",),
-        key: IdempotencyRequest | None = None,
-    ) -> Reply:
-        return await self.catalog.save_version(
+        key: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        return await self.flow_service.save_version(
             tenant,
             flow_id,
             document=document,
             entry=VersionEntry(version_id, False, channels, "hash", "anna", self.clock.now()),
             parent_version_id=parent,
             tag=tag,
-            respond=lambda flow: Reply(201, f"{version_id} at {flow.revision}".encode()),
+            respond=lambda flow: FinalReply(201, f"{version_id} at {flow.revision}".encode()),
             idempotency=key,
         )
 
@@ -144,30 +144,30 @@ class Scene:
         version_id: str,
         *,
         tenant: str = "t",
-        key: IdempotencyRequest | None = None,
-    ) -> Reply:
-        return await self.catalog.move_tag(
+        key: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        return await self.flow_service.move_tag(
             tenant,
             flow_id,
             tag=tag,
             version_id=version_id,
             moved_by="bruno",
-            respond=lambda flow: Reply(200, f"at {flow.revision}".encode()),
+            respond=lambda flow: FinalReply(200, f"at {flow.revision}".encode()),
             idempotency=key,
         )
 
-    async def rename(self, flow_id: str, name: str, *, key: IdempotencyRequest | None = None) -> Reply:
-        return await self.catalog.rename_flow(
+    async def rename(self, flow_id: str, name: str, *, key: IdempotencyKey | None = None) -> FinalReply:
+        return await self.flow_service.rename_flow(
             "t",
             flow_id,
             name=name,
             updated_by="bruno",
-            respond=lambda flow: Reply(200, f"at {flow.revision}".encode()),
+            respond=lambda flow: FinalReply(200, f"at {flow.revision}".encode()),
             idempotency=key,
         )
 
     async def tags(self, flow_id: str) -> dict[str, str]:
-        flow = await self.catalog.get_flow("t", flow_id)
+        flow = await self.flow_service.get_flow("t", flow_id)
         return {entry.tag: entry.version_id for entry in flow.tags}
 
 

@@ -1,0 +1,47 @@
+"""Requests that may be sent again: their key, and the reply that all repetitions get (F15).
+
+Agents' requests keep their replies beside the conversation, designers' in the record of their flow; the
+words for both are these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flow_engine.errors import CorrectTheInput
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """`key` as the caller sent it; `fingerprint` is a digest of the request's method, path and body."""
+
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinalReply:
+    """What is sent: the HTTP status and the exact body. `replayed`: an earlier request got these bytes."""
+
+    status: int
+    body: bytes
+    replayed: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReply:
+    """The reply that the first request under a key got, with the fingerprint of that request."""
+
+    fingerprint: str
+    status: int
+    body: bytes
+
+    def replay(self, request: IdempotencyKey) -> FinalReply:
+        """Raises CorrectTheInput `idempotency_key_reused` when another request came under the key."""
+        if self.fingerprint != request.fingerprint:
+            raise CorrectTheInput(
+                "idempotency_key_reused",
+                f"key {request.key!r} was sent with another request less than 24 hours ago: "
+                "use a new key for a new request",
+            )
+        return FinalReply(self.status, self.body, replayed=True)
