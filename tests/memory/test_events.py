@@ -131,7 +131,7 @@ class TestShapes:
         assert listed == set(SHOWN_BODIES)
         assert listed <= in_table
         for subtype in listed:
-            files = (ROOT / "flow_engine").glob("*.py")
+            files = (ROOT / "flow_engine").rglob("*.py")
             assert any(f'"{subtype}"' in file.read_text(encoding="utf-8") for file in files), subtype
 
 

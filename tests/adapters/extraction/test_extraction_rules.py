@@ -182,5 +182,5 @@ class TestRequests:
         assert found(" " * 1990 + "al 333 1234567", PHONE) == {}
 
     def test_the_package_is_imported_without_the_slow_library(self) -> None:  # F38
-        code = "import sys, extraction; sys.exit('dateparser' in sys.modules)"
+        code = "import sys, adapters.extraction; sys.exit('dateparser' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -250,7 +250,7 @@ _LOGGED = f"""
 import asyncio
 from adapters.models.script import Answers, Fails
 from tests.api.harness import clinic
-from tests.observability import watched as module
+from tests.adapters.telemetry import watched as module
 
 FOUND = {{"var_string": "ECG", "var_phone": "Lovelace"}}
 STEPS = (Fails("timeout"), Answers({{"values": FOUND, "checkpoints": []}}))
