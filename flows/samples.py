@@ -3,17 +3,29 @@
 samples/health-booking.it.json    appointments at a clinic; phone, chat and WhatsApp, one contact
 samples/order.en.json             a shop's orders; phone and chat, payment supervised by staff
 samples/claim.es.json             an insurance claim over several contacts, channels and weeks
+
+A sample's file holds `{"flow": …, "version": …}`; commands that take version documents take such files too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, ReloadAndDecide
+from flow_engine.idempotency import FinalReply
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
+from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.submissions import Submissions
+
+TENANT = "default"
+AUTHOR = "samples"
 
 _DIRECTORY = Path(__file__).parent / "samples"
 
@@ -74,3 +86,77 @@ def _load(path: Path) -> SampleFlow:
         document=orjson.dumps(file.version),
         tags=() if file.tag is None else (file.tag,),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFile:
+    """What a file of a version document holds: the version, whatever it is, its flow's id (`flow` where the
+    file names none) and the JSON pointer of the version within the file."""
+
+    version: object
+    flow_id: str
+    place: str
+
+
+def unwrapped(raw: object) -> VersionFile:
+    """Of a file's parsed JSON: a version by itself, or wrapped as the samples are.
+
+    A version is closed and has no property `version`: it cannot be mistaken for the wrapping.
+    """
+    outer = _object(raw)
+    wrapped = isinstance(outer.get("version"), dict)
+    version = _object(outer["version"]) if wrapped else outer
+    flow_id = _object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
+    return VersionFile(
+        version=version if isinstance(raw, dict) else raw,
+        flow_id=flow_id if isinstance(flow_id, str) else "flow",
+        place="/version" if wrapped else "",
+    )
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
+
+async def install_samples(
+    flows: FlowStore, versions: VersionStore, submissions: Submissions, clock: Clock
+) -> None:
+    """Put the samples into a store by the designers' own use cases; one that is there is left as it is."""
+    for sample in load_samples():
+        if await flows.get(TENANT, sample.flow_id) is None:
+            await _install(sample, flows, versions, submissions, clock)
+
+
+async def _install(
+    sample: SampleFlow, flows: FlowStore, versions: VersionStore, submissions: Submissions, clock: Clock
+) -> None:
+    flow_service = FlowService(flows=flows, versions=versions, clock=clock, new_id=lambda: sample.flow_id)
+    try:
+        await flow_service.create_flow(
+            TENANT,
+            name=sample.name,
+            campaign_id=sample.campaign_id,
+            schema_version="1.0.0",
+            updated_by=AUTHOR,
+            respond=_no_reply,
+        )
+    except ReloadAndDecide as taken:
+        if taken.code != "flow_id_taken":
+            raise
+        return  # a process that starts at the same moment on the same store is installing it
+    submission = submissions.check(
+        sample.document, flow_id=sample.flow_id, created_by=AUTHOR, now=clock.now()
+    )
+    await flow_service.save_version(
+        TENANT,
+        sample.flow_id,
+        document=submission.document,
+        entry=submission.entry,
+        parent_version_id=None,
+        tag=next(iter(sample.tags), None),
+        respond=_no_reply,
+    )
+
+
+def _no_reply(flow: FlowRecord) -> FinalReply:
+    return FinalReply(200, b"")

@@ -1,18 +1,32 @@
-"""Background work wired together: what runs which kind of job, with what (F37, F38, F41)."""
+"""Background work wired together: which kind of job is run by what, and in which process (F37–F41)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from adapters import extraction
-from adapters.jobs.running import Tuning
+from adapters.jobs.running import JobRunner, Tuning
+from adapters.jobs.streaq_worker import StreaqWorker
+from adapters.jobs.worker import Worker
+from adapters.webhook import Webhook
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.clock import Clock
 from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsNothing
-from flow_engine.ports.jobs import JobHandler, JobKind
+from flow_engine.ports.jobs import DeadLetter, JobHandler, JobKind
 from flow_engine.ports.models import Model, NoModel
 from flow_engine.ports.observing import Observer
+from flow_engine.ports.outbound import OutboundSender
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import JsonValue
+from memory.connection import RedisMemory, connect
+from memory.event_stream import RedisEvents, Routing
+from memory.keys import outbox_key
+from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
+from service.relay import Delivery, Relay
 from service.settings import Settings
 
 
@@ -32,15 +46,56 @@ class RuleExtractor:
         )
 
 
-def job_handlers(
-    settings: Settings, transactor: Transactor, model: Model, observer: Observer
-) -> Mapping[JobKind, JobHandler]:
+@dataclass(frozen=True, slots=True)
+class JobDependencies:
+    """What jobs work with, the same as what requests do."""
+
+    transactor: Transactor
+    model: Model
+    memory: RedisMemory
+    outbound: OutboundSender
+    clock: Clock
+    observer: Observer
+
+
+def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind, JobHandler]:
+    """Of every kind of job. Raises CallTheOperator `webhook_secret_missing`."""
+    model, clock, observer = parts.model, parts.clock, parts.observer
     extractor: Extractor = RuleExtractor() if settings.rules_extraction else ExtractsNothing()
     work = BackgroundWork(
-        transactor,
+        parts.transactor,
         BackgroundDependencies(extractor, model, has_model=not isinstance(model, NoModel), observer=observer),
     )
-    return {"mine": work.mine, "conclude": work.conclude, "expire": work.expire}
+    webhook = _webhook(settings, parts.outbound, clock)
+    routing = Routing(
+        outbox_key=outbox_key,
+        stream_length=settings.events_kept,
+        single_node=settings.redis_url is None or not settings.redis_cluster,
+        webhook=webhook is not None,
+    )
+    events = RedisEvents(parts.memory.client, routing)
+    schedule = RedisJobSchedule(parts.memory.client).schedule
+    relay = Relay(events, clock, observer, None if webhook is None else schedule)
+    # Without a webhook too: jobs may be left from a time when there was one.
+    delivery = Delivery(events, webhook, schedule, clock, observer)
+    return {
+        "mine": work.mine,
+        "conclude": work.conclude,
+        "expire": work.expire,
+        "relay": relay.relay,
+        "deliver": delivery.deliver,
+    }
+
+
+def _webhook(settings: Settings, caller: OutboundSender, clock: Clock) -> Webhook | None:
+    if settings.webhook_url is None:
+        return None
+    if settings.webhook_secret is None:
+        raise CallTheOperator(
+            "webhook_secret_missing",
+            "FLOW_ENGINE_WEBHOOK_URL needs FLOW_ENGINE_WEBHOOK_SECRET: events are never sent unsigned",
+        )
+    return Webhook(caller, settings.webhook_url, settings.webhook_secret.get_secret_value(), clock)
 
 
 def tuning_of(settings: Settings) -> Tuning:
@@ -50,3 +105,44 @@ def tuning_of(settings: Settings) -> Tuning:
         attempts=settings.job_attempts,
         concurrency=settings.jobs_at_once,
     )
+
+
+def worker_for(settings: Settings, runner: JobRunner) -> Worker | StreaqWorker:
+    """What runs jobs in a process of its own. Raises CallTheOperator `redis_needed`, `engine_unsuitable`."""
+    if settings.redis_url is None:
+        raise CallTheOperator(
+            "redis_needed", "set FLOW_ENGINE_REDIS_URL; without it, `serve` does the background work itself"
+        )
+    engine = settings.jobs_engine or ("builtin" if settings.redis_cluster else "streaq")
+    if engine == "builtin":
+        return Worker(runner)
+    if settings.redis_cluster:
+        raise CallTheOperator("engine_unsuitable", "on a cluster set FLOW_ENGINE_JOBS_ENGINE=builtin")
+    return StreaqWorker(runner, settings.redis_url)
+
+
+async def dead_letters(settings: Settings, at_most: int) -> Sequence[DeadLetter]:
+    """The latest first. Raises CallTheOperator `redis_needed`, RetryLater."""
+    async with _letters(settings) as letters:
+        return await letters.list(at_most=at_most)
+
+
+async def replay_dead_letters(settings: Settings, letter_id: str | None) -> int:
+    """How many are due again: of all, where no id is named. Raises as `dead_letters`."""
+    async with _letters(settings) as letters:
+        found = await letters.list(at_most=MOST_LETTERS) if letter_id is None else ()
+        ids = [letter.id for letter in found] if letter_id is None else [letter_id]
+        return sum([await letters.replay(each, datetime.now(UTC)) for each in ids])
+
+
+@asynccontextmanager
+async def _letters(settings: Settings) -> AsyncGenerator[RedisDeadLetters]:
+    if settings.redis_url is None:
+        raise CallTheOperator(
+            "redis_needed", "set FLOW_ENGINE_REDIS_URL; without it, nothing is kept once `serve` has ended"
+        )
+    memory = connect(settings.redis_url, cluster=settings.redis_cluster)
+    try:
+        yield RedisDeadLetters(memory.client)
+    finally:
+        await memory.close()

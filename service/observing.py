@@ -1,14 +1,23 @@
-"""What the engine and its background work count, as Prometheus metrics (F36).
+"""What a process counts and measures: the engine's work, model calls, itself and what waits (F36).
 
 Labels are kinds, codes, channels and purposes: few, and never ids, names of tasks or texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from adapters.models.audit import CallLog, ModelCallRecord
+from flow_engine.errors import RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.tracing import Tracing
+from memory.backlog import RedisBacklog
 
 COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "task_changes": ("Changes of task asked for: accepted, or the code of the refusal.", ("outcome",)),
@@ -35,6 +44,10 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tasks_stalled": ("Required tasks that could have been entered for several turns and were not.", ()),
 }
 """Every name that is counted: its meaning and its labels."""
+
+LAG_EVERY_S = 0.5
+BACKLOG_EVERY_S = 5.0
+ASK_AGAIN_S = 0.1
 
 _LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 30, 60)
@@ -118,3 +131,89 @@ class PrometheusObserver:
 
 def own_observer() -> PrometheusObserver:
     return PrometheusObserver(CollectorRegistry())
+
+
+class ObservedCalls:
+    """Implements `CallLog` around another: every attempt in the metrics and, with traces on, as a span."""
+
+    def __init__(self, log: CallLog, observer: PrometheusObserver, tracing: Tracing) -> None:
+        self._log = log
+        self._observer = observer
+        self._tracing = tracing
+
+    async def write(self, record: ModelCallRecord) -> None:
+        purpose, seconds = record.purpose, record.duration_ms / 1000
+        outcome = record.reason or record.status
+        self._observer.count("model_calls", purpose=purpose, outcome=outcome)
+        self._observer.count("model_tokens", record.input_tokens, purpose=purpose, direction="input")
+        self._observer.count("model_tokens", record.output_tokens, purpose=purpose, direction="output")
+        self._observer.model_call_took(seconds, purpose=purpose)
+        told: dict[str, str | int] = {
+            "gen_ai.request.model": record.model,
+            "gen_ai.usage.input_tokens": record.input_tokens,
+            "gen_ai.usage.output_tokens": record.output_tokens,
+            "flow_engine.model.purpose": purpose,
+        }
+        if outcome != "ok":
+            told["error.type"] = outcome
+        self._tracing.finished(f"model {purpose}", "client", seconds=seconds, attributes=told)
+        await self._log.write(record)
+
+
+class Watch:
+    """Feeds the gauges that nothing counts into by itself."""
+
+    def __init__(
+        self,
+        observer: PrometheusObserver,
+        backlog: RedisBacklog,
+        clock: Clock,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        stopwatch: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._observer = observer
+        self._backlog = backlog
+        self._clock = clock
+        self._pause = pause
+        self._stopwatch = stopwatch
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        tasks = [asyncio.create_task(self._lag_for_ever()), asyncio.create_task(self._backlog_for_ever())]
+        try:
+            yield
+        finally:
+            await _ended(*tasks)
+
+    async def measure_lag(self) -> None:
+        began = self._stopwatch()
+        await self._pause(LAG_EVERY_S)
+        self._observer.event_loop_lagged(max(0.0, self._stopwatch() - began - LAG_EVERY_S))
+
+    async def measure_backlog(self) -> None:
+        """While the store is away the last figures stay."""
+        try:
+            waiting, oldest_s, dead_letters = await self._backlog.read(self._clock.now())
+        except RetryLater:
+            self._observer.count("store_errors", store="memory")
+        else:
+            self._observer.backlog_is(Backlog(waiting, oldest_s, dead_letters))
+
+    async def _lag_for_ever(self) -> None:
+        while True:
+            await self.measure_lag()
+
+    async def _backlog_for_ever(self) -> None:
+        while True:
+            await self.measure_backlog()
+            await self._pause(BACKLOG_EVERY_S)
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    """Cancel until each is over: `wait_for`, in the store's driver, may swallow the first time."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=ASK_AGAIN_S)

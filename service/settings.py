@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flow_engine.documents import DocumentLimits
+from flow_engine.errors import CallTheOperator
+
+_Read = TypeVar("_Read", bound=BaseSettings)
 
 
 class Settings(BaseSettings):
@@ -118,3 +122,18 @@ class Settings(BaseSettings):
 
 SECRET = frozenset(("redis_url", "mongo_url", "webhook_url"))
 """Settings that may carry a password: shown without it."""
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a field."""
+    return f"FLOW_ENGINE_{name.upper()}"
+
+
+def read_settings(kind: type[_Read], variable: Callable[[str], str] = variable_of) -> _Read:
+    """Settings of that kind from the environment. Raises CallTheOperator `settings_invalid` that names every
+    variable that is wrong."""
+    try:
+        return kind()
+    except ValidationError as error:
+        wrong = [f"{variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors(include_input=False)]
+        raise CallTheOperator("settings_invalid", "; ".join(wrong)) from None

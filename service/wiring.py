@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fastapi import FastAPI
 
+from adapters.graphviz import Graphviz
 from adapters.jobs.running import JobRunner
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import build_model
@@ -39,6 +40,7 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import Model, NoModel
 from flow_engine.ports.outbound import OutboundCaller, OutboundSender
+from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.tracing import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.conversations import Conversations
@@ -50,19 +52,15 @@ from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
+from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.backlog import RedisBacklog
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
 from memory.schedule import RedisJobSchedule
-from service.background import job_handlers, tuning_of
-from service.graphviz import Graphviz
-from service.model_calls import ObservedCalls
-from service.observing import PrometheusObserver, own_observer
-from service.reporting import reporting_handlers
-from service.samples import install_samples
+from service.background import JobDependencies, job_handlers, tuning_of
+from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
-from service.watching import Watch
 from system_prompts.loader import load_system_prompts
 from system_prompts.model_catalog import load_model_catalog
 
@@ -140,7 +138,7 @@ class Outbound(OutboundCaller, OutboundSender, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ServiceDependencies:
     """What a service meets of the world: its time, its way out, its model and its two stores, not yet opened.
 
     A test sets the time and scripts the answers of the world by giving its own.
@@ -164,11 +162,11 @@ def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing 
     budget = RedisCallBudget(memory.client, settings.llm_calls_per_minute)
     calls = ObservedCalls(LoggedCalls(), observer, tracing)
     model = build_model(settings, clock, budget=budget, log=calls)
-    surroundings = Surroundings(
+    dependencies = ServiceDependencies(
         clock, outbound, memory, open_flow_database(settings), model, observer, tracing
     )
     watch = Watch(observer, RedisBacklog(memory.client), clock)
-    service = assemble(settings, surroundings, authenticator, base_url=f"http://{host}:{port}")
+    service = assemble(settings, dependencies, authenticator, base_url=f"http://{host}:{port}")
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
@@ -183,67 +181,33 @@ def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing 
 
 
 def assemble(
-    settings: Settings, surroundings: Surroundings, authenticator: Authenticator, *, base_url: str
+    settings: Settings, dependencies: ServiceDependencies, authenticator: Authenticator, *, base_url: str
 ) -> Service:
     """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so."""
-    memory, database, clock = surroundings.memory, surroundings.database, surroundings.clock
+    memory, database, observer = dependencies.memory, dependencies.database, dependencies.observer
     prompts = load_system_prompts()
-    observer, tracing = surroundings.observer, surroundings.tracing
     flow_service = FlowService(
         flows=ObservedFlowStore(database.flows, observer),
         versions=ObservedVersionStore(database.versions, observer),
-        clock=clock,
+        clock=dependencies.clock,
         new_id=new_id,
     )
     submissions = Submissions(prompts, settings.document_limits, new_id)
-    model = surroundings.model
-    rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
-    public_url = (settings.public_url or base_url).rstrip("/")
     versions = VersionsInUse(flow_service, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
-    dependencies = ConversationDependencies(
-        memory=observed_memory(memory.conversations, observer, tracing),
+    public_url = (settings.public_url or base_url).rstrip("/")
+    shared = ConversationDependencies(
+        memory=observed_memory(memory.conversations, observer, dependencies.tracing),
         versions=versions,
         platform=Platform(prompts, public_url, settings.memory_format),
-        clock=clock,
+        clock=dependencies.clock,
         summariser=RuleSummariser(prompts),
-        outbound=surroundings.outbound,
+        outbound=dependencies.outbound,
         observer=observer,
     )
-    transactor = Transactor(dependencies)
-    conversations, dialogue = (
-        Conversations(transactor, dependencies),
-        DialogueService(transactor, dependencies),
-    )
-    metrics = Metrics(observer.registry)
-    jobs = JobRunner(
-        RedisJobSchedule(memory.client),
-        {
-            **job_handlers(settings, transactor, model, observer),
-            **reporting_handlers(settings, memory, surroundings.outbound, clock, observer),
-        },
-        clock,
-        observer,
-        tuning_of(settings),
-        tracing=tracing,
-        cause=memory.conversations.trace_of,
-    )
-    probes = {"memory": memory.ready, "flows": database.connection.ready}
-    routes = Routes(
-        agents=AgentRoutes(conversations, dialogue),
-        memory=MemoryRoutes(dialogue),
-        designers=DesignerRoutes(flow_service, submissions, clock),
-        migrations=MigrationRoutes(Migrations(transactor, memory.index)),
-        diagrams=DiagramRoutes(flow_service, Graphviz()),
-        helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
-        schemas=SchemaRoutes(),
-        operators=OperatorRoutes(probes, metrics),
-    )
-    release = version("flow-engine")
-    mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
-    app = create_app(
-        routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
-    )
+    designers = _Designers(flow_service, submissions, prompts)
+    transactor, metrics = Transactor(shared), Metrics(observer.registry)
+    app = _application(designers, transactor, shared, dependencies, authenticator, metrics)
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
@@ -254,7 +218,64 @@ def assemble(
             if settings.redis_url is not None and not settings.redis_unsafe:
                 await memory.check_safety(settings.redis_durability)
             if settings.samples and settings.mongo_url is None:
-                await install_samples(database.flows, database.versions, submissions, clock)
+                await install_samples(database.flows, database.versions, submissions, dependencies.clock)
             yield
 
-    return Service(app, opened, jobs, metrics)
+    return Service(app, opened, _job_runner(settings, transactor, dependencies), metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Designers:
+    """What saved and offered documents go through."""
+
+    flow_service: FlowService
+    submissions: Submissions
+    prompts: SystemPrompts
+
+
+def _application(
+    designers: _Designers,
+    transactor: Transactor,
+    shared: ConversationDependencies,
+    dependencies: ServiceDependencies,
+    authenticator: Authenticator,
+    metrics: Metrics,
+) -> FastAPI:
+    memory, model = dependencies.memory, dependencies.model
+    conversations, dialogue = Conversations(transactor, shared), DialogueService(transactor, shared)
+    rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
+    flow_service = designers.flow_service
+    routes = Routes(
+        agents=AgentRoutes(conversations, dialogue),
+        memory=MemoryRoutes(dialogue),
+        designers=DesignerRoutes(flow_service, designers.submissions, dependencies.clock),
+        migrations=MigrationRoutes(Migrations(transactor, memory.index)),
+        diagrams=DiagramRoutes(flow_service, Graphviz()),
+        helpers=HelperRoutes(load_model_catalog(), designers.prompts, rewriter),
+        schemas=SchemaRoutes(),
+        operators=OperatorRoutes(
+            {"memory": memory.ready, "flows": dependencies.database.connection.ready}, metrics
+        ),
+    )
+    release = version("flow-engine")
+    mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
+    tracing = dependencies.tracing
+    return create_app(
+        routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
+    )
+
+
+def _job_runner(settings: Settings, transactor: Transactor, dependencies: ServiceDependencies) -> JobRunner:
+    memory, clock, observer = dependencies.memory, dependencies.clock, dependencies.observer
+    work_with = JobDependencies(
+        transactor, dependencies.model, memory, dependencies.outbound, clock, observer
+    )
+    return JobRunner(
+        RedisJobSchedule(memory.client),
+        job_handlers(settings, work_with),
+        clock,
+        observer,
+        tuning_of(settings),
+        tracing=dependencies.tracing,
+        cause=memory.conversations.trace_of,
+    )

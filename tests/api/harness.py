@@ -18,7 +18,7 @@ from api.auth import Authenticator, LocalOnly
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory, embedded
 from service.settings import Settings
-from service.wiring import FlowDatabase, Surroundings, assemble
+from service.wiring import FlowDatabase, ServiceDependencies, assemble
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 T0 = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)  # a Thursday
@@ -138,7 +138,7 @@ async def open_scene(
 ) -> AsyncIterator[Scene]:
     """A service with `documents` published. Give two scenes one `server` to let them share a Redis, or
     `memory` to be on a real one."""
-    surroundings = Surroundings(
+    surroundings = ServiceDependencies(
         clock=clock or SettableClock(),
         outbound=ScriptedOutbound(answers or {}),
         memory=memory or embedded(server),

@@ -29,7 +29,7 @@ from memory.connection import RedisMemory, connect
 from memory.keys import JOB_LEASES_KEY, JOBS_KEY
 from memory.schedule import RedisDeadLetters
 from service.settings import Settings
-from service.wiring import Surroundings, SystemClock, assemble
+from service.wiring import ServiceDependencies, SystemClock, assemble
 from tests.api.harness import BASE_URL, Scene, SettableClock, sqlite_in_memory
 from tests.flow_engine.documents.samples import aio_task, minimal_version
 from tests.redis_fixture import StartRedis, end, spawn
@@ -136,7 +136,7 @@ async def test_every_turn_is_read_exactly_once_however_often_workers_are_killed(
     workers = [WorkerProcess(tmp_path / f"worker-{number}.log", environment) for number in range(2)]
     memory = connect(server.url)
     clock = SystemClock()
-    surroundings = Surroundings(clock, ScriptedOutbound({}), memory, sqlite_in_memory())
+    surroundings = ServiceDependencies(clock, ScriptedOutbound({}), memory, sqlite_in_memory())
     service = assemble(Settings(samples=False), surroundings, LocalOnly(), base_url=BASE_URL)
     transport = httpx.ASGITransport(app=service.app)
     slowest_s, interrupted = 0.0, 0

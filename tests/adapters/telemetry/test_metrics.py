@@ -18,8 +18,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from memory.backlog import RedisBacklog
 from memory.keys import JOBS_KEY, due_score
-from service.observing import COUNTED, own_observer
-from service.watching import Watch
+from service.observing import COUNTED, Watch, own_observer
 from tests.adapters.telemetry.watched import Watched, watched
 from tests.api.harness import clinic, entry, over_many_contacts
 

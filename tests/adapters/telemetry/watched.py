@@ -23,10 +23,9 @@ from flow_engine.ports.outbound import OutboundReply
 from flow_engine.ports.tracing import Tracing, Untraced
 from memory.connection import embedded
 from service.logs import configure_logging
-from service.model_calls import ObservedCalls
-from service.observing import PrometheusObserver, own_observer
+from service.observing import ObservedCalls, PrometheusObserver, own_observer
 from service.settings import Settings
-from service.wiring import Service, Surroundings, assemble
+from service.wiring import Service, ServiceDependencies, assemble
 from tests.api.harness import BASE_URL, HANDLER, Scene, SettableClock, sqlite_in_memory
 from tests.flow_engine.documents.samples import JsonObject
 
@@ -83,7 +82,7 @@ async def watched(
         sqlite_in_memory(),
         ScriptedOutbound({HANDLER: [OutboundReply(200, b"false")] * 9}),
     )
-    surroundings = Surroundings(clock, outbound, memory, flows, model, observer, tracing)
+    surroundings = ServiceDependencies(clock, outbound, memory, flows, model, observer, tracing)
     given = Settings(**{"samples": False, **settings})
     service = assemble(given, surroundings, LocalOnly(), base_url=BASE_URL)
     transport = httpx.ASGITransport(app=service.app, raise_app_exceptions=False)

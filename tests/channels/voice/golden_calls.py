@@ -21,7 +21,7 @@ from channels.voice.config.loader import load_config
 from channels.voice.recording import read_recording
 from channels.voice.replay import BEGAN, replay
 from flow_engine.ports.outbound import OutboundSender
-from service.voice_answering import open_playbook_of
+from service.voice import open_playbook_of
 from tests.channels.voice.golden_texts import resolved
 
 DIRECTORY = Path(__file__).parent / "golden"

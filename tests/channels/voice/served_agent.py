@@ -23,7 +23,7 @@ from channels.voice.metrics import Counting
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.serving import server_of
 from channels.voice.testing.fake_sip import Webhook
-from service.voice_answering import Parts, VoiceAnswering
+from service.voice import VoiceAnswering, VoiceDependencies
 from tests.channels.voice.business_server import BusinessServer
 from tests.channels.voice.server.front_desk import secret, voice_settings
 
@@ -117,7 +117,7 @@ async def served_agent(
     outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(loaded.config.base_url)))
     counting = Counting()
     calls = SipCalls(outbound, realtime_url, "sk-test")
-    parts = Parts(settings, loaded.config, builders, outbound, counting, None, calls)
+    parts = VoiceDependencies(settings, loaded.config, builders, outbound, counting, None, calls)
     answering = VoiceAnswering(parts)
     app = voice_app(settings, answering, counting, calls)
     listening = socket.create_server(("127.0.0.1", 0))

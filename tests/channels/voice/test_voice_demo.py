@@ -16,9 +16,9 @@ from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.script import Say, Script, UseTool
 from channels.voice.testing.sockets import eventually
-from service.voice_commands import voice
+from service.cli import app
+from service.voice import trial_agent
 from service.voice_demo import SHIPPED_CONFIG
-from service.voice_trial import trial_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ SCRIPT = {"reactions": [{"steps": [{"text": "Bye", "ms": 300}, {"tool": "end_cal
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(voice, ["demo", *arguments])
+    done = CliRunner().invoke(app, ["voice", "demo", *arguments])
     return done.exit_code, done.stdout, done.stderr
 
 

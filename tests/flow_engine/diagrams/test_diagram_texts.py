@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from adapters.graphviz import Graphviz
 from flow_engine.diagrams import dot, mermaid
 from flow_engine.documents import FlowVersion, parse_version
 from flow_engine.errors import CallTheOperator, CorrectTheInput, ReloadAndDecide
-from service.graphviz import Graphviz
 from tests.api.harness import needs
 from tests.flow_engine.diagrams.conftest import JavaScript
 from tests.flow_engine.diagrams.drawn import HOSTILE_NAMES, clinics, draft, samples, versions_with_any_names

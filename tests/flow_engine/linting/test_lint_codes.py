@@ -8,8 +8,8 @@ from pathlib import Path
 
 import flow_engine
 from flow_engine.linting import CODES
+from flow_engine.linting.page import lint_page
 from flow_engine.templates.problems import ERROR_CODES
-from service.lint_page import lint_page
 
 PACKAGE = Path(flow_engine.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "lint.md"
@@ -72,4 +72,6 @@ def test_every_row_says_what_it_means_and_what_to_do() -> None:  # F9
 
 
 def test_the_page_is_the_table() -> None:  # F9
-    assert PAGE.read_text("utf-8") == lint_page(), "write it anew: python -m service.lint_page > docs/lint.md"
+    assert PAGE.read_text("utf-8") == lint_page(), (
+        "write it anew: python -m flow_engine.linting.page > docs/lint.md"
+    )

@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 
 from flow_engine.testing.report import RunReport, ScenarioReport
 from flow_engine.testing.yaml_text import Mistake
-from service.scenario_runs import RunOptions, run_files
+from service.scenarios import RunOptions, run_files
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "flows" / "samples"

@@ -8,7 +8,7 @@ from statistics import mean, median
 import pytest
 
 from flow_engine.testing.report import Minimum, lines
-from service.scenario_runs import RunOptions, run_files
+from service.scenarios import RunOptions, run_files
 from tests.flow_engine.testing.scene import SAMPLES
 
 FILES = sorted((SAMPLES / "tests").glob("*.yaml"))

@@ -8,7 +8,7 @@ from flow_engine.runtime.compiled import compile_flow
 from flow_engine.testing.coverage import Share, measure
 from flow_engine.testing.report import FlowReport, Minimum, RunReport, lines
 from flow_engine.testing.running import Played
-from service.scenario_runs import RunOptions, run_files
+from service.scenarios import RunOptions, run_files
 from tests.api.harness import clinic
 from tests.flow_engine.testing.scene import ORDER, run_text
 

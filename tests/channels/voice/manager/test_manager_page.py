@@ -12,7 +12,7 @@ import pytest
 from channels.voice.config.loader import load_config
 from channels.voice.manager.agents_list import read_agents
 from channels.voice.manager.configs import ConfigFiles, placeholders
-from service.voice_manage import manage
+from service.cli.voice import manage
 from tests.channels.voice.manager.manager_bench import Bench, sip_entry, until
 from tests.channels.voice.manager.manager_processes import script
 from tests.service_process import ROOT

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from channels.voice.server.settings import VoiceSettings, variable_of
 from flow_engine.errors import CallTheOperator
 from service.cli import app
-from service.voice_serving import voice_settings
+from service.settings import read_settings
 
 EXAMPLES = Path(__file__).parents[4] / "channels" / "voice" / "config" / "examples"
 
@@ -76,7 +76,7 @@ class TestSettings:
         monkeypatch.setenv("FLOW_ENGINE_PUBLIC_URL", "voice.example")
         monkeypatch.setenv("FLOW_ENGINE_TWILIO_API_URL", "twilio")
         with pytest.raises(CallTheOperator) as caught:
-            voice_settings()
+            read_settings(VoiceSettings, variable_of)
         assert "FLOW_ENGINE_PUBLIC_URL: " in caught.value.detail
         assert "FLOW_ENGINE_TWILIO_API_URL: " in caught.value.detail
 

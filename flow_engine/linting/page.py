@@ -1,4 +1,4 @@
-"""Writes `docs/lint.md` from the linter's table: `python -m service.lint_page > docs/lint.md`."""
+"""Writes `docs/lint.md` from the linter's table: `python -m flow_engine.linting.page > docs/lint.md`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flow_engine.linting import CODES, Code
 
 _INTRODUCTION = """# What is said about a flow version
 
-Written from the linter's table of codes by `python -m service.lint_page`; a test keeps it complete.
+Written from the linter's table of codes by `python -m flow_engine.linting.page`; a test keeps it complete.
 
 A version is checked when it is saved (`POST /v1/flows/{id}/versions`), when it is only to be validated
 (`POST /v1/flows/{id}/versions/validate`), and on the command line, without a service:

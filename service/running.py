@@ -1,4 +1,4 @@
-"""Run the service in this process until it is stopped."""
+"""Run the service, or its background work alone, in this process until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import structlog
 import typer
 import uvicorn
 import uvloop
+from prometheus_client import start_http_server
 
 from adapters.jobs.worker import Worker
 from adapters.telemetry.loading import tracing_to
 from flow_engine.ports.tracing import Tracing
+from service.background import worker_for
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service
@@ -65,3 +67,28 @@ def _report(taking: asyncio.Task[None]) -> None:
     """Requests are answered all the same; what they leave to do is kept, for the next start."""
     if not taking.cancelled():
         log.critical("background_work_stopped", exc_info=taking.exception())
+
+
+def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+        uvloop.run(_work(settings, metrics_port, tracing))
+
+
+async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) -> None:
+    service = build_service(settings, host="127.0.0.1", port=8080, tracing=tracing)
+    worker = worker_for(settings, service.jobs)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with service.opened(), worker.running() as working:
+        port = metrics_port or settings.worker_metrics_port
+        if port is not None:
+            start_http_server(port, settings.worker_metrics_host, service.metrics.registry)
+        typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if working.done():
+            working.result()

@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import typer
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from adapters.outbound.client import GuardedClient
@@ -23,9 +25,23 @@ from channels.voice.manager.fleet import Limits
 from channels.voice.manager.manager import Manager, Pace
 from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
-from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
-from service.voice_manage import ManageOptions
+from service.settings import read_settings
+
+
+@dataclass(frozen=True, slots=True)
+class ManageOptions:
+    """Of the command line. `api_url` has no slash at its end, the commands are split into their words."""
+
+    api_url: str
+    templates: Path
+    directory: Path
+    first_port: int
+    refresh_s: float
+    health_s: float
+    drain_s: float
+    agent_command: tuple[str, ...]
+    sip_bridge_command: tuple[str, ...]
 
 
 class ManagerSettings(BaseSettings):
@@ -49,7 +65,7 @@ class ManagerSettings(BaseSettings):
 
 def manage_until_stopped(options: ManageOptions) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
-    settings = _settings()
+    settings = read_settings(ManagerSettings)
     configure_logging(settings.log_level)
     limits = Limits(drain_s=options.drain_s, stop_s=settings.manager_stop_s)
     # What a killed manager has left needs this long to end.
@@ -86,17 +102,6 @@ async def _manage(
         loop.add_signal_handler(signal.SIGHUP, manager.refresh_now)
         typer.echo(f"Agents of {options.api_url}, state in {directory.path}. Ctrl-C stops them.", err=True)
         await manager.run()
-
-
-def _settings() -> ManagerSettings:
-    try:
-        return ManagerSettings()
-    except ValidationError as error:
-        problems = [
-            f"FLOW_ENGINE_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}"
-            for each in error.errors(include_input=False)
-        ]
-        raise CallTheOperator("settings_invalid", "; ".join(problems)) from None
 
 
 def _host_and_port(url: str) -> str:

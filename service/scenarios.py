@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import cast
 
 import orjson
 
@@ -24,6 +23,7 @@ from flow_engine.testing.report import FileReport, FlowReport, Minimum, RunRepor
 from flow_engine.testing.running import Played, play_all
 from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from flow_engine.use_cases.submissions import Submissions
+from flows.samples import unwrapped
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import embedded
 from memory.keys import ConversationKeys
@@ -162,11 +162,12 @@ class _Run:
         place = ""
         try:
             text = _read(document, 2 * limits.max_bytes)  # a sample's wrapping and white space come on top
-            version, flow_id, place = _unwrapped(parse_json(text, limits))
+            file = unwrapped(parse_json(text, limits))
+            place = file.place
             submission = self._submissions.check(
-                orjson.dumps(version), flow_id=flow_id, created_by=AUTHOR, now=START
+                orjson.dumps(file.version), flow_id=file.flow_id, created_by=AUTHOR, now=START
             )
-            return await self._bench.install(submission, flow_id)
+            return await self._bench.install(submission, file.flow_id)
         except OSError as error:
             raise _FlowRefused([f": {error.strerror or 'it cannot be read'}"]) from None
         except CorrectTheInput as refused:
@@ -185,18 +186,3 @@ def _read(path: Path, at_most: int) -> bytes:
     """One byte more than `at_most` at most: whoever parses it refuses what is longer."""
     with path.open("rb") as file:
         return file.read(at_most + 1)
-
-
-def _unwrapped(raw: object) -> tuple[object, str, str]:
-    """A version, its flow's id, and where it stands in its file."""
-    outer = _object(raw)
-    # A version is closed and has no property of this name: it cannot be mistaken for the wrapping.
-    wrapped = isinstance(outer.get("version"), dict)
-    version = _object(outer["version"]) if wrapped else outer
-    flow_id = version.get("conversationalFlowId", _object(outer.get("flow")).get("_id"))
-    place = "/version" if wrapped else ""
-    return version if isinstance(raw, dict) else raw, flow_id if isinstance(flow_id, str) else "flow", place
-
-
-def _object(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

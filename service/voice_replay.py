@@ -13,27 +13,21 @@ import typer
 
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.call.ports import OpenPlaybook
-from channels.voice.config.loader import ConfigRefused, load_config
 from channels.voice.recording import Entry, RecordingRefused, read_recording
 from channels.voice.replay import BEGAN, replay
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender
 from service.logs import configure_logging
-from service.voice_answering import open_playbook_of
+from service.voice import config_or_exit, open_playbook_of
 
 
-def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> int:
-    """Prints one JSON object a line: `at_ms`, `to` (line, model or http) and what. Returns the exit code.
+def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> None:
+    """Prints one JSON object a line: `at_ms`, `to` (line, model or http) and what.
 
-    Raises FlowEngineError for a recording that is none.
+    Raises CorrectTheInput for a recording that is none, typer.Exit(2) for a config with errors.
     """
     configure_logging("warning")
-    try:
-        loaded = load_config(config, builders=tuple(installed_builders(lambda: BEGAN)))
-    except ConfigRefused as refused:
-        for problem in refused.problems:
-            typer.echo(f"{config}: error at {problem.pointer or '/'}: {problem.message}", err=True)
-        return 2
+    loaded = config_or_exit(config, clock=lambda: BEGAN)
 
     def open_for(
         outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
@@ -53,7 +47,6 @@ def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> int:
             continue
         line = {"at_ms": entry.at_ms, "to": entry.side, "message": entry.message}
         typer.echo(orjson.dumps(line).decode())
-    return 0
 
 
 def _is_audio(entry: Entry) -> bool:

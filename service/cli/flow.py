@@ -1,0 +1,248 @@
+"""`flow-engine flow`: check, draw and test version documents, without a service.
+
+Starts fast and touches nothing but the files: no store, no network, no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NotRequired, cast
+
+import orjson
+import typer
+from rich.console import Console
+from rich.text import Text
+from typing_extensions import TypedDict
+
+from adapters.graphviz import Graphviz
+from flow_engine.diagrams import dot, mermaid, xstate
+from flow_engine.documents import FlowVersion, complete_version, parse_json, parse_version
+from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
+from flow_engine.linting import CODES, Severity
+from flow_engine.use_cases.submissions import Submissions
+from flows.samples import unwrapped
+from service import late
+from service.settings import Settings, read_settings
+from system_prompts.loader import load_system_prompts
+
+STDIN = "-"
+FOUND_WRONG, UNREADABLE = 1, 2
+
+_COLOURS: Mapping[Severity, str] = {"error": "bold red", "warning": "yellow"}
+_MARKS = {"✓": "green", "✗": "bold red"}
+
+commands = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, test.")
+
+
+class FindingRow(TypedDict):
+    pointer: str
+    code: str
+    message: str
+
+
+class FileReport(TypedDict):
+    """`unreadable` says why nothing could be checked. `draft`: only the schema was checked (F8)."""
+
+    file: str
+    valid: bool
+    draft: bool
+    errors: list[FindingRow]
+    warnings: list[FindingRow]
+    unreadable: NotRequired[str]
+
+
+@commands.command("validate")
+def validate(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Version documents, or files {flow, version} as the samples are; - reads standard input.",
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
+) -> None:
+    """Check flow versions as a save does: exit code 0 clean or warnings only, 1 errors, 2 unreadable."""
+    limits = read_settings(Settings).document_limits
+    submissions = Submissions(load_system_prompts(), limits, lambda: "version")
+    reports = [_checked(name, submissions) for name in files]
+    if as_json:
+        counts = {kind: sum(len(report[kind]) for report in reports) for kind in ("errors", "warnings")}
+        typer.echo(orjson.dumps({"files": reports, **counts}, option=orjson.OPT_INDENT_2))
+    else:
+        _print_findings(reports)
+    if any("unreadable" in report for report in reports):
+        raise typer.Exit(UNREADABLE)
+    if any(report["errors"] or (strict and report["warnings"]) for report in reports):
+        raise typer.Exit(FOUND_WRONG)
+
+
+def _checked(name: str, submissions: Submissions) -> FileReport:
+    report = FileReport(file=name, valid=False, draft=False, errors=[], warnings=[])
+    try:
+        text = _bytes_of(name)
+        file = unwrapped(orjson.loads(text))
+    except OSError as error:
+        return {**report, "unreadable": error.strerror or "cannot be read"}
+    except orjson.JSONDecodeError as error:
+        return {**report, "unreadable": f"not JSON: {error}"}
+    report["draft"] = isinstance(file.version, Mapping) and file.version.get("draft") is True
+    body = orjson.dumps(file.version) if file.place else text
+    try:
+        submission = submissions.check(
+            body, flow_id=file.flow_id, created_by="validate", now=datetime.now(UTC)
+        )
+    except CorrectTheInput as refusal:
+        return {**report, "errors": _rows(refusal.findings, file.place)}
+    return {**report, "valid": True, "warnings": _rows(submission.warnings, file.place)}
+
+
+def _bytes_of(name: str) -> bytes:
+    return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+
+
+def _rows(findings: Iterable[Finding], place: str) -> list[FindingRow]:
+    return [FindingRow(pointer=place + f.pointer, code=f.code, message=f.message) for f in findings]
+
+
+def _print_findings(reports: list[FileReport]) -> None:
+    """Findings to standard output, one a line; what is about the run to standard error."""
+    lines, notes = (
+        Console(highlight=False, soft_wrap=True),
+        Console(stderr=True, highlight=False, soft_wrap=True),
+    )
+    for report in reports:
+        file = "<stdin>" if report["file"] == STDIN else report["file"]
+        if "unreadable" in report:
+            notes.print(Text(f"{file}: {report['unreadable']}"))
+        if report["draft"]:
+            notes.print(Text(f"{file}: a draft, which never runs: only its schema is checked"))
+        for row in (*report["errors"], *report["warnings"]):
+            colour = _COLOURS[CODES[row["code"]].severity]
+            lines.print(
+                Text.assemble(f"{file}:{row['pointer']}: ", (row["code"], colour), f" {row['message']}")
+            )
+    errors, warnings = (sum(len(report[kind]) for report in reports) for kind in ("errors", "warnings"))
+    notes.print(Text(f"{len(reports)} file(s), {errors} error(s), {warnings} warning(s)"))
+
+
+class Format(StrEnum):
+    MERMAID = "mermaid"
+    SVG = "svg"
+    DOT = "dot"
+    XSTATE = "xstate"
+
+
+@commands.command("diagram")
+def diagram(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A version document, or {flow, version} as the samples are; - reads standard input.",
+        ),
+    ],
+    form: Annotated[
+        Format, typer.Option("--format", help="Mermaid, an SVG image, Graphviz's DOT, or JSON for XState 5.")
+    ] = Format.MERMAID,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+) -> None:
+    """Draw a flow version: exit code 0 drawn, 1 the document or Graphviz refuses, 2 unreadable."""
+    try:
+        drawn = _drawn(_version(_bytes_of(file)), form)
+        if output is None:
+            sys.stdout.buffer.write(drawn)
+        else:
+            output.write_bytes(drawn)
+    except OSError as error:
+        typer.echo(f"{error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    except FlowEngineError as error:
+        for finding in error.findings if isinstance(error, CorrectTheInput) else ():
+            typer.echo(f"{file}:{finding.pointer}: {finding.code} {finding.message}", err=True)
+        typer.echo(f"{file}: {error.detail}", err=True)
+        raise typer.Exit(FOUND_WRONG) from None
+
+
+def _version(text: bytes) -> FlowVersion:
+    version = unwrapped(parse_json(text)).version
+    if isinstance(version, dict):
+        version = complete_version(
+            cast("dict[str, object]", version),
+            version_id="version",
+            flow_id="flow",
+            created_at="1970-01-01T00:00:00Z",
+            created_by="file",
+        )
+    return parse_version(version)
+
+
+def _drawn(version: FlowVersion, form: Format) -> bytes:
+    if form is Format.MERMAID:
+        return mermaid(version).encode()
+    if form is Format.XSTATE:
+        return orjson.dumps(xstate(version), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    source = dot(version)
+    return source.encode() if form is Format.DOT else asyncio.run(Graphviz().svg(source))
+
+
+@commands.command("test")
+def play(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files of scenarios.")],
+    flow: Annotated[
+        Path | None,
+        typer.Option(metavar="VERSION.json", help="Play on this version document instead of the files' own."),
+    ] = None,
+    name_part: Annotated[
+        str, typer.Option("-k", metavar="TEXT", help="Only scenarios with TEXT in their names.")
+    ] = "",
+    min_tasks: Annotated[
+        float, typer.Option("--min-task-coverage", min=0, max=100, help="Percent of tasks to be entered.")
+    ] = 0.0,
+    min_transitions: Annotated[
+        float,
+        typer.Option("--min-transition-coverage", min=0, max=100, help="Percent of transitions to be taken."),
+    ] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
+    ] = None,
+) -> None:
+    """Play scenarios: exit code 0 all passed, 1 failures or too little coverage, 2 unreadable."""
+    limits = read_settings(Settings).document_limits
+    scenarios, results = late.scenarios, late.scenario_results
+    minimum = results.Minimum(min_tasks, min_transitions)
+    report = scenarios.run_files(files, scenarios.RunOptions(flow, name_part, minimum, limits))
+    if json:
+        typer.echo(results.as_json(report))
+    else:
+        _print_marked(results.lines(report), Console(highlight=False, soft_wrap=True))
+        _print_marked(results.mistake_lines(report), Console(stderr=True, highlight=False, soft_wrap=True))
+    if junit is not None:
+        try:
+            junit.write_bytes(results.as_junit(report))
+        except OSError as error:
+            typer.echo(f"{junit}: {error.strerror}", err=True)
+            raise typer.Exit(UNREADABLE) from None
+    if not report.scenarios and not report.unreadable:
+        typer.echo(f"no scenario has {name_part!r} in its name", err=True)
+        raise typer.Exit(UNREADABLE)
+    if report.unreadable:
+        raise typer.Exit(UNREADABLE)
+    if report.failed or report.shortfalls:
+        raise typer.Exit(FOUND_WRONG)
+
+
+def _print_marked(every: Iterable[str], console: Console) -> None:
+    """A line's mark has a colour where it has one."""
+    for line in every:
+        at = len(line) - len(line.lstrip())
+        console.print(
+            Text.assemble(line[:at], (line[at : at + 1], _MARKS.get(line[at : at + 1], "")), line[at + 1 :])
+        )

@@ -1,0 +1,45 @@
+"""Modules that take long to load, each loaded when a command first reads its name here.
+
+`flow-engine flow validate` must not wait for servers, stores, model SDKs or MCP's SDK. This is the one place
+that loads late: type checkers and the import contracts see the imports below, the process the table.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from channels.voice.flow import opening as voice_flows
+    from channels.voice.server import settings as voice_settings
+    from flow_engine.testing import report as scenario_results
+    from service import background, running, scenarios, voice, voice_demo, voice_manager, voice_replay
+
+__all__ = [
+    "background",
+    "running",
+    "scenario_results",
+    "scenarios",
+    "voice",
+    "voice_demo",
+    "voice_flows",
+    "voice_manager",
+    "voice_replay",
+    "voice_settings",
+]
+
+_ELSEWHERE = {
+    "scenario_results": "flow_engine.testing.report",
+    "voice_flows": "channels.voice.flow.opening",
+    "voice_settings": "channels.voice.server.settings",
+}
+
+
+def __getattr__(name: str) -> object:
+    """The module of that name; AttributeError for one that is not listed."""
+    if name not in __all__:
+        raise AttributeError(name)
+    module: ModuleType = import_module(_ELSEWHERE.get(name, f"service.{name}"))
+    globals()[name] = module
+    return module

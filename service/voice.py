@@ -1,0 +1,325 @@
+"""One voice agent put together: by `voice serve` for callers, by a test or `voice demo` for a trial.
+
+    async with FakeRealtime(script) as model, trial_agent(Path("desk.json"), model.url) as agent:
+        async with FakeTwilioCall(agent.line_url) as call:
+            ...
+
+A trial is what `voice serve` runs, with settings of its own: nothing of the environment counts but the key of
+a flow engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import typer
+import uvloop
+from picows import WSListener
+from pydantic import SecretStr
+
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from channels.http_tools.body_builders import BuilderRegistry, installed_builders
+from channels.voice.bridge import Bridge, Realtime, Tap, Transfer, connect_realtime
+from channels.voice.call.events import StreamStarted
+from channels.voice.call.ports import EndReason, OpenPlaybook
+from channels.voice.call.state import Counts
+from channels.voice.carriers.rest import LineControlFailed
+from channels.voice.carriers.sip.bridge import SipConnection
+from channels.voice.carriers.sip.calls import SipCall, SipCalls
+from channels.voice.carriers.twilio.calls import TwilioCalls
+from channels.voice.config.flow_books import with_books
+from channels.voice.config.loader import ConfigRefused, Loaded, load_config
+from channels.voice.config.models import FlowSession, VoiceConfig
+from channels.voice.config.playbook import open_configured
+from channels.voice.metrics import Counting
+from channels.voice.recording import RecordedOutbound, Recorder, create_recording
+from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.server.app import VoiceApp, voice_app
+from channels.voice.server.call_server import LineRequest
+from channels.voice.server.serving import serve_voice, server_of
+from channels.voice.server.settings import VoiceSettings, variable_of
+from channels.voice.wires.realtime_urls import DEFAULT_URL, connect_headers
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
+from flow_engine.ports.outbound import OutboundSender
+from service import late
+from service.logs import configure_logging
+from service.settings import read_settings
+
+if TYPE_CHECKING:
+    from channels.voice.flow.opening import FlowCalls
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceDependencies:
+    """What the calls of one agent are answered with. The carriers' control is None where it is not set up;
+    calls are recorded into `recordings`, where that is named."""
+
+    settings: VoiceSettings
+    config: VoiceConfig
+    builders: BuilderRegistry
+    outbound: GuardedClient
+    counting: Counting
+    twilio_calls: TwilioCalls | None
+    sip_calls: SipCalls | None
+    recordings: Path | None = None
+
+
+def open_playbook_of(
+    config: VoiceConfig, builders: BuilderRegistry, outbound: OutboundSender, clock: Callable[[], datetime]
+) -> OpenPlaybook:
+    """For a config that says everything itself. Raises CallTheOperator `flow_needed` for another one."""
+    if isinstance(config.session, FlowSession):
+        raise CallTheOperator("flow_needed", "this config's session comes from a flow engine")
+    return open_configured(config, outbound, clock=clock, builders=builders)
+
+
+class VoiceAnswering:
+    """Implements `CallServer` for one agent."""
+
+    def __init__(self, parts: VoiceDependencies) -> None:
+        self._parts = parts
+        key = parts.settings.openai_api_key
+        headers = {} if key is None else connect_headers(key.get_secret_value())
+        self._realtime = Realtime(parts.settings.realtime_url, headers)
+        self._watching = _Watching(parts.counting)
+        session = parts.config.session
+        self._flow = _flow_calls(parts, session) if isinstance(session, FlowSession) else None
+        self._bridge = Bridge(self._plan, transfers=self._transfer, open_tap=self._open_tap)
+
+    def answer(self, request: LineRequest) -> WSListener:
+        return self._bridge.line_socket()
+
+    async def answer_sip(self, call: SipCall) -> None:
+        calls = self._parts.sip_calls
+        if calls is None:
+            raise CallTheOperator("sip_not_configured", "SIP calls need OPENAI_API_KEY to be set")
+        tap = self._open_tap(call.call_id)
+        line = SipConnection(call, calls, self._realtime, tap)
+        plan = replace(self._plan(tap), connect=line.connect)
+        line.runner = CallRunner(plan, line, line.started, transfer=line.move, line_plays=False)
+        await self._bridge.kept(line.runner, tap, line.ended)
+
+    async def close(self) -> None:
+        await self._bridge.close()
+        if self._flow is not None:
+            await self._flow.aclose()
+
+    def _plan(self, tap: Tap | None) -> CallPlan:
+        config = self._parts.config
+        return CallPlan(
+            connect=lambda settings, side: connect_realtime(self._realtime, settings, side, tap),
+            open_playbook=self._open_playbook(tap),
+            apology_settings=config.settings(),
+            clock=time.monotonic,
+            wall=_now,
+            watching=self._watching,
+            max_duration_s=config.max_duration_s,
+            agent_id=config.agent.id,
+        )
+
+    def _open_playbook(self, tap: Tap | None) -> OpenPlaybook:
+        parts = self._parts
+        outbound: OutboundSender = parts.outbound
+        if isinstance(tap, Recorder):
+            outbound = RecordedOutbound(outbound, tap.write)
+        if self._flow is not None:
+            return with_books(self._flow, parts.config, outbound, _now)
+        return open_playbook_of(parts.config, parts.builders, outbound, _now)
+
+    def _transfer(self, started: StreamStarted) -> Transfer | None:
+        calls, call_sid = self._parts.twilio_calls, started.call_sid
+        if calls is None or call_sid is None:
+            return None
+
+        async def transfer(target: str) -> bool:
+            try:
+                await calls.redirect(call_sid, target)
+            except (LineControlFailed, CorrectTheInput) as failed:
+                log.error("call_not_transferred", reason=str(failed))
+                return False
+            return True
+
+        return transfer
+
+    def _open_tap(self, stream_id: str) -> Tap | None:
+        if self._parts.recordings is None:
+            return None
+        try:
+            return create_recording(self._parts.recordings, stream_id, time.monotonic)
+        except OSError as error:
+            log.error("call_not_recorded", reason=error.strerror)
+            return None
+
+
+class _Watching:
+    """Implements the runner's `Watching` on metrics."""
+
+    def __init__(self, counting: Counting) -> None:
+        self._counting = counting
+
+    def call_began(self) -> None:
+        self._counting.call_started()
+
+    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
+        counting = self._counting
+        counting.call_ended(reason)
+        counting.barged_in(counts.interruptions)
+        counting.frames_dropped("line", counts.late_audio)
+        counting.frames_dropped("model", counts.unheard)
+        counting.tool_called("answered", counts.tools_answered)
+        counting.tool_called("failed", counts.tools_failed)
+        counting.tool_called("stopped", counts.tools_stopped)
+
+    def model_renewed(self) -> None:
+        self._counting.model_reconnected()
+
+
+def _flow_calls(parts: VoiceDependencies, session: FlowSession) -> FlowCalls:
+    allow = AllowList.parse(parts.settings.outbound_allowed(session.engine_url))
+    key = os.environ.get(session.api_key_env) or None
+    # Loaded late: MCP's SDK takes a second, and only flows need it.
+    return late.voice_flows.FlowCalls(parts.config, session, api_key=key, allow=allow, now=_now)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+# --- one agent, assembled ---------------------------------------------------------------------------
+
+
+def config_or_exit(
+    config: Path, *, base_url: str | None = None, clock: Callable[[], datetime] = _now
+) -> Loaded:
+    """A config whose mistakes are printed with their JSON pointers. Raises typer.Exit(2) for errors."""
+    try:
+        loaded = load_config(config, builders=tuple(installed_builders(clock)), base_url=base_url)
+    except ConfigRefused as refused:
+        print_findings(config, "error", refused.problems)
+        raise typer.Exit(2) from None
+    print_findings(config, "warning", loaded.warnings)
+    return loaded
+
+
+def print_findings(config: Path, kind: str, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        typer.echo(f"{config}: {kind} at {finding.pointer or '/'}: {finding.message}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceAgent:
+    """An agent that takes calls once its app is served."""
+
+    app: VoiceApp
+    answering: VoiceAnswering
+
+
+@asynccontextmanager
+async def voice_agent(
+    settings: VoiceSettings, config: VoiceConfig, recordings: Path | None = None
+) -> AsyncGenerator[VoiceAgent]:
+    """Its connections to others are closed with the block."""
+    outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(config.base_url)))
+    counting = Counting()
+    parts = VoiceDependencies(
+        settings=settings,
+        config=config,
+        builders=installed_builders(_now),
+        outbound=outbound,
+        counting=counting,
+        twilio_calls=_twilio(settings, outbound),
+        sip_calls=_sip(settings, outbound),
+        recordings=recordings,
+    )
+    answering = VoiceAnswering(parts)
+    try:
+        yield VoiceAgent(voice_app(settings, answering, counting, parts.sip_calls), answering)
+    finally:
+        await outbound.aclose()
+
+
+def _twilio(settings: VoiceSettings, outbound: GuardedClient) -> TwilioCalls | None:
+    account, token = settings.twilio_account_sid, settings.twilio_auth_token
+    if account is None or token is None:
+        return None
+    return TwilioCalls(outbound, account, token.get_secret_value(), base_url=settings.twilio_api_url)
+
+
+def _sip(settings: VoiceSettings, outbound: GuardedClient) -> SipCalls | None:
+    key = settings.openai_api_key
+    return None if key is None else SipCalls(outbound, settings.realtime_url, key.get_secret_value())
+
+
+def serve_until_stopped(
+    config: Path, host: str, port: int, *, base_url: str | None = None, recordings: Path | None = None
+) -> None:
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, typer.Exit(2)
+    for a config with errors."""
+    settings = read_settings(VoiceSettings, variable_of)
+    loaded = config_or_exit(config, base_url=base_url)
+    if settings.openai_api_key is None and settings.realtime_url == DEFAULT_URL:
+        typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
+    configure_logging(settings.log_level)
+    uvloop.run(_serve(settings, loaded.config, host, port, recordings))
+
+
+async def _serve(
+    settings: VoiceSettings, config: VoiceConfig, host: str, port: int, recordings: Path | None
+) -> None:
+    def started(at: int) -> None:
+        typer.echo(f"Voice agent {config.agent.name!r} on http://{host}:{at}. Ctrl-C stops it.", err=True)
+
+    async with voice_agent(settings, config, recordings) as agent:
+        drain_s = settings.voice_drain_s
+        await serve_voice(agent.app, agent.answering, host, port, drain_s=drain_s, started=started)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAgent:
+    """`url` is that of its HTTP side, such as `/metrics`; `line_url` takes Media Streams."""
+
+    url: str
+    line_url: str
+    config: VoiceConfig
+    warnings: tuple[Finding, ...]
+
+
+@asynccontextmanager
+async def trial_agent(
+    config: Path | bytes, model_url: str, *, base_url: str | None = None, recordings: Path | None = None
+) -> AsyncGenerator[TrialAgent]:
+    """Serves until the block ends; calls that are left then are ended, with their lifecycle.
+
+    `base_url` stands in for the config's own. Raises ConfigRefused.
+    """
+    loaded = load_config(config, builders=tuple(installed_builders(_now)), base_url=base_url)
+    defaults = {name: field.default for name, field in VoiceSettings.model_fields.items()}
+    settings = VoiceSettings.model_validate(
+        {**defaults, "realtime_url": model_url, "openai_api_key": SecretStr("trial")}
+    )
+    async with voice_agent(settings, loaded.config, recordings) as agent:
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = server_of(agent.app)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        try:
+            yield TrialAgent(
+                f"http://{address}", f"ws://{address}/media-stream", loaded.config, loaded.warnings
+            )
+        finally:
+            await agent.answering.close()
+            server.should_exit = True
+            await serving
