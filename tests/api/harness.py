@@ -138,23 +138,23 @@ async def open_scene(
 ) -> AsyncIterator[Scene]:
     """A service with `documents` published. Give two scenes one `server` to let them share a Redis, or
     `memory` to be on a real one."""
-    surroundings = ServiceDependencies(
+    dependencies = ServiceDependencies(
         clock=clock or SettableClock(),
         outbound=ScriptedOutbound(answers or {}),
         memory=memory or embedded(server),
         database=flows or sqlite_in_memory(),
     )
     given = Settings(**{"samples": False, **settings})
-    service = assemble(given, surroundings, authenticator or LocalOnly(), base_url=BASE_URL)
+    service = assemble(given, dependencies, authenticator or LocalOnly(), base_url=BASE_URL)
     transport = httpx.ASGITransport(app=service.app)
     async with service.opened(), httpx.AsyncClient(transport=transport, base_url=BASE_URL) as http:
         scene = Scene(
             service.app,
             http,
-            surroundings.clock,  # type: ignore[arg-type]
-            surroundings.outbound,  # type: ignore[arg-type]
-            surroundings.memory,
-            surroundings.database,
+            dependencies.clock,  # type: ignore[arg-type]
+            dependencies.outbound,  # type: ignore[arg-type]
+            dependencies.memory,
+            dependencies.database,
         )
         for document in documents:
             await scene.publish(document)

@@ -136,15 +136,15 @@ async def test_every_turn_is_read_exactly_once_however_often_workers_are_killed(
     workers = [WorkerProcess(tmp_path / f"worker-{number}.log", environment) for number in range(2)]
     memory = connect(server.url)
     clock = SystemClock()
-    surroundings = ServiceDependencies(clock, ScriptedOutbound({}), memory, sqlite_in_memory())
-    service = assemble(Settings(samples=False), surroundings, LocalOnly(), base_url=BASE_URL)
+    dependencies = ServiceDependencies(clock, ScriptedOutbound({}), memory, sqlite_in_memory())
+    service = assemble(Settings(samples=False), dependencies, LocalOnly(), base_url=BASE_URL)
     transport = httpx.ASGITransport(app=service.app)
     slowest_s, interrupted = 0.0, 0
     try:
         async with service.opened(), httpx.AsyncClient(transport=transport, base_url=BASE_URL) as http:
             document = minimal_version(variables=VARIABLES, tasks=[aio_task()])
             scene = Scene(
-                service.app, http, SettableClock(), ScriptedOutbound({}), memory, surroundings.database
+                service.app, http, SettableClock(), ScriptedOutbound({}), memory, dependencies.database
             )
             await scene.publish(document)
             users = Users(http, memory, [f"c{number}" for number in range(conversations)])

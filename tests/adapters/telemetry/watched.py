@@ -82,9 +82,9 @@ async def watched(
         sqlite_in_memory(),
         ScriptedOutbound({HANDLER: [OutboundReply(200, b"false")] * 9}),
     )
-    surroundings = ServiceDependencies(clock, outbound, memory, flows, model, observer, tracing)
+    dependencies = ServiceDependencies(clock, outbound, memory, flows, model, observer, tracing)
     given = Settings(**{"samples": False, **settings})
-    service = assemble(given, surroundings, LocalOnly(), base_url=BASE_URL)
+    service = assemble(given, dependencies, LocalOnly(), base_url=BASE_URL)
     transport = httpx.ASGITransport(app=service.app, raise_app_exceptions=False)
     async with service.opened(), httpx.AsyncClient(transport=transport, base_url=BASE_URL) as http:
         scene = Scene(service.app, http, clock, outbound, memory, flows)
