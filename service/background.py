@@ -16,7 +16,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsNothing
 from flow_engine.ports.jobs import DeadLetter, JobHandler, JobKind
-from flow_engine.ports.models import Model, NoModel
+from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.observing import Observer
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
@@ -51,7 +51,7 @@ class JobDependencies:
     """What jobs work with, the same as what requests do."""
 
     transactor: Transactor
-    model: Model
+    model: LanguageModel
     memory: RedisMemory
     outbound: OutboundSender
     clock: Clock

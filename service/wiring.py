@@ -38,7 +38,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowStore, VersionStore
-from flow_engine.ports.models import Model, NoModel
+from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.outbound import OutboundCaller, OutboundSender
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.tracing import Tracing, Untraced
@@ -148,7 +148,7 @@ class ServiceDependencies:
     outbound: Outbound
     memory: RedisMemory
     database: FlowDatabase
-    model: Model = field(default_factory=NoModel)
+    model: LanguageModel = field(default_factory=NoModel)
     observer: PrometheusObserver = field(default_factory=own_observer)
     tracing: Tracing = field(default_factory=Untraced)
 

@@ -1,14 +1,14 @@
-"""Reading what models write: objects out of texts, and arguments of tool calls."""
+"""Reading what models write: objects out of texts, arguments of tool calls, and the answer as a whole."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 import orjson
 
-from flow_engine.ports.models import ModelFailed
+from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelFailed, ToolCall
 from flow_engine.values import JsonValue
 
 CHARACTERS_PER_TOKEN: Final = 4
@@ -25,10 +25,44 @@ def longest_answer(max_tokens: int) -> int:
     return max_tokens * LONGEST_PER_TOKEN
 
 
-def decoded_object(text: str) -> Mapping[str, JsonValue]:
+def estimated_tokens(characters: int) -> int:
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def finished_answer(
+    request: LLMRequest,
+    text: str,
+    calls: Sequence[ToolCall] = (),
+    *,
+    model: str,
+    input_tokens: int,
+    output_tokens: int,
+    cut: bool = False,
+) -> LLMAnswer:
+    """What ends a stream. `cut` says that the text or the calls stop at a limit.
+
+    Raises ModelFailed `unusable_answer`: no object where a schema was set, a cut tool call, or nothing at
+    all where no tool was offered.
+    """
+    if cut and calls:
+        raise ModelFailed("unusable_answer", "the answer was cut within a tool call")
+    text = text[: longest_answer(request.max_tokens)].strip()
+    if not (text or calls or request.tools):
+        raise ModelFailed("unusable_answer", "the answer is empty")
+    return LLMAnswer(
+        Message("assistant", text, tool_calls=tuple(calls)),
+        model,
+        input_tokens,
+        output_tokens,
+        data=None if request.output_schema is None else decoded_object(text),
+        finish_reason="length" if cut else "tool_calls" if calls else "stop",
+    )
+
+
+def decoded_object(text: str) -> dict[str, JsonValue]:
     """The JSON object in an answer, bare or in a code fence.
 
-    Raises ModelFailed `unusable_answer`; the text itself is not told, it may hold personal data.
+    Raises ModelFailed `unusable_answer`; the text itself is not quoted, it may hold personal data.
     """
     fenced = _FENCED.search(text)
     try:
@@ -38,17 +72,15 @@ def decoded_object(text: str) -> Mapping[str, JsonValue]:
             "unusable_answer", f"no JSON in an answer of {len(text)} characters: truncated or free text"
         ) from None
     if not isinstance(value, dict):
-        raise ModelFailed(
-            "unusable_answer", f"an object was asked for, the answer is a {type(value).__name__}"
-        )
-    return cast("Mapping[str, JsonValue]", value)
+        raise ModelFailed("unusable_answer", f"expected an object, the answer is a {type(value).__name__}")
+    return cast("dict[str, JsonValue]", value)
 
 
-def tool_arguments(given: object) -> Mapping[str, JsonValue]:
+def tool_arguments(written: object) -> Mapping[str, JsonValue]:
     """Arguments as an object; `{}` for whatever is none, to be checked against the schema like any (M9)."""
-    if isinstance(given, str):
+    if isinstance(written, str):
         try:
-            given = orjson.loads(given)
+            written = orjson.loads(written)
         except orjson.JSONDecodeError:
             return {}
-    return cast("Mapping[str, JsonValue]", given) if isinstance(given, dict) else {}
+    return cast("Mapping[str, JsonValue]", written) if isinstance(written, dict) else {}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Protocol
 
 from adapters.models.audit import AuditedModel, CallLog, LoggedCalls
-from adapters.models.chat import LanguageModel, LLMAnswer, LLMRequest, NoLanguageModel
 from adapters.models.limits import CallBudget, LimitedModel, Limits, ProcessCallBudget
-from adapters.models.loading import pydantic_ai_layer
-from adapters.models.names import ModelName, UnknownModelName, parse_model_names
+from adapters.models.providers import ModelName, UnknownModelName, parse_model_names
 from adapters.models.retrying import FallbackModel, RetryBudget, RetryingModel
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.models import ModelAnswer, ModelCall, ModelFailed
+from flow_engine.ports.models import LanguageModel, LLMRequest, ModelEvent, ModelFailed, NoModel
 
 
 class LlmSettings(Protocol):
@@ -34,7 +32,7 @@ class LlmSettings(Protocol):
     def llm_calls_per_minute(self) -> int: ...
 
 
-class VendorModel(LanguageModel, Protocol):
+class ConnectedModel(LanguageModel, Protocol):
     """A model that holds connections."""
 
     async def aclose(self) -> None: ...
@@ -43,19 +41,16 @@ class VendorModel(LanguageModel, Protocol):
 class InstalledModel:
     """Implements `LanguageModel`: the configured models with limits, audit, retries and fallback."""
 
-    def __init__(self, model: LanguageModel, vendors: Sequence[VendorModel]) -> None:
+    def __init__(self, model: LanguageModel, connected: Sequence[ConnectedModel]) -> None:
         self._model = model
-        self._vendors = vendors
+        self._connected = connected
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        return await self._model.ask(call)
-
-    async def chat(self, request: LLMRequest) -> LLMAnswer:
-        return await self._model.chat(request)
+    def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        return self._model.stream(request)
 
     async def aclose(self) -> None:
-        for vendor in self._vendors:
-            await vendor.aclose()
+        for model in self._connected:
+            await model.aclose()
 
 
 def build_model(
@@ -65,24 +60,25 @@ def build_model(
     budget: CallBudget | None = None,
     log: CallLog | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> VendorModel:
-    """NoLanguageModel where no model is set. Without `budget`, this process counts its own calls.
+) -> ConnectedModel:
+    """NoModel where no model is set. Without `budget`, this process counts its own calls.
 
     Raises CallTheOperator `llm_not_configured`: a name that names no model, a key or an extra missing.
     """
     if not settings.llm_model:
-        return NoLanguageModel()
+        return NoModel()
     budget = budget or ProcessCallBudget(settings.llm_calls_per_minute)
     log = log or LoggedCalls()
     limits = Limits(budget, at_once=settings.llm_at_once)
     try:
         names = parse_model_names(settings.llm_model)
-        vendors = [_vendor(name, environ, settings.llm_timeout_s) for name in names]
+        connect = _vendor_models()
+        vendors = [connect(name, environ, settings.llm_timeout_s) for name in names]
     except (UnknownModelName, ModelFailed) as error:
         raise CallTheOperator("llm_not_configured", f"FLOW_ENGINE_LLM_MODEL: {error}") from error
     models = [
         RetryingModel(
-            AuditedModel(LimitedModel(vendor, limits), log, clock, new_id=_new_id, name=str(name)),
+            AuditedModel(LimitedModel(vendor, limits), log, clock, lambda: uuid.uuid4().hex, name=str(name)),
             RetryBudget(),
             within_s=1.5 * settings.llm_timeout_s,
         )
@@ -91,9 +87,9 @@ def build_model(
     return InstalledModel(FallbackModel(models), vendors)
 
 
-def _vendor(name: ModelName, environ: Mapping[str, str], timeout_s: float) -> VendorModel:
-    return cast("VendorModel", pydantic_ai_layer().PydanticAiModel(name, environ, timeout_s=timeout_s))
+def _vendor_models() -> Callable[[ModelName, Mapping[str, str], float], ConnectedModel]:
+    """The one place that imports pydantic-ai, with OpenAI's client most of a second and tens of megabytes:
+    only a service with a model pays for it."""
+    from adapters.models.pydantic_ai_model import PydanticAiModel  # noqa: PLC0415
 
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
+    return PydanticAiModel

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from adapters.models.answers import CHARACTERS_PER_TOKEN
-from adapters.models.script import (
+from adapters.models.answers import estimated_tokens
+from adapters.models.scripted import (
     Answers,
     CallsToolBadly,
     CallsTools,
+    DropsStream,
     Endless,
     Fails,
     Says,
@@ -26,6 +27,7 @@ from adapters.models.script import (
     Stalls,
     Step,
     Truncated,
+    pieces,
 )
 
 
@@ -37,20 +39,13 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class DropsStream:
-    """The connection breaks after this much of the answer."""
-
-    text: str = "It was a "
-
-
-@dataclass(frozen=True, slots=True)
 class Malformed:
     """Status 200 and a body that is not what the protocol says."""
 
     body: bytes = b"data: {not json\n\n"
 
 
-WireStep: TypeAlias = Step | Status | DropsStream | Malformed
+WireStep: TypeAlias = Step | Status | Malformed
 Body: TypeAlias = Mapping[str, Any]
 
 
@@ -64,7 +59,6 @@ class Received:
 
 
 _STATUS_OF = {"too_many_calls": 429, "unreachable": 503, "refused": 401, "not_configured": 404}
-_PIECE = 16
 
 
 class FakeOpenAI:
@@ -80,7 +74,7 @@ class FakeOpenAI:
 
     @property
     def requests(self) -> Sequence[Received]:
-        return self._script.asked
+        return self._script.requests
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[FakeOpenAI]:
@@ -195,8 +189,8 @@ class _Reply:
             return
         await self._head(200, "text/event-stream")
         await self._delta({"role": "assistant", "content": ""})
-        for start in range(0, len(text), _PIECE):
-            await self._delta({"content": text[start : start + _PIECE]})
+        for piece in pieces(text):
+            await self._delta({"content": piece})
         for index, call in enumerate(calls):
             await self._streamed_call(index, call)
         await self._delta({}, finish)
@@ -219,9 +213,9 @@ class _Reply:
         await self._delta(
             {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": named}]}
         )
-        for start in range(0, len(function["arguments"]), _PIECE):
-            piece = {"arguments": function["arguments"][start : start + _PIECE]}
-            await self._delta({"tool_calls": [{"index": index, "function": piece}]})
+        for piece in pieces(function["arguments"]):
+            more = {"index": index, "function": {"arguments": piece}}
+            await self._delta({"tool_calls": [more]})
 
     async def _delta(self, delta: Mapping[str, Any], finish: str | None = None) -> None:
         await self._event(self._chunk(delta, finish))
@@ -242,7 +236,7 @@ class _Reply:
 
     def _usage(self, written: int) -> dict[str, int]:
         read = sum(len(str(message.get("content"))) for message in self.received.body.get("messages", []))
-        tokens = [-(-length // CHARACTERS_PER_TOKEN) for length in (read, written)]
+        tokens = [estimated_tokens(length) for length in (read, written)]
         return {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
 
     async def _event(self, payload: object) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
-from adapters.models.chat import LanguageModel, LLMAnswer, LLMRequest
 from flow_engine.errors import RetryLater
-from flow_engine.ports.models import ModelAnswer, ModelCall, ModelFailed
+from flow_engine.ports.models import LanguageModel, LLMRequest, ModelEvent, ModelFailed
 
 CALLS_A_MINUTE = 600
 AT_ONCE = 16
@@ -82,13 +81,13 @@ class Limits:
 
     async def _granted(self) -> None:
         waited = 0.0
-        while wait := await self._asked_budget():
+        while wait := await self._wait():
             waited += wait
             if waited > self._wait_s:
                 raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
             await self._sleep(wait)
 
-    async def _asked_budget(self) -> float:
+    async def _wait(self) -> float:
         try:
             return await self._budget.take()
         except RetryLater as away:
@@ -102,10 +101,7 @@ class LimitedModel:
         self._model = model
         self._limits = limits
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        async with self._limits.admitted():
-            return await self._model.ask(call)
-
-    async def chat(self, request: LLMRequest) -> LLMAnswer:
-        async with self._limits.admitted():
-            return await self._model.chat(request)
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        async with self._limits.admitted(), aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                yield event

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import orjson
 
-from adapters.models.chat import ChatModel, LLMRequest, Message, ToolCall
 from adapters.models.tools import Arguments, ToolRegistry
-from flow_engine.ports.models import ModelFailed
+from flow_engine.ports.models import (
+    LanguageModel,
+    LLMAnswer,
+    LLMRequest,
+    Message,
+    ModelEvent,
+    ModelFailed,
+    ToolCall,
+)
 from flow_engine.values import JsonValue
 
 MAX_ITERATIONS = 10
 
+LoopStatus = Literal["completed", "max_iterations", "error"]
+
 
 @dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How the model is asked; `max_iterations` is how many times at most."""
+class ToolStarted:
+    """A call that is known, fits its schema and may run: it runs now."""
 
-    model: str | None = None
-    max_tokens: int = 4096
-    temperature: float = 0.3
-    max_iterations: int = MAX_ITERATIONS
-    purpose: str = "agent"
+    call: ToolCall
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """One executed call. Iterations count from 1."""
+    """One answered call, executed or refused. Iterations count from 1."""
 
     tool_name: str
     arguments: Arguments
@@ -38,10 +45,23 @@ class ToolCallRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopResult:
-    """`messages` are all turns, those given included: a later run may go on from them."""
+class ToolFinished:
+    """`message` is the result as the model gets it. `executed` is False for a refused call."""
 
-    status: Literal["completed", "max_iterations", "error"]
+    call: ToolCall
+    record: ToolCallRecord
+    message: Message
+    executed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResult:
+    """`messages` are all turns, the request's included: a later run may go on from them.
+
+    `error` is the failure of the model that ended the loop. Tokens are those of all answers.
+    """
+
+    status: LoopStatus
     final_message: str | None
     tool_calls: tuple[ToolCallRecord, ...]
     iterations: int
@@ -51,15 +71,18 @@ class LoopResult:
     output_tokens: int
 
 
-class _Run:
-    def __init__(self, messages: list[Message]) -> None:
-        self.messages = messages
-        self.records: list[ToolCallRecord] = []
-        self.iterations = self.input_tokens = self.output_tokens = 0
+LoopEvent: TypeAlias = ModelEvent | ToolStarted | ToolFinished | LoopResult
 
-    def result(
-        self, status: Literal["completed", "max_iterations", "error"], final: str | None, error: str | None
-    ) -> LoopResult:
+
+@dataclass(slots=True)
+class _Run:
+    messages: list[Message]
+    records: list[ToolCallRecord] = field(default_factory=list[ToolCallRecord])
+    iterations: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def result(self, status: LoopStatus, *, final: str | None = None, error: str | None = None) -> LoopResult:
         return LoopResult(
             status=status,
             final_message=final,
@@ -72,42 +95,55 @@ class _Run:
         )
 
 
-async def run_tool_loop(
-    model: ChatModel,
-    system: str,
-    messages: Sequence[Message],
-    tools: ToolRegistry,
-    settings: LoopSettings | None = None,
-) -> LoopResult:
-    """Ask, run what is called for, append, ask again. A failing model ends it; a failing tool does not."""
-    settings = settings or LoopSettings()
-    run = _Run([Message("system", system), *messages])
-    while run.iterations < settings.max_iterations:
+async def tool_loop(
+    model: LanguageModel, request: LLMRequest, tools: ToolRegistry, max_iterations: int = MAX_ITERATIONS
+) -> AsyncGenerator[LoopEvent]:
+    """Ask, run what is called for, append, ask again; the model is asked `max_iterations` times at most.
+
+    Yields the events of each answer, `ToolStarted` and `ToolFinished` of each call in the model's order,
+    one after the other (a later call may count on what an earlier one did), and at last the `LoopResult`.
+    A failing model ends it with status `error`; a failing tool does not. `request.messages` are the
+    dialogue so far, the system message included; its `tools` are those of the registry.
+    """
+    run = _Run(list(request.messages))
+    while run.iterations < max_iterations:
         run.iterations += 1
-        request = LLMRequest(
-            messages=tuple(run.messages),
-            tools=tools.specs(),
-            model=settings.model,
-            max_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            purpose=settings.purpose,
-        )
+        asked = replace(request, messages=tuple(run.messages), tools=tools.specs())
+        calls: tuple[ToolCall, ...] = ()
         try:
-            answer = await model.chat(request)
+            async with aclosing(model.stream(asked)) as events:
+                async for event in events:
+                    if isinstance(event, LLMAnswer):
+                        run.messages.append(event.message)
+                        run.input_tokens += event.input_tokens
+                        run.output_tokens += event.output_tokens
+                        calls = event.message.tool_calls
+                    yield event
         except ModelFailed as failure:
-            return run.result("error", None, str(failure))
-        run.messages.append(answer.message)
-        run.input_tokens += answer.input_tokens
-        run.output_tokens += answer.output_tokens
-        if not answer.message.tool_calls:
-            return run.result("completed", answer.message.content, None)
-        await _run_tools(run, tools, answer.message.tool_calls)
-    return run.result("max_iterations", None, None)
+            yield run.result("error", error=str(failure))
+            return
+        if not calls:
+            yield run.result("completed", final=run.messages[-1].content)
+            return
+        for call in calls:
+            result = refusal = await tools.refusal(call)
+            if refusal is None:
+                yield ToolStarted(call, run.iterations)
+                result = await tools.run(call)
+            record = ToolCallRecord(call.name, call.arguments, result, run.iterations)
+            message = Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
+            run.records.append(record)
+            run.messages.append(message)
+            yield ToolFinished(call, record, message, executed=refusal is None)
+    yield run.result("max_iterations")
 
 
-async def _run_tools(run: _Run, tools: ToolRegistry, calls: Sequence[ToolCall]) -> None:
-    """In the model's order, one after the other: a later call may count on what an earlier one did."""
-    for call in calls:
-        result = await tools.execute(call)
-        run.records.append(ToolCallRecord(call.name, call.arguments, result, run.iterations))
-        run.messages.append(Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
+async def run_tool_loop(
+    model: LanguageModel, request: LLMRequest, tools: ToolRegistry, max_iterations: int = MAX_ITERATIONS
+) -> LoopResult:
+    """The result alone: see `tool_loop`."""
+    async with aclosing(tool_loop(model, request, tools, max_iterations)) as events:
+        async for event in events:
+            if isinstance(event, LoopResult):
+                return event
+    raise AssertionError("a tool loop ends with its result")

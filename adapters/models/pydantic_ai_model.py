@@ -1,17 +1,18 @@
-"""The models themselves, through pydantic-ai. Slow to import: only `loading` does it.
+"""The models themselves, through pydantic-ai. Slow to import: only `factory` does it.
 
 Every answer is streamed, even where nobody watches it grow: so it can be cut at a length, and a server
-that never ends is left after the time that a call may take.
+that never ends is left after the time that a request may take.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import httpx2
+from cachetools import LRUCache
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import (
     AgentRunError,
@@ -39,146 +40,226 @@ from pydantic_ai.messages import (
     ThinkingPartDelta,
     ToolCallPart,
     ToolCallPartDelta,
+    ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models import Model as Connected
+from pydantic_ai.models import Model as VendorModel
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.ollama import OllamaModel
+from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.providers.azure import AzureProvider
+from pydantic_ai.providers.ollama import OllamaProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+from pydantic_ai.providers.vllm import VLLMProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from adapters.models import openai_backend
-from adapters.models.answers import CHARACTERS_PER_TOKEN, decoded_object, longest_answer
+from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
 from adapters.models.bounded_http import model_http_client
-from adapters.models.chat import LLMAnswer, LLMRequest
-from adapters.models.endpoints import endpoint_of
-from adapters.models.loading import google_backend
-from adapters.models.names import ModelName, UnknownModelName, parse_model_name
-from adapters.models.turns import assistant_message, model_messages
-from flow_engine.ports.models import FailureReason, ModelAnswer, ModelCall, ModelFailed
+from adapters.models.providers import (
+    Endpoint,
+    ModelName,
+    UnknownModelName,
+    endpoint_of,
+    parse_model_name,
+)
+from flow_engine.ports.models import (
+    FailureReason,
+    LLMAnswer,
+    LLMRequest,
+    Message,
+    ModelEvent,
+    ModelFailed,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 
 MOST_MODELS = 32
 """Models connected at once: flows may name others than the installation's."""
 
 ANSWER_TOOL = "answer"
-
-
-@dataclass(frozen=True, slots=True)
-class _Received:
-    response: ModelResponse
-    cut: bool
-    output_tokens: int
+_NO_KEY = "none"
+"""The client library insists on a key; servers of one's own ignore it."""
 
 
 class PydanticAiModel:
-    """Implements `LanguageModel`. Raises ModelFailed `not_configured` when `name` cannot be asked here."""
+    """Implements `LanguageModel`. `timeout_s` bounds the whole answer, or with `LLMRequest.deltas` each
+    silence within it. Raises ModelFailed `not_configured` when `name` cannot be asked here."""
 
-    def __init__(self, name: ModelName, environ: Mapping[str, str], *, timeout_s: float) -> None:
+    def __init__(self, name: ModelName, environ: Mapping[str, str], timeout_s: float) -> None:
         self._name = name
         self._environ = environ
         self._timeout_s = timeout_s
         self._http = model_http_client(timeout_s)
-        self._connected: dict[ModelName, Connected] = {}
+        self._connected: LRUCache[ModelName, VendorModel] = LRUCache(MOST_MODELS)
         self._connect(name)
 
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
         with _failures_translated():
-            name, model = self._model(call.model)
-            turns: list[ModelMessage] = [
-                ModelRequest(parts=[SystemPromptPart(call.system), UserPromptPart(call.user)])
-            ]
-            asked_for = _output(call.output_schema, model)
-            received = await self._receive(model, turns, asked_for, call.max_output_tokens, call.temperature)
-        text = _answer_text(received.response)[: longest_answer(call.max_output_tokens)]
-        if call.output_schema is None and not text:
-            raise ModelFailed("unusable_answer", "the answer is empty")
-        return ModelAnswer(
-            text=text,
-            data=None if call.output_schema is None else decoded_object(text),
-            model=str(name),
-            input_tokens=received.response.usage.input_tokens,
-            output_tokens=received.output_tokens,
-        )
+            name = self._name if request.model is None else parse_model_name(request.model)
+            model = self._connected.get(name) or self._connect(name)
+            received = _Received(longest_answer(request.max_tokens))
+            async with AsyncExitStack() as stack:
+                deadline = self._deadline()
+                async with asyncio.timeout_at(deadline):
+                    stream = await stack.enter_async_context(
+                        model_request_stream(
+                            model,
+                            _model_messages(request.messages),
+                            model_settings=self._settings(request, model),
+                            model_request_parameters=_parameters(request, model),
+                        )
+                    )
+                    events = aiter(stream)
+                while not received.cut:
+                    # A timeout of its own for each event: none may be open while the reader has the turn.
+                    async with asyncio.timeout_at(self._deadline() if request.deltas else deadline):
+                        event = await anext(events, None)
+                    if event is None:
+                        break
+                    delta = received.take(event)
+                    if delta is not None and request.deltas and request.output_schema is None:
+                        yield delta
+                if received.cut:
+                    await stream.cancel()
+                response = stream.get()
+            answer = received.answer(request, response, str(name))
+        yield answer
 
-    async def chat(self, request: LLMRequest) -> LLMAnswer:
-        with _failures_translated():
-            name, model = self._model(request.model)
-            tools = [
-                ToolDefinition(
-                    name=t.name, description=t.description, parameters_json_schema=dict(t.parameters)
-                )
-                for t in request.tools
-            ]
-            received = await self._receive(
-                model,
-                model_messages(request.messages),
-                ModelRequestParameters(function_tools=tools),
-                request.max_tokens,
-                request.temperature,
-            )
-        message = assistant_message(received.response)
-        if received.cut and message.tool_calls:
-            raise ModelFailed("unusable_answer", "the answer was cut within a tool call")
-        return LLMAnswer(message, str(name), received.response.usage.input_tokens, received.output_tokens)
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._timeout_s
 
-    def _model(self, named: str | None) -> tuple[ModelName, Connected]:
-        name = self._name if named is None else parse_model_name(named)
-        return name, self._connected.get(name) or self._connect(name)
+    def _settings(self, request: LLMRequest, model: VendorModel) -> ModelSettings:
+        """The client library's own retries are off: trying again is RetryingModel's, with its budget."""
+        settings = ModelSettings(max_tokens=request.max_tokens, timeout=self._timeout_s, max_retries=0)
+        if not model.profile.get("openai_supports_reasoning", False):  # those take no temperature
+            settings["temperature"] = request.temperature
+            if request.top_p is not None:
+                settings["top_p"] = request.top_p
+        return settings
 
-    def _connect(self, name: ModelName) -> Connected:
+    def _connect(self, name: ModelName) -> VendorModel:
         endpoint = endpoint_of(name.provider, self._environ)
         try:
-            if name.provider == "google":
-                model: Connected = google_backend().connected_model(name, endpoint, self._http)
-            else:
-                model = openai_backend.connected_model(name, endpoint, self._environ, self._http)
+            model = _vendor_model(name, endpoint, self._environ, self._http)
         except UserError as error:
             raise ModelFailed("not_configured", error.message) from error
-        while len(self._connected) >= MOST_MODELS:
-            del self._connected[next(iter(self._connected))]
         self._connected[name] = model
         return model
 
-    async def _receive(
-        self,
-        model: Connected,
-        messages: list[ModelMessage],
-        parameters: ModelRequestParameters,
-        max_tokens: int,
-        temperature: float,
-    ) -> _Received:
-        # The client library's own retries are off: trying again is RetryingModel's, with its budget.
-        settings = ModelSettings(max_tokens=max_tokens, timeout=self._timeout_s, max_retries=0)
-        if not model.profile.get("openai_supports_reasoning", False):  # those take no temperature
-            settings["temperature"] = temperature
-        longest, length, cut = longest_answer(max_tokens), 0, False
-        async with (
-            asyncio.timeout(self._timeout_s),
-            model_request_stream(
-                model, messages, model_settings=settings, model_request_parameters=parameters
-            ) as stream,
-        ):
-            async for event in stream:
-                length += _length(event)
-                if length > longest:
-                    cut = True
-                    await stream.cancel()
-                    break
-            response = stream.get()
+
+@dataclass(slots=True)
+class _Received:
+    """What has come of an answer, cut at `longest` characters, reasoning included."""
+
+    longest: int
+    length: int = 0
+    cut: bool = False
+    texts: list[str] = field(default_factory=list[str])
+    calls: dict[int, int] = field(default_factory=dict[int, int])
+
+    def take(self, event: object) -> TextDelta | ToolCallDelta | None:
+        delta, length = self._read(event)
+        self.length += length
+        over = self.length - self.longest
+        if over > 0:
+            self.cut = True
+            delta = TextDelta(delta.text[:-over]) if isinstance(delta, TextDelta) else None
+        if isinstance(delta, TextDelta):
+            self.texts.append(delta.text)
+        return None if delta == TextDelta("") else delta
+
+    def _read(self, event: object) -> tuple[TextDelta | ToolCallDelta | None, int]:
+        """The event as a piece, and its length in characters."""
+        match event:
+            case PartStartEvent(part=TextPart(content=text)):
+                return TextDelta(text), len(text)
+            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                return TextDelta(text), len(text)
+            case PartStartEvent(index=part, part=ToolCallPart() as call):
+                index = self.calls.setdefault(part, len(self.calls))
+                text = call.args_as_json_str() if call.args else ""
+                return ToolCallDelta(index, call.tool_call_id, call.tool_name, text), len(text)
+            case PartDeltaEvent(index=part, delta=ToolCallPartDelta(args_delta=str(text))):
+                return ToolCallDelta(self.calls[part], arguments=text), len(text)
+            case PartStartEvent(part=ThinkingPart(content=text)):
+                return None, len(text)
+            case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text))):
+                return None, len(text)
+            case _:
+                return None, 0
+
+    def answer(self, request: LLMRequest, response: ModelResponse, name: str) -> LLMAnswer:
         if response.finish_reason == "content_filter":
             raise ModelFailed("refused", "the provider's content filter withheld the answer")
+        called = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        text, structured = "".join(self.texts), request.output_schema is not None
+        if structured and called:
+            text = called[0].args_as_json_str()
+        calls = [ToolCall(part.tool_call_id, part.tool_name, tool_arguments(part.args)) for part in called]
         # A stream that was cut tells no usage: it comes with the last chunk.
-        estimated = -(-length // CHARACTERS_PER_TOKEN) if cut else 0
-        return _Received(response, cut, max(response.usage.output_tokens, estimated))
+        estimated = estimated_tokens(self.length) if self.cut else 0
+        return finished_answer(
+            request,
+            text,
+            [] if structured else calls,
+            model=name,
+            input_tokens=response.usage.input_tokens,
+            output_tokens=max(response.usage.output_tokens, estimated),
+            cut=self.cut or response.finish_reason == "length",
+        )
 
 
-def _output(schema: Mapping[str, object] | None, model: Connected) -> ModelRequestParameters:
+def _vendor_model(
+    name: ModelName, endpoint: Endpoint, environ: Mapping[str, str], http: httpx2.AsyncClient
+) -> VendorModel:
+    key, url = endpoint.api_key or _NO_KEY, endpoint.base_url or ""
+    if name.provider == "google":
+        return _google_model(name, endpoint, http)
+    if name.provider == "openai":
+        return OpenAIChatModel(name.model, provider=OpenAIProvider(url, key, http_client=http))
+    if name.provider == "azure":
+        versioned = not url.rstrip("/").endswith("/v1")  # the v1 API refuses the parameter
+        version = (environ.get("OPENAI_API_VERSION") or None) if versioned else None
+        azure = AzureProvider(azure_endpoint=url, api_version=version, api_key=key, http_client=http)
+        return OpenAIChatModel(name.model, provider=azure)
+    if name.provider == "ollama":
+        return OllamaModel(name.model, provider=OllamaProvider(url, key, http_client=http))
+    if name.provider == "vllm":
+        vllm = VLLMProvider(base_url=url, api_key=key, http_client=http)
+        return OpenAIChatModel(name.model, provider=vllm)
+    compatible = OpenAICompatibleProvider(name.provider, base_url=url, api_key=key, http_client=http)
+    return OpenAIChatModel(name.model, provider=compatible)
+
+
+def _google_model(name: ModelName, endpoint: Endpoint, http: httpx2.AsyncClient) -> VendorModel:
+    """The one place that imports the extra `google`. Raises ModelFailed where it is not installed."""
+    try:
+        from pydantic_ai.models.google import GoogleModel  # noqa: PLC0415
+        from pydantic_ai.providers.google import GoogleProvider  # noqa: PLC0415
+    except ImportError as error:
+        raise ModelFailed(
+            "not_configured", "models of Google need the extra: pip install 'flow-engine[google]'"
+        ) from error
+    provider = GoogleProvider(api_key=endpoint.api_key or "", base_url=endpoint.base_url, http_client=http)
+    return GoogleModel(name.model, provider=provider)
+
+
+def _parameters(request: LLMRequest, model: VendorModel) -> ModelRequestParameters:
     """Structured output as the model knows it: natively, else as the arguments of one forced tool."""
+    schema = request.output_schema
     if schema is None:
-        return ModelRequestParameters()
+        tools = [
+            ToolDefinition(name=t.name, description=t.description, parameters_json_schema=dict(t.parameters))
+            for t in request.tools
+        ]
+        return ModelRequestParameters(function_tools=tools)
     if model.profile.get("supports_json_schema_output", False):
         output = OutputObjectDefinition(json_schema=dict(schema), name=ANSWER_TOOL)
         return ModelRequestParameters(output_mode="native", output_object=output)
@@ -186,29 +267,26 @@ def _output(schema: Mapping[str, object] | None, model: Connected) -> ModelReque
     return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
 
 
-def _answer_text(response: ModelResponse) -> str:
-    """The arguments of the answer tool where it was called, else the text."""
-    for part in response.parts:
-        if isinstance(part, ToolCallPart) and part.tool_name == ANSWER_TOOL:
-            return part.args_as_json_str()
-    return "".join(part.content for part in response.parts if isinstance(part, TextPart)).strip()
+def _model_messages(messages: Sequence[Message]) -> list[ModelMessage]:
+    """A tool's message gets the tool's name from the call that it answers."""
+    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    return [_model_message(message, names) for message in messages]
 
 
-def _length(event: object) -> int:
-    """In characters, of what one event adds to the answer."""
-    match event:
-        case PartStartEvent(part=TextPart(content=text) | ThinkingPart(content=text)):
-            return len(text)
-        case PartStartEvent(part=ToolCallPart(args=str(text))):
-            return len(text)
-        case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-            return len(text)
-        case PartDeltaEvent(
-            delta=ThinkingPartDelta(content_delta=str(text)) | ToolCallPartDelta(args_delta=str(text))
-        ):
-            return len(text)
-        case _:
-            return 0
+def _model_message(message: Message, tool_names: Mapping[str, str]) -> ModelMessage:
+    match message.role:
+        case "system":
+            return ModelRequest(parts=[SystemPromptPart(message.content)])
+        case "user":
+            return ModelRequest(parts=[UserPromptPart(message.content)])
+        case "tool":
+            call_id = message.tool_call_id or ""
+            part = ToolReturnPart(tool_names.get(call_id, ""), message.content, call_id)
+            return ModelRequest(parts=[part])
+        case "assistant":
+            calls = [ToolCallPart(call.name, dict(call.arguments), call.id) for call in message.tool_calls]
+            text = [TextPart(message.content)] if message.content else []
+            return ModelResponse(parts=[*text, *calls])
 
 
 @contextmanager

@@ -1,18 +1,19 @@
-"""Trying again and trying elsewhere, as models around models."""
+"""Trying again and trying elsewhere, as models around models.
+
+A request whose first piece is out is tried neither again nor elsewhere: its reader would get two answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
-from adapters.models.chat import LanguageModel, LLMAnswer, LLMRequest
-from flow_engine.ports.models import FailureReason, ModelAnswer, ModelCall, ModelFailed
-
-AnswerT = TypeVar("AnswerT")
+from flow_engine.ports.models import FailureReason, LanguageModel, LLMRequest, ModelEvent, ModelFailed
 
 PASSING: Final[frozenset[FailureReason]] = frozenset(("timeout", "unreachable"))
 """What another attempt may cure. A refusal or an unusable answer would only be paid for twice."""
@@ -67,22 +68,20 @@ class RetryingModel:
         self._sleep = sleep
         self._dice = dice
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        return await self._persist(lambda: self._model.ask(call))
-
-    async def chat(self, request: LLMRequest) -> LLMAnswer:
-        return await self._persist(lambda: self._model.chat(request))
-
-    async def _persist(self, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
         self._budget.earn()
-        began, retried = self._clock(), 0
+        began, retried, shown = self._clock(), 0, False
         while True:
             try:
-                return await attempt()
+                async with aclosing(self._model.stream(request)) as events:
+                    async for event in events:
+                        shown = True
+                        yield event
+                return
             except ModelFailed as failure:
                 wait = self._dice() * self._backoff_s * 2**retried
                 late = self._clock() + wait - began > self._within_s
-                if failure.reason not in PASSING or retried >= self._retries or late:
+                if shown or failure.reason not in PASSING or retried >= self._retries or late:
                     raise
                 if not self._budget.spend():
                     raise
@@ -91,9 +90,9 @@ class RetryingModel:
 
 
 class FallbackModel:
-    """Implements `LanguageModel`: asks the next model when one fails; the last one's failure is told.
+    """Implements `LanguageModel`: asks the next model when one fails; raises the last one's failure.
 
-    A model that a call names is asked first only: those after it answer with their own.
+    A model that a request names is asked for first only: those after it answer with their own.
     """
 
     def __init__(self, models: Sequence[LanguageModel]) -> None:
@@ -101,20 +100,16 @@ class FallbackModel:
             raise ValueError("a fallback needs at least one model")
         self._models = tuple(models)
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        *others, last = self._models
-        for model in others:
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        for number, model in enumerate(self._models, start=1):
+            shown = False
             try:
-                return await model.ask(call)
+                async with aclosing(model.stream(request)) as events:
+                    async for event in events:
+                        shown = True
+                        yield event
+                return
             except ModelFailed:
-                call = replace(call, model=None)
-        return await last.ask(call)
-
-    async def chat(self, request: LLMRequest) -> LLMAnswer:
-        *others, last = self._models
-        for model in others:
-            try:
-                return await model.chat(request)
-            except ModelFailed:
+                if shown or number == len(self._models):
+                    raise
                 request = replace(request, model=None)
-        return await last.chat(request)

@@ -6,7 +6,7 @@ from typing import Final
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.designer_help import DescriptionDraft
-from flow_engine.ports.models import Model, ModelCall, ModelFailed
+from flow_engine.ports.models import LanguageModel, LLMRequest, ModelFailed, ask, instruction
 
 ANSWER_TOKENS: Final = 300
 
@@ -28,20 +28,20 @@ Answer with the rule alone."""
 class ModelRewriter:
     """Implements `TextRewriter`."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self._model = model
 
     async def entry_rule(self, draft: DescriptionDraft) -> str:
         language = f"the language {draft.language}" if draft.language else "the language of the description"
         title = f"Task: {draft.task_name}\n" if draft.task_name else ""
-        call = ModelCall(
+        request = LLMRequest(
+            instruction(_INSTRUCTIONS.format(language=language), f"{title}Description: {draft.description}"),
+            max_tokens=ANSWER_TOKENS,
+            temperature=0,
             purpose="rewriting",
-            system=_INSTRUCTIONS.format(language=language),
-            user=f"{title}Description: {draft.description}",
-            max_output_tokens=ANSWER_TOKENS,
         )
         try:
-            answer = await self._model.ask(call)
+            answer = await ask(self._model, request)
         except ModelFailed as failure:
             if failure.reason == "not_configured":
                 raise CallTheOperator("model_not_configured", str(failure)) from failure

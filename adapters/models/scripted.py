@@ -1,94 +1,186 @@
-"""A model without a model, for tests and demonstrations: it does what a script says."""
+"""A model without a model, for tests and demonstrations: it does what a script says, one step a request.
+
+Every way in which models go wrong is a step, so that whoever calls models can rehearse it. `FakeOpenAI`
+follows the same steps over the wire.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import orjson
 
-from adapters.models.answers import CHARACTERS_PER_TOKEN, decoded_object, longest_answer, tool_arguments
-from adapters.models.chat import LLMAnswer, LLMRequest, Message, ToolCall
-from adapters.models.script import (
-    Answers,
-    CallsToolBadly,
-    CallsTools,
-    Endless,
-    Fails,
-    Says,
-    Script,
-    Stalls,
-    Step,
-    Truncated,
+from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
+from flow_engine.ports.models import (
+    FailureReason,
+    LLMRequest,
+    ModelEvent,
+    ModelFailed,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
 )
-from flow_engine.ports.models import ModelAnswer, ModelCall, ModelFailed
 
-Asked: TypeAlias = ModelCall | LLMRequest
-Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """Plain text, whatever was asked for."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """An object where one was asked for."""
+
+    data: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsTools:
+    """Calls of tools, with or without words before them."""
+
+    calls: Sequence[ToolCall]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallsToolBadly:
+    """A tool call whose arguments are not JSON."""
+
+    name: str
+    arguments: str = '{"cut'
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The first half of the object's JSON, as a model leaves it that ran out of tokens."""
+
+    data: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Endless:
+    """Text that does not end by itself."""
+
+    text: str = "and so on "
+
+
+@dataclass(frozen=True, slots=True)
+class DropsStream:
+    """The connection breaks after this much of the answer."""
+
+    text: str = "It was a "
+
+
+@dataclass(frozen=True, slots=True)
+class Fails:
+    """No answer, for this reason."""
+
+    reason: FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Nothing for `seconds`, then what `then` says."""
+
+    seconds: float
+    then: Says | Answers = Says("")
+
+
+Step: TypeAlias = (
+    Says | Answers | CallsTools | CallsToolBadly | Truncated | Endless | DropsStream | Fails | Stalls
+)
+
+RequestT = TypeVar("RequestT")
+StepT = TypeVar("StepT")
+
+
+class Script(Generic[RequestT, StepT]):
+    """Steps in order, the last one repeating; or a function from the request to a step.
+
+    `requests` are all that came, oldest first.
+    """
+
+    def __init__(self, steps: Sequence[StepT] | Callable[[RequestT], StepT]) -> None:
+        self._steps = steps
+        self.requests: list[RequestT] = []
+
+    def next(self, request: RequestT) -> StepT:
+        self.requests.append(request)
+        if callable(self._steps):
+            return self._steps(request)
+        return self._steps[min(len(self.requests), len(self._steps)) - 1]
+
 
 NAME = "scripted:model"
+PIECE = 16
+"""Characters of one delta."""
 
 
 class ScriptedModel:
-    """Implements `LanguageModel`. A stall longer than `timeout_s` fails as a timeout, as it would outside.
+    """Implements `LanguageModel`. A stall of `timeout_s` seconds or more fails as a timeout.
 
-    Usage is counted at four characters a token. `asked` holds every call and request, oldest first.
+    Usage is counted at four characters a token. `requests` are all that came, oldest first.
     """
 
     def __init__(
         self,
-        steps: Sequence[Step] | Callable[[Asked], Step],
+        steps: Sequence[Step] | Callable[[LLMRequest], Step],
         *,
         timeout_s: float = 10.0,
-        sleep: Sleep = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._script: Script[Asked, Step] = Script(steps)
+        self._script: Script[LLMRequest, Step] = Script(steps)
         self._timeout_s = timeout_s
         self._sleep = sleep
 
     @property
-    def asked(self) -> Sequence[Asked]:
-        return self._script.asked
+    def requests(self) -> Sequence[LLMRequest]:
+        return self._script.requests
 
     async def aclose(self) -> None:
         return
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        step = await self._step(call)
-        text = _written(step, call.max_output_tokens)
-        data = None if call.output_schema is None else decoded_object(text)
-        return ModelAnswer(text, data, call.model or NAME, _tokens(call.system + call.user), _tokens(text))
-
-    async def chat(self, request: LLMRequest) -> LLMAnswer:
-        step = await self._step(request)
-        text, calls = _written(step, request.max_tokens), ()
-        if isinstance(step, CallsTools):
-            text, calls = step.text, tuple(step.calls)
-        elif isinstance(step, CallsToolBadly):
-            text = ""
-            calls = (ToolCall(f"call-{len(self.asked)}", step.name, tool_arguments(step.arguments)),)
-        said = "".join(message.content for message in request.messages)
-        message = Message("assistant", text, tool_calls=calls)
-        return LLMAnswer(message, request.model or NAME, _tokens(said), _tokens(text))
-
-    async def _step(self, asked: Asked) -> Step:
-        step = self._script.next(asked)
-        if isinstance(step, Fails):
-            raise ModelFailed(step.reason, "as the script says")
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        step = self._script.next(request)
         if isinstance(step, Stalls):
             await self._sleep(min(step.seconds, self._timeout_s))
             if step.seconds >= self._timeout_s:
                 raise ModelFailed("timeout", f"no answer within {self._timeout_s} s")
-            return step.then
-        return step
+            step = step.then
+        if isinstance(step, Fails):
+            raise ModelFailed(step.reason, "as the script says")
+        text, calls = _written(step, request.max_tokens), list[ToolCall]()
+        if isinstance(step, CallsTools):
+            calls = list(step.calls)
+        elif isinstance(step, CallsToolBadly):
+            calls = [ToolCall(f"call-{len(self.requests)}", step.name, tool_arguments(step.arguments))]
+        if request.deltas and request.output_schema is None:
+            for delta in _deltas(text, calls):
+                yield delta
+        if isinstance(step, DropsStream):
+            raise ModelFailed("unreachable", "the stream broke, as the script says")
+        read = sum(len(message.content) for message in request.messages)
+        yield finished_answer(
+            request,
+            text,
+            calls,
+            model=request.model or NAME,
+            input_tokens=estimated_tokens(read),
+            output_tokens=estimated_tokens(len(text)),
+            cut=isinstance(step, Truncated | Endless),
+        )
 
 
 def _written(step: Step, max_tokens: int) -> str:
     """The text that a step leaves, within the bound of any answer."""
     longest = longest_answer(max_tokens)
     match step:
-        case Says(text):
+        case Says(text) | CallsTools(text=text) | DropsStream(text):
             return text[:longest]
         case Answers(data):
             return orjson.dumps(data).decode()[:longest]
@@ -101,5 +193,41 @@ def _written(step: Step, max_tokens: int) -> str:
             return ""
 
 
-def _tokens(text: str) -> int:
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
+def _deltas(text: str, calls: Sequence[ToolCall]) -> Iterator[TextDelta | ToolCallDelta]:
+    for piece in pieces(text):
+        yield TextDelta(piece)
+    for index, call in enumerate(calls):
+        yield ToolCallDelta(index, call.id, call.name)
+        for piece in pieces(orjson.dumps(dict(call.arguments)).decode()):
+            yield ToolCallDelta(index, arguments=piece)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text as it is streamed."""
+    return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
+
+
+def unknown_variables(request: LLMRequest) -> Answers:
+    """An answer to a mining call that names a variable nobody asked for."""
+    return Answers({**_shape(request), "values": {"neverAskedFor": "x"}})
+
+
+def wrong_types(request: LLMRequest) -> Answers:
+    """An answer to a mining call whose every value is of a type that no variable has."""
+    values = {name: [{"of": "another type"}] for name in _asked_for(request)}
+    return Answers({**_shape(request), "values": values})
+
+
+def _shape(request: LLMRequest) -> dict[str, object]:
+    properties = _properties(request.output_schema or {})
+    return {"checkpoints": []} if "checkpoints" in properties else {}
+
+
+def _asked_for(request: LLMRequest) -> Mapping[str, object]:
+    values = _properties(request.output_schema or {}).get("values")
+    return _properties(cast("Mapping[str, object]", values)) if isinstance(values, Mapping) else {}
+
+
+def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
+    found = schema.get("properties")
+    return cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}

@@ -2,7 +2,8 @@
 
 1. A registry answers only for its own tools; `only` narrows it to those of a profile (M10).
 2. Arguments are checked against the tool's schema before anything else happens.
-3. The policy is asked on every call; what it wants confirmed and nobody confirms is rejected.
+3. The tool's own verdict and the policy's are asked on every call, and the stricter one holds. What is to
+   be confirmed and nobody confirms is rejected.
 4. Whatever a tool does, its call has an answer: a result, or `{"error": ...}` (M9).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, cast
 
@@ -21,7 +23,7 @@ from jsonschema.exceptions import SchemaError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from adapters.models.chat import ToolCall, ToolSpec
+from flow_engine.ports.models import ToolCall, ToolSpec
 from flow_engine.values import JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.tools")
@@ -35,49 +37,69 @@ MOST_PROBLEMS: Final = 5
 LONGEST_PROBLEM: Final = 1_000
 
 
+def strictest(verdicts: Iterable[Verdict]) -> Verdict:
+    """`allow` where there is none."""
+    found = set(verdicts)
+    return "forbid" if "forbid" in found else "prompt" if "prompt" in found else "allow"
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`run` gets arguments that fit the schema and returns anything JSON can hold."""
+    """`run` gets arguments that fit the schema and returns anything JSON can hold. `approval` is what the
+    tool's author wants for each call; a policy may only be stricter."""
 
     spec: ToolSpec
     run: Callable[[Arguments], Awaitable[object]]
     timeout_s: float = TOOL_TIMEOUT_S
+    approval: Verdict = "allow"
 
 
 class Policy(Protocol):
     """Whether a call may run: `prompt` asks a person first."""
 
-    def verdict(self, tool: str, arguments: Arguments) -> Verdict: ...
+    def verdict(self, call: ToolCall) -> Verdict: ...
 
 
 class Person(Protocol):
     """Somebody who can be asked to confirm a call."""
 
-    async def confirms(self, tool: str, arguments: Arguments) -> bool: ...
+    async def confirms(self, call: ToolCall) -> bool: ...
 
 
-class AllowAll:
-    """Implements `Policy` where listing a tool is the permission to call it."""
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """`tool` is a name, or a pattern in which `*` stands for any characters."""
 
-    def verdict(self, tool: str, arguments: Arguments) -> Verdict:
-        return "allow"
+    decision: Verdict
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRules:
+    """Implements `Policy`: the strictest of the rules that match the tool's name; without one, allowed."""
+
+    rules: tuple[ToolRule, ...] = ()
+
+    def verdict(self, call: ToolCall) -> Verdict:
+        return strictest(rule.decision for rule in self.rules if fnmatchcase(call.name, rule.tool))
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
     """Who decides on calls. With nobody to ask, what would be asked is rejected."""
 
-    policy: Policy
+    policy: Policy = ToolRules()
     person: Person | None = None
 
-    async def refusal(self, tool: str, arguments: Arguments) -> dict[str, JsonValue] | None:
-        verdict = self.policy.verdict(tool, arguments)
+    async def refusal(self, call: ToolCall, own: Verdict = "allow") -> dict[str, JsonValue] | None:
+        """What the model gets instead of a result; None for a call that may run. `own` is the tool's."""
+        verdict = strictest((own, self.policy.verdict(call)))
         if verdict == "forbid":
-            return {"error": f"the policy forbids this call of {tool!r}"}
-        if verdict == "allow" or (self.person and await self.person.confirms(tool, arguments)):
+            return {"error": f"the policy forbids this call of {call.name!r}"}
+        if verdict == "allow" or (self.person and await self.person.confirms(call)):
             return None
-        message = f"{tool!r} was not confirmed" if self.person else f"nobody is there to confirm {tool!r}"
-        return {"success": False, "error": USER_REJECTED, "message": message}
+        reason = "was not confirmed" if self.person else "needs a confirmation, and nobody is there to ask"
+        return {"success": False, "error": USER_REJECTED, "message": f"{call.name!r} {reason}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +112,7 @@ class ToolRegistry:
     """Tools by name."""
 
     def __init__(self, approval: Approval | None = None) -> None:
-        self._approval = approval or Approval(AllowAll())
+        self._approval = approval or Approval()
         self._tools: dict[str, _Registered] = {}
 
     def register(self, tool: Tool) -> None:
@@ -113,14 +135,35 @@ class ToolRegistry:
 
     async def execute(self, call: ToolCall) -> JsonValue:
         """The tool's result, or an object with `error`. Never raises for what a tool or a model does."""
+        refusal = await self.refusal(call)
+        return await self.run(call) if refusal is None else refusal
+
+    async def refusal(self, call: ToolCall) -> dict[str, JsonValue] | None:
+        """An object with `error` for a call of an unknown tool, with arguments that do not fit, or that may
+        not run; None for any other. May wait for a person."""
         registered = self._tools.get(call.name)
         if registered is None:
             return {"error": f"no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}"}
         problem = _problem(registered.validator, call.arguments)
         if problem is not None:
             return {"error": problem}
-        refusal = await self._approval.refusal(call.name, call.arguments)
-        return refusal if refusal is not None else await _ran(registered.tool, call.arguments)
+        return await self._approval.refusal(call, registered.tool.approval)
+
+    async def run(self, call: ToolCall) -> JsonValue:
+        """The result of a call that was not refused, or an object with `error`. Raises KeyError for a name
+        that is not registered."""
+        tool = self._tools[call.name].tool
+        deadline = asyncio.timeout(tool.timeout_s)
+        try:
+            async with deadline:
+                result = await tool.run(call.arguments)
+            return cast("JsonValue", orjson.loads(orjson.dumps(result)))
+        # Tools are anybody's code, and the model is the one to learn that one failed (M9).
+        except Exception as error:  # noqa: BLE001
+            if isinstance(error, TimeoutError) and deadline.expired():
+                return {"error": f"no result within {tool.timeout_s:g} s"}
+            _log.warning("tool_failed", tool=tool.spec.name, exception=type(error).__name__)
+            return {"error": str(error) or type(error).__name__}
 
 
 def _validator(spec: ToolSpec) -> Draft202012Validator:
@@ -141,17 +184,3 @@ def _problem(validator: Draft202012Validator, arguments: Arguments) -> str | Non
         return f"the arguments cannot be checked: {type(error).__name__}"
     problems = [f"arguments{error.json_path.removeprefix('$')}: {error.message}" for error in errors]
     return "; ".join(problems)[:LONGEST_PROBLEM] or None
-
-
-async def _ran(tool: Tool, arguments: Arguments) -> JsonValue:
-    deadline = asyncio.timeout(tool.timeout_s)
-    try:
-        async with deadline:
-            result = await tool.run(arguments)
-        return cast("JsonValue", orjson.loads(orjson.dumps(result)))
-    # Tools are anybody's code, and the model is the one to be told that one failed (M9).
-    except Exception as error:  # noqa: BLE001
-        if isinstance(error, TimeoutError) and deadline.expired():
-            return {"error": f"no result within {tool.timeout_s:g} s"}
-        _log.warning("tool_failed", tool=tool.spec.name, exception=type(error).__name__)
-        return {"error": str(error) or type(error).__name__}

@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from adapters.models.chat import ToolSpec
 from adapters.models.tools import Approval, Tool, ToolRegistry
 from channels.engine_client.client import EngineClient
 from channels.engine_client.errors import EngineError
@@ -27,6 +26,7 @@ from channels.engine_client.tools import (
     server_url,
     task_tools,
 )
+from flow_engine.ports.models import ToolSpec
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.agents")

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import structlog
 
-from adapters.models.chat import ToolSpec
-from adapters.models.tools import AllowAll, Approval, Tool
+from adapters.models.tools import Approval, Tool
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.http_tools.documents import BuiltinTool, HttpTool, PreStep
 from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
 from channels.http_tools.orders import BodyRefused
 from channels.http_tools.scope import Scope, Values
+from flow_engine.ports.models import ToolCall, ToolSpec
 from flow_engine.values import MAX_DEPTH, JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.tools")
@@ -102,7 +102,7 @@ class ToolExecutor:
         self._tools = tools
         self._caller = caller
         self._builders = builders
-        self._approval = approval or Approval(AllowAll())
+        self._approval = approval or Approval()
 
     async def run(
         self, name: str, arguments: str | Values, context: CallContext, actions: Actions
@@ -146,7 +146,7 @@ class ToolExecutor:
             return {"error": f"Fonction inconnue: {name}"}, "unknown"
         if args is None:
             return {"error": "the arguments are no JSON object"}, "failed"
-        refusal = await self._approval.refusal(name, args)
+        refusal = await self._approval.refusal(ToolCall("", name, args))
         if refusal is not None:
             return refusal, "refused"
         run = _Run(name, args, context, actions)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from flow_engine.documents import Checkpoint
 from flow_engine.listening.mining import dialogue_text
 from flow_engine.ports.dialogue import DialogueTurn
-from flow_engine.ports.models import ModelCall, as_object
+from flow_engine.ports.models import LLMRequest, as_object, instruction
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.mining_state import Conclusion, MiningState
 from flow_engine.runtime.prompt import PromptSections
@@ -21,7 +21,7 @@ LONGEST_SUMMARY = 1_500
 
 def conclusion_call(
     runner: ConversationalFlowRunner, turns: Sequence[DialogueTurn], sections: PromptSections
-) -> ModelCall | None:
+) -> LLMRequest | None:
     """Asks for reason of contact and result; None when the version declares neither."""
     version = runner.flow.document
     if not turns or not (version.reasons_of_contact or version.results):
@@ -37,12 +37,12 @@ def conclusion_call(
             system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in choices]
             properties[field] = {"enum": [*(choice.name for choice in choices), None]}
     properties["why"] = {"type": "string"}
-    return ModelCall(
-        purpose="conclusion",
-        system="\n".join(system),
-        user=dialogue_text(turns, sections),
-        max_output_tokens=CONCLUSION_TOKENS,
+    return LLMRequest(
+        instruction("\n".join(system), dialogue_text(turns, sections)),
         output_schema={"type": "object", "properties": properties, "required": list(properties)},
+        max_tokens=CONCLUSION_TOKENS,
+        temperature=0,
+        purpose="conclusion",
     )
 
 
@@ -65,15 +65,15 @@ def _one_of(given: object, names: Iterable[str]) -> str | None:
 
 def summary_call(
     turns: Sequence[DialogueTurn], contact: Contact, sections: PromptSections
-) -> ModelCall | None:
+) -> LLMRequest | None:
     if not turns:
         return None
     tasks = " → ".join(contact.tasks)
-    return ModelCall(
+    return LLMRequest(
+        instruction(sections["summary_instructions"].format(tasks=tasks), dialogue_text(turns, sections)),
+        max_tokens=SUMMARY_TOKENS,
+        temperature=0,
         purpose="summary",
-        system=sections["summary_instructions"].format(tasks=tasks),
-        user=dialogue_text(turns, sections),
-        max_output_tokens=SUMMARY_TOKENS,
     )
 
 

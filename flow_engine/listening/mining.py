@@ -22,7 +22,7 @@ from typing import cast
 from flow_engine.documents import AiHelper, Checkpoint
 from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.ports.extraction import ExtractionRequest
-from flow_engine.ports.models import ModelCall, as_object
+from flow_engine.ports.models import LLMRequest, as_object, instruction
 from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
 from flow_engine.runtime.prompt import PromptSections, tenant_zone
@@ -153,7 +153,7 @@ class MiningResult:
     failed: bool = False
 
 
-def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> ModelCall | None:
+def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> LLMRequest | None:
     """One call about what the rules left open; None when nothing is."""
     known = set(found)
     asked = [v for v in request.variables if v.id not in known]
@@ -166,13 +166,13 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
         system.append(sections["mining_checkpoints"])
         system += [f"- {c.id}: {c.name}. {c.prompt}" for c in request.checkpoints]
     system.append(sections["mining_now"].format(now=said_at.isoformat(timespec="minutes")))
-    return ModelCall(
-        purpose="mining",
-        system="\n".join(part for part in system if part),
-        user=dialogue_text(request.turns, sections),
-        max_output_tokens=ANSWER_TOKENS,
+    return LLMRequest(
+        instruction("\n".join(part for part in system if part), dialogue_text(request.turns, sections)),
         output_schema=_answer_schema(asked, request.checkpoints),
         model=request.tuning.model,
+        max_tokens=ANSWER_TOKENS,
+        temperature=0,
+        purpose="mining",
     )
 
 

@@ -33,7 +33,7 @@ from flow_engine.listening.mining import (
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import Extractor
 from flow_engine.ports.jobs import Job, TryJobAgain
-from flow_engine.ports.models import Model, ModelFailed
+from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask
 from flow_engine.ports.observing import Observer
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
@@ -54,7 +54,7 @@ class BackgroundDependencies:
     """What the background work is wired with. `has_model` is False where none is configured."""
 
     extractor: Extractor
-    model: Model
+    model: LanguageModel
     has_model: bool
     observer: Observer
 
@@ -72,7 +72,7 @@ class BackgroundWork:
         request = None if runner is None or runner.session.closed else mining_request_of(runner)
         if runner is None or request is None:
             return
-        result = await self._read(runner, request)
+        result = await self._read(job.conversation, runner, request)
         started_at = runner.session.started_at
         effects: list[MiningEffects] = []
 
@@ -99,7 +99,9 @@ class BackgroundWork:
         for _ in effects.stalled:
             count("tasks_stalled")
 
-    async def _read(self, runner: ConversationalFlowRunner, request: MiningRequest) -> MiningResult:
+    async def _read(
+        self, conversation: ConversationRef, runner: ConversationalFlowRunner, request: MiningRequest
+    ) -> MiningResult:
         """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
         by_rules = await asyncio.to_thread(self._by_rules, request)
         if not self._dependencies.has_model:
@@ -109,7 +111,7 @@ class BackgroundWork:
         if call is None:
             return by_rules
         try:
-            answer = await self._dependencies.model.ask(call)
+            answer = await self._ask(call, conversation)
         except ModelFailed as failure:
             self._dependencies.observer.count(
                 "model_calls_failed", purpose=call.purpose, reason=failure.reason
@@ -118,6 +120,10 @@ class BackgroundWork:
         result = read_answer(request, answer.data, runner)
         values = {**result.values, **by_rules.values}
         return replace(result, values=values, said_in=by_rules.said_in)
+
+    async def _ask(self, request: LLMRequest, conversation: ConversationRef) -> LLMAnswer:
+        """On behalf of the conversation, for the record and its tenant's share. Raises ModelFailed."""
+        return await ask(self._dependencies.model, replace(request, conversation=conversation))
 
     def _by_rules(self, request: MiningRequest) -> MiningResult:
         """What was said later counts."""
@@ -180,14 +186,10 @@ class BackgroundWork:
         try:
             call = conclusion_call(runner, turns, sections)
             if call is not None:
-                conclusion = read_conclusion(runner, (await self._dependencies.model.ask(call)).data)
+                conclusion = read_conclusion(runner, (await self._ask(call, job.conversation)).data)
             request = summary_call(turns, contact, sections)
             has_entry = any(c.date == contact.started_at for c in loaded.previous_contacts)
-            summary = (
-                (await self._dependencies.model.ask(request)).text
-                if request is not None and has_entry
-                else ""
-            )
+            summary = (await self._ask(request, job.conversation)).text if request and has_entry else ""
         except ModelFailed as failure:
             self._dependencies.observer.count(
                 "model_calls_failed", purpose="conclusion", reason=failure.reason

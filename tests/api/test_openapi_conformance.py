@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.models.script import Says
+from adapters.models.scripted import Says
 from tests.flow_engine.listening.talking import model_settings, scripted_openai
 from tests.service_process import running_service
 

@@ -24,7 +24,6 @@ from typing import Any, Final, Literal, cast
 import orjson
 import structlog
 
-from adapters.models.chat import ToolCall
 from adapters.models.tools import Approval
 from channels.engine_client.client import EngineClient, Said
 from channels.engine_client.errors import EngineError, StateConflict
@@ -41,6 +40,7 @@ from channels.voice.flow.start import FlowStart, new_contact
 from channels.voice.flow.task_context import Scene
 from channels.voice.flow.transcript_barrier import CallerWords
 from channels.voice.flow.wording import LOST, NOBODY_FREE, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
+from flow_engine.ports.models import ToolCall
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice")

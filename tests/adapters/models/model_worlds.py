@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 
-from adapters.models.audit import AuditedModel, RecentCalls
-from adapters.models.chat import LanguageModel
+from adapters.models.audit import AuditedModel, ModelCallRecord
 from adapters.models.factory import InstalledModel
 from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.limits import LimitedModel, Limits, ProcessCallBudget
-from adapters.models.names import parse_model_name
+from adapters.models.providers import parse_model_name
 from adapters.models.pydantic_ai_model import PydanticAiModel
 from adapters.models.retrying import FallbackModel, RetryBudget, RetryingModel
-from adapters.models.script import Step
-from adapters.models.scripted import ScriptedModel
-from flow_engine.ports.models import ModelCall
+from adapters.models.scripted import ScriptedModel, Step
+from flow_engine.ports.models import (
+    FailureReason,
+    LanguageModel,
+    LLMRequest,
+    ModelEvent,
+    ModelFailed,
+    instruction,
+)
 
 TIMEOUT_S = 10.0
 SHORT_S = 0.3
@@ -39,8 +44,41 @@ async def no_sleep(seconds: float) -> None:
     return
 
 
-def call(schema: Mapping[str, object] | None = None, *, max_tokens: int = 50) -> ModelCall:
-    return ModelCall("mining", "Find the date.", "user: on Monday", max_tokens, schema)
+class RecentCalls:
+    """Implements `CallLog`: keeps the records, oldest first."""
+
+    def __init__(self) -> None:
+        self.records: list[ModelCallRecord] = []
+
+    async def write(self, record: ModelCallRecord) -> None:
+        self.records.append(record)
+
+
+def call(
+    schema: Mapping[str, object] | None = None, *, max_tokens: int = 50, model: str | None = None
+) -> LLMRequest:
+    return LLMRequest(
+        instruction("Find the date.", "user: on Monday"),
+        output_schema=schema,
+        model=model,
+        max_tokens=max_tokens,
+        temperature=0,
+        purpose="mining",
+    )
+
+
+async def streamed(
+    model: LanguageModel, request: LLMRequest
+) -> tuple[list[ModelEvent], FailureReason | None]:
+    """All events, and why there are no more."""
+    events: list[ModelEvent] = []
+    try:
+        async with aclosing(model.stream(request)) as stream:
+            async for event in stream:
+                events.append(event)
+    except ModelFailed as failure:
+        return events, failure.reason
+    return events, None
 
 
 def environment(base_url: str) -> dict[str, str]:
@@ -63,7 +101,7 @@ def environment(base_url: str) -> dict[str, str]:
 async def vendor(
     server: FakeOpenAI, name: str, timeout_s: float = TIMEOUT_S
 ) -> AsyncGenerator[PydanticAiModel]:
-    model = PydanticAiModel(parse_model_name(name), environment(server.base_url), timeout_s=timeout_s)
+    model = PydanticAiModel(parse_model_name(name), environment(server.base_url), timeout_s)
     try:
         yield model
     finally:

@@ -11,20 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.models.audit import RecentCalls
-from adapters.models.chat import LLMRequest
 from adapters.models.factory import build_model
 from adapters.models.fake_openai import FakeOpenAI, Received, Status
 from adapters.models.rewriter import ModelRewriter
-from adapters.models.script import Answers, Fails, Says, Step, unknown_variables, wrong_types
-from adapters.models.scripted import ScriptedModel
+from adapters.models.scripted import Answers, Fails, Says, ScriptedModel, Step, unknown_variables, wrong_types
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.listening.mining import ANSWER_TOKENS
 from flow_engine.ports.designer_help import DescriptionDraft
-from flow_engine.ports.models import ModelCall, ModelFailed, NoModel
+from flow_engine.ports.models import LLMRequest, ModelFailed, NoModel, ask, instruction
 from service.settings import Settings as ServiceSettings
 from service.wiring import build_service
-from tests.adapters.models.model_worlds import SCHEMA, FixedClock, call, environment
+from tests.adapters.models.model_worlds import SCHEMA, FixedClock, RecentCalls, call, environment
 
 BASE_URL = "http://127.0.0.1:8080"
 
@@ -43,10 +40,10 @@ async def test_without_a_setting_there_is_no_model() -> None:
     model = build_model(Settings(), FixedClock())
     assert isinstance(model, NoModel)
     with pytest.raises(ModelFailed) as failed:
-        await model.ask(call())
+        await ask(model, call())
     assert failed.value.reason == "not_configured"  # F38
     with pytest.raises(ModelFailed):
-        await model.chat(LLMRequest([]))
+        await ask(model, LLMRequest([]))
 
 
 @pytest.mark.parametrize("named", ["gpt-4.1", "openai:gpt-4.1", "gemini/gemini-2.5-pro", "openai:a,"])
@@ -67,7 +64,7 @@ async def test_every_attempt_is_audited_and_the_fallback_answers() -> None:
             log=log,
             environ=environment(server.base_url),
         )
-        answer = await model.ask(call(SCHEMA))
+        answer = await ask(model, call(SCHEMA))
         await model.aclose()
     assert answer.model == "ollama:llama3.1"
     attempts = [(record.model, record.status, record.reason) for record in log.records]
@@ -85,7 +82,7 @@ async def test_calls_a_minute_are_limited_by_the_setting() -> None:
             log=RecentCalls(),
             environ=environment(server.base_url),
         )
-        outcomes = [await _outcome(model.ask(call())) for _ in range(3)]
+        outcomes = [await _outcome(ask(model, call())) for _ in range(3)]
         await model.aclose()
     assert outcomes.count("too_many_calls") >= 1
     assert len(server.requests) < 3
@@ -120,18 +117,16 @@ class TestRewriter:
         model = ScriptedModel([Says("Enter when the user\nwants a visit.")])
         draft = DescriptionDraft("books visits", "booking", "it-IT")
         assert await ModelRewriter(model).entry_rule(draft) == "Enter when the user wants a visit."  # F27
-        [asked] = model.asked
-        assert isinstance(asked, ModelCall)
+        [asked] = model.requests
         assert asked.purpose == "rewriting"
-        assert "it-IT" in asked.system
-        assert asked.user == "Task: booking\nDescription: books visits"
+        assert "it-IT" in asked.messages[0].content
+        assert asked.messages[1].content == "Task: booking\nDescription: books visits"
 
     async def test_braces_in_a_description_are_only_text(self) -> None:
         model = ScriptedModel([Says("Enter.")])
         await ModelRewriter(model).entry_rule(DescriptionDraft("{0} {name}", None, None))
-        [asked] = model.asked
-        assert isinstance(asked, ModelCall)
-        assert asked.user == "Description: {0} {name}"
+        [asked] = model.requests
+        assert asked.messages[1].content == "Description: {0} {name}"
 
     async def test_a_model_that_is_away_is_to_be_asked_later(self) -> None:
         with pytest.raises(RetryLater):
@@ -160,12 +155,10 @@ class TestRewriter:
         assert reply.json() == {"description": "Enter when a visit is wanted."}  # F27
 
 
-MINING = ModelCall(
-    "mining",
-    "s",
-    "u",
-    ANSWER_TOKENS,
-    {
+MINING = LLMRequest(
+    instruction("s", "u"),
+    max_tokens=ANSWER_TOKENS,
+    output_schema={
         "type": "object",
         "properties": {
             "values": {"type": "object", "properties": {"age": {"type": ["number", "null"]}}},
@@ -180,11 +173,7 @@ MINING = ModelCall(
     [(unknown_variables, {"neverAskedFor": "x"}), (wrong_types, {"age": [{"of": "another type"}]})],
 )
 async def test_a_scripted_miner_goes_wrong_as_models_do(
-    goes_wrong: Callable[[ModelCall], Step], values: object
+    goes_wrong: Callable[[LLMRequest], Step], values: object
 ) -> None:
-    def follow(asked: ModelCall | LLMRequest) -> Step:
-        assert isinstance(asked, ModelCall)
-        return goes_wrong(asked)
-
-    answer = await ScriptedModel(follow).ask(MINING)
+    answer = await ask(ScriptedModel(goes_wrong), MINING)
     assert answer.data == {"checkpoints": [], "values": values}  # F37

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.models.names import PROVIDERS, ModelName, UnknownModelName, parse_model_name, parse_model_names
+from adapters.models.providers import (
+    PROVIDERS,
+    ModelName,
+    UnknownModelName,
+    parse_model_name,
+    parse_model_names,
+)
 
 
 @pytest.mark.parametrize(

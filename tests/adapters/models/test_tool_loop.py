@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from dataclasses import replace
+
 import orjson
 import pytest
 
-from adapters.models.chat import LLMRequest, Message, ToolCall
 from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.loop import LoopSettings, run_tool_loop
-from adapters.models.script import CallsToolBadly, CallsTools, Fails, Says
-from adapters.models.scripted import ScriptedModel
+from adapters.models.loop import LoopResult, ToolFinished, ToolStarted, run_tool_loop, tool_loop
+from adapters.models.scripted import CallsToolBadly, CallsTools, Fails, Says, ScriptedModel
+from adapters.models.tools import Approval, ToolRule, ToolRules
+from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, TextDelta, ToolCall, ToolCallDelta
 from tests.adapters.models.model_worlds import vendor
 from tests.adapters.models.test_tool_registry import Recorder, registry
 
 pytestmark = pytest.mark.anyio
 
-MAIL = [Message("user", "Is ibuprofen there?")]
+MAIL = LLMRequest([Message("system", "You are a pharmacist."), Message("user", "Is ibuprofen there?")])
 SEARCH = CallsTools([ToolCall("c1", "search", {"query": "ibuprofen"})])
 
 
 async def test_no_tool_call_completes_at_once() -> None:
     model = ScriptedModel([Says("Yes.")])
-    result = await run_tool_loop(model, "You are a pharmacist.", MAIL, registry(Recorder().tool()))
+    result = await run_tool_loop(model, MAIL, registry(Recorder().tool()))
     assert (result.status, result.final_message, result.iterations) == ("completed", "Yes.", 1)  # M6
     assert result.tool_calls == ()
-    [request] = model.asked
-    assert isinstance(request, LLMRequest)
+    [request] = model.requests
     assert [m.role for m in request.messages] == ["system", "user"]
     assert [t.name for t in request.tools] == ["search"]
 
@@ -33,7 +35,7 @@ async def test_no_tool_call_completes_at_once() -> None:
 async def test_every_tool_call_is_run_recorded_and_told_to_the_model() -> None:
     both = CallsTools([ToolCall("a", "search", {"query": "x"}), ToolCall("b", "search", {"query": "y"})])
     model = ScriptedModel([both, SEARCH, Says("Done.")])
-    result = await run_tool_loop(model, "s", MAIL, registry(Recorder({"hits": 2}).tool()))
+    result = await run_tool_loop(model, MAIL, registry(Recorder({"hits": 2}).tool()))
     assert [(r.tool_name, r.arguments, r.result, r.iteration) for r in result.tool_calls] == [
         ("search", {"query": "x"}, {"hits": 2}, 1),
         ("search", {"query": "y"}, {"hits": 2}, 1),
@@ -50,16 +52,14 @@ async def test_every_tool_call_is_run_recorded_and_told_to_the_model() -> None:
 
 async def test_a_loop_that_never_ends_is_ended() -> None:
     model = ScriptedModel([SEARCH])
-    result = await run_tool_loop(
-        model, "s", MAIL, registry(Recorder().tool()), LoopSettings(max_iterations=4)
-    )
+    result = await run_tool_loop(model, MAIL, registry(Recorder().tool()), 4)
     assert (result.status, result.iterations, len(result.tool_calls)) == ("max_iterations", 4, 4)  # M6
     assert (result.final_message, result.error) == (None, None)
 
 
 async def test_a_failing_model_ends_the_loop_with_its_text() -> None:
     model = ScriptedModel([SEARCH, Fails("refused")])
-    result = await run_tool_loop(model, "s", MAIL, registry(Recorder().tool()))
+    result = await run_tool_loop(model, MAIL, registry(Recorder().tool()))
     assert result.status == "error"
     assert result.error is not None
     assert "refused" in result.error  # M9
@@ -68,7 +68,7 @@ async def test_a_failing_model_ends_the_loop_with_its_text() -> None:
 
 async def test_a_failing_tool_does_not_end_the_loop() -> None:
     model = ScriptedModel([SEARCH, Says("Sorry.")])
-    result = await run_tool_loop(model, "s", MAIL, registry(Recorder(RuntimeError("no stock list")).tool()))
+    result = await run_tool_loop(model, MAIL, registry(Recorder(RuntimeError("no stock list")).tool()))
     assert result.status == "completed"
     assert result.tool_calls[0].result == {"error": "no stock list"}  # M9
 
@@ -76,7 +76,7 @@ async def test_a_failing_tool_does_not_end_the_loop() -> None:
 async def test_arguments_that_do_not_parse_do_not_run_the_tool_blind() -> None:
     recorder = Recorder()
     result = await run_tool_loop(
-        ScriptedModel([CallsToolBadly("search"), Says("Sorry.")]), "s", MAIL, registry(recorder.tool())
+        ScriptedModel([CallsToolBadly("search"), Says("Sorry.")]), MAIL, registry(recorder.tool())
     )
     assert not recorder.calls
     assert result.tool_calls[0].arguments == {}
@@ -86,7 +86,6 @@ async def test_arguments_that_do_not_parse_do_not_run_the_tool_blind() -> None:
 async def test_the_usage_of_all_turns_is_added_up() -> None:
     result = await run_tool_loop(
         ScriptedModel([CallsTools(SEARCH.calls, "abcd"), Says("abcdefgh")]),
-        "s",
         MAIL,
         registry(Recorder().tool()),
     )
@@ -99,7 +98,7 @@ async def test_over_the_wire_the_loop_speaks_openais_function_format() -> None:
         FakeOpenAI([SEARCH, Says("Yes.")]).running() as server,
         vendor(server, "openai:gpt-4.1") as model,
     ):
-        result = await run_tool_loop(model, "s", MAIL, registry(Recorder({"hits": 2}).tool()))
+        result = await run_tool_loop(model, MAIL, registry(Recorder({"hits": 2}).tool()))
     assert (result.status, result.final_message) == ("completed", "Yes.")
     first, second = (request.body for request in server.requests)
     assert first["tools"][0]["type"] == "function"
@@ -109,3 +108,29 @@ async def test_over_the_wire_the_loop_speaks_openais_function_format() -> None:
     assert told["role"] == "tool"
     assert told["tool_call_id"] == called["tool_calls"][0]["id"] == "c1"
     assert orjson.loads(told["content"]) == {"hits": 2}  # M8
+
+
+async def test_the_loop_tells_each_step_as_it_happens() -> None:
+    """D5: whoever streams an answer shows its tools too, and what the policy refuses is not started."""
+    recorder = Recorder({"hits": 2})
+    tools = registry(recorder.tool(), approval=Approval(ToolRules((ToolRule("forbid", "order"),))))
+    tools.register(recorder.tool("order"))
+    model = ScriptedModel(
+        [CallsTools([*SEARCH.calls, ToolCall("c2", "order", {"query": "x"})]), Says("Two.")]
+    )
+    async with aclosing(tool_loop(model, replace(MAIL, deltas=True), tools)) as events:
+        steps = [event async for event in events]
+    assert [type(step) for step in steps] == [
+        *[ToolCallDelta] * 5,
+        LLMAnswer,
+        ToolStarted,
+        ToolFinished,
+        ToolFinished,
+        TextDelta,
+        LLMAnswer,
+        LoopResult,
+    ]
+    finished = [step for step in steps if isinstance(step, ToolFinished)]
+    assert [(f.call.id, f.executed) for f in finished] == [("c1", True), ("c2", False)]
+    assert "forbids" in str(finished[1].record.result)
+    assert len(recorder.calls) == 1

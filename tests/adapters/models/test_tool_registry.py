@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from adapters.models.chat import ToolCall, ToolSpec
-from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry, Verdict
+from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry, ToolRule, ToolRules, Verdict
+from flow_engine.ports.models import ToolCall, ToolSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -125,8 +125,8 @@ async def test_a_schema_fetches_nothing() -> None:
 class Rules:
     verdicts: dict[str, Verdict]
 
-    def verdict(self, tool: str, arguments: Arguments) -> Verdict:
-        return self.verdicts[tool]
+    def verdict(self, call: ToolCall) -> Verdict:
+        return self.verdicts[call.name]
 
 
 @dataclass
@@ -134,8 +134,8 @@ class Somebody:
     says: bool
     asked: list[str] = field(default_factory=list[str])
 
-    async def confirms(self, tool: str, arguments: Arguments) -> bool:
-        self.asked.append(tool)
+    async def confirms(self, call: ToolCall) -> bool:
+        self.asked.append(call.name)
         return self.says
 
 
@@ -160,6 +160,29 @@ async def test_the_policy_decides_and_asks_a_person(
     assert (result == "found") is runs
     if person is not None:
         assert bool(person.asked) is (verdict == "prompt")
+
+
+@pytest.mark.parametrize(
+    ("own", "rules", "verdict"),
+    [
+        ("allow", [], "allow"),
+        ("allow", [ToolRule("allow", "*"), ToolRule("prompt", "search")], "prompt"),
+        ("allow", [ToolRule("forbid", "sea*"), ToolRule("allow", "search")], "forbid"),
+        ("allow", [ToolRule("forbid", "Search"), ToolRule("forbid", "research")], "allow"),
+        ("prompt", [ToolRule("allow", "*")], "prompt"),
+        ("forbid", [ToolRule("prompt", "*")], "forbid"),
+        ("prompt", [ToolRule("forbid", "search")], "forbid"),
+    ],
+)
+async def test_the_strictest_of_the_tools_own_verdict_and_the_rules_holds(
+    own: Verdict, rules: list[ToolRule], verdict: Verdict
+) -> None:
+    """D5, W2"""
+    recorder, person = Recorder(), Somebody(True)
+    tools = ToolRegistry(Approval(ToolRules(tuple(rules)), person))
+    tools.register(replace(recorder.tool(), approval=own))
+    await tools.execute(search(query="x"))
+    assert (bool(recorder.calls), bool(person.asked)) == (verdict != "forbid", verdict == "prompt")
 
 
 async def test_a_rejection_says_so() -> None:

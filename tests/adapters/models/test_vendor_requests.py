@@ -10,12 +10,11 @@ import pytest
 
 from adapters.models import bounded_http
 from adapters.models.bounded_http import model_http_client
-from adapters.models.endpoints import endpoint_of
-from adapters.models.fake_openai import DropsStream, Endless, FakeOpenAI, Malformed, Status
-from adapters.models.names import parse_model_name
+from adapters.models.fake_openai import FakeOpenAI, Malformed, Status
+from adapters.models.providers import endpoint_of, parse_model_name
 from adapters.models.pydantic_ai_model import PydanticAiModel
-from adapters.models.script import Answers, Says
-from flow_engine.ports.models import ModelCall, ModelFailed
+from adapters.models.scripted import Answers, DropsStream, Endless, Says
+from flow_engine.ports.models import ModelFailed, ask
 from tests.adapters.models.model_worlds import SCHEMA, call, environment, vendor
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +24,7 @@ OPENAI = "openai:gpt-4.1-mini"
 
 async def test_limits_schema_and_temperature_are_sent() -> None:
     async with FakeOpenAI([Answers({"values": {}})]).running() as server, vendor(server, OPENAI) as model:
-        await model.ask(call(SCHEMA, max_tokens=77))
+        await ask(model, call(SCHEMA, max_tokens=77))
     [request] = server.requests
     assert request.path == "/v1/chat/completions"
     assert request.headers["authorization"] == "Bearer sk-openai"
@@ -40,7 +39,7 @@ async def test_a_model_without_native_schemas_is_made_to_call_one_tool() -> None
         FakeOpenAI([Answers({"values": {}})]).running() as server,
         vendor(server, "ollama:llama3.1:70b-cloud") as model,
     ):
-        assert (await model.ask(call(SCHEMA))).data == {"values": {}}
+        assert (await ask(model, call(SCHEMA))).data == {"values": {}}
     body = server.requests[0].body
     assert "response_format" not in body
     assert body["tool_choice"] == "required"
@@ -59,7 +58,7 @@ async def test_a_model_without_native_schemas_is_made_to_call_one_tool() -> None
 )
 async def test_each_server_gets_its_own_key_and_no_other(name: str, key: str) -> None:
     async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, name) as model:
-        await model.ask(call())
+        await ask(model, call())
     assert server.requests[0].headers["authorization"] == f"Bearer {key}"
 
 
@@ -67,12 +66,12 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
     for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
     async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, OPENAI) as model:
-        assert (await model.ask(call())).text == "yes"
+        assert (await ask(model, call())).text == "yes"
 
 
 async def test_a_call_may_name_another_model() -> None:
     async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, OPENAI) as model:
-        answer = await model.ask(ModelCall("mining", "s", "u", 10, model="groq/llama-3.3-70b"))
+        answer = await ask(model, call(model="groq/llama-3.3-70b"))
     assert answer.model == "groq:llama-3.3-70b"
     assert server.requests[0].body["model"] == "llama-3.3-70b"  # F37
 
@@ -81,7 +80,7 @@ async def test_a_call_may_name_another_model() -> None:
 async def test_a_call_that_names_no_model_fails_without_a_request(named: str) -> None:
     async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, OPENAI) as model:
         with pytest.raises(ModelFailed) as failed:
-            await model.ask(ModelCall("mining", "s", "u", 10, model=named))
+            await ask(model, call(model=named))
     assert failed.value.reason == "not_configured"
     assert not server.requests
 
@@ -110,7 +109,7 @@ async def test_what_servers_do_wrong_becomes_a_reason(
 ) -> None:
     async with FakeOpenAI([step]).running() as server, vendor(server, OPENAI) as model:
         with pytest.raises(ModelFailed) as failed:
-            await model.ask(call())
+            await ask(model, call())
     assert failed.value.reason == reason
     assert len(server.requests) == 1  # the client library does not try again by itself
 
@@ -118,9 +117,9 @@ async def test_what_servers_do_wrong_becomes_a_reason(
 async def test_a_server_that_is_away_is_unreachable() -> None:
     async with FakeOpenAI([Says("yes")]).running() as server:
         base_url = server.base_url
-    model = PydanticAiModel(parse_model_name(OPENAI), environment(base_url), timeout_s=1)
+    model = PydanticAiModel(parse_model_name(OPENAI), environment(base_url), 1)
     with pytest.raises(ModelFailed) as failed:
-        await model.ask(call())
+        await ask(model, call())
     await model.aclose()
     assert failed.value.reason == "unreachable"
 
@@ -131,7 +130,7 @@ async def test_no_error_quotes_what_the_server_says() -> None:
         vendor(server, OPENAI) as model,
     ):
         with pytest.raises(ModelFailed) as failed:
-            await model.ask(call())
+            await ask(model, call())
     assert "Anna" not in "".join(traceback.format_exception(failed.value))  # F46
 
 
@@ -174,4 +173,4 @@ def test_no_key_shows_in_a_representation() -> None:
 )
 def test_gemini_without_its_extra_says_how_to_install_it() -> None:
     with pytest.raises(ModelFailed, match=r"flow-engine\[google\]"):
-        PydanticAiModel(parse_model_name("gemini/gemini-2.5-pro"), {"GOOGLE_API_KEY": "k"}, timeout_s=1)
+        PydanticAiModel(parse_model_name("gemini/gemini-2.5-pro"), {"GOOGLE_API_KEY": "k"}, 1)

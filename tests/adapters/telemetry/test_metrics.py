@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client import Metric
 
-from adapters.models.script import Answers, Fails
+from adapters.models.scripted import Answers, Fails
 from api.metrics import Metrics
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job

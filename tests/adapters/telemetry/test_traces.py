@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from adapters.models.script import Answers, Fails
+from adapters.models.scripted import Answers, Fails
 from adapters.telemetry.otel import OpenTelemetryTracing
 from tests.adapters.telemetry.watched import watched
 from tests.api.harness import clinic, entry
@@ -248,7 +248,7 @@ class TestLogLines:
 
 _LOGGED = f"""
 import asyncio
-from adapters.models.script import Answers, Fails
+from adapters.models.scripted import Answers, Fails
 from tests.api.harness import clinic
 from tests.adapters.telemetry import watched as module
 

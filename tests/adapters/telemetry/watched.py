@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from adapters.models.audit import AuditedModel, LoggedCalls
-from adapters.models.script import Answers, Fails
-from adapters.models.scripted import ScriptedModel
+from adapters.models.scripted import Answers, Fails, ScriptedModel
 from adapters.outbound.fake import ScriptedOutbound
 from adapters.telemetry.otel import OpenTelemetryTracing
 from api.auth import LocalOnly

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
-from adapters.models.chat import ToolCall
 from adapters.models.tools import Approval, Arguments, ToolRegistry, Verdict
 from adapters.outbound.fake import Answer, RecordedCall, ScriptedOutbound
 from channels.http_tools.body_builders import BuilderRegistry, default_builders
@@ -22,6 +21,7 @@ from channels.http_tools.http_calls import HttpCaller
 from channels.http_tools.orders import BodyRefused
 from channels.http_tools.scope import Values
 from channels.http_tools.tools import CallContext, ToolExecutor
+from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.values import JsonValue
 
@@ -321,9 +321,9 @@ class Policy:
     forbidden: str
     asked: list[tuple[str, Arguments]] = field(default_factory=list[tuple[str, Arguments]])
 
-    def verdict(self, tool: str, arguments: Arguments) -> Verdict:
-        self.asked.append((tool, arguments))
-        return "forbid" if tool == self.forbidden else "allow"
+    def verdict(self, call: ToolCall) -> Verdict:
+        self.asked.append((call.name, call.arguments))
+        return "forbid" if call.name == self.forbidden else "allow"
 
 
 class TestPermission:

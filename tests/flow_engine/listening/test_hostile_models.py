@@ -10,8 +10,8 @@ from statistics import median
 import httpx
 import pytest
 
-from adapters.models.fake_openai import DropsStream, FakeOpenAI, Malformed, Received, Status, WireStep
-from adapters.models.script import Answers, Endless, Says, Stalls, Truncated
+from adapters.models.fake_openai import FakeOpenAI, Malformed, Received, Status, WireStep
+from adapters.models.scripted import Answers, DropsStream, Endless, Says, Stalls, Truncated
 from tests.flow_engine.listening.talking import Talk, answer_properties, model_settings, scripted_openai
 from tests.service_process import running_service
 

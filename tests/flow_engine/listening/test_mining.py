@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import ExtractionRequest, ExtractsNothing
 from flow_engine.ports.jobs import Job, TryJobAgain
-from flow_engine.ports.models import ModelAnswer, ModelCall, ModelFailed
+from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelEvent, ModelFailed
 from flow_engine.ports.observing import Unobserved
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.platform import Platform
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 CONVERSATION = ConversationRef("default", "conv-1")
 MINE = Job("mine", CONVERSATION)
 
-Answers = Callable[[ModelCall], object]
+Answers = Callable[[LLMRequest], object]
 
 
 @dataclass
@@ -38,15 +38,15 @@ class Model:
     """Answers what it is told to, and remembers what it was asked. An exception is raised."""
 
     answers: Answers
-    calls: list[ModelCall] = field(default_factory=list)
+    calls: list[LLMRequest] = field(default_factory=list)
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        self.calls.append(call)
-        answer = self.answers(call)
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        self.calls.append(request)
+        answer: Any = self.answers(request)
         if isinstance(answer, Exception):
             raise answer
         text = answer if isinstance(answer, str) else ""
-        return ModelAnswer(text, answer, "scripted", 1, 1)
+        yield LLMAnswer(Message("assistant", text), "scripted", 1, 1, answer)
 
 
 class Rules:
@@ -172,7 +172,7 @@ class TestTaking:
             await scene.say("m1", "An ECG")
             model = says({})
             await working_on(scene, model).mine(MINE)
-        assert "var_custom" not in model.calls[0].system
+        assert "var_custom" not in model.calls[0].messages[0].content
 
     async def test_rules_go_first_and_the_model_is_asked_for_the_rest(self) -> None:  # F38
         async with talking() as scene:

@@ -23,7 +23,7 @@ from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import ExtractsNothing
 from flow_engine.ports.jobs import Job
-from flow_engine.ports.models import ModelAnswer, ModelCall
+from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelEvent
 from flow_engine.ports.observing import Unobserved
 from flow_engine.runtime.memory import MINER, MemoryWrite
 from flow_engine.runtime.platform import Platform
@@ -125,8 +125,8 @@ class Answering:
 
     values: Batch = field(default_factory=dict[str, Any])
 
-    async def ask(self, call: ModelCall) -> ModelAnswer:
-        return ModelAnswer("", {"values": self.values}, "scripted", 1, 1)
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        yield LLMAnswer(Message("assistant", ""), "scripted", 1, 1, {"values": self.values})
 
 
 class Race:

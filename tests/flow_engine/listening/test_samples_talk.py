@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from adapters.models.fake_openai import Received, WireStep
-from adapters.models.script import Answers, Says
+from adapters.models.scripted import Answers, Says
 from tests.flow_engine.listening.talking import (
     EventReceiver,
     Talk,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from adapters.models.tools import Approval, Arguments, Verdict
+from adapters.models.tools import Approval, Verdict
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
 from channels.voice.config import lifecycle, playbook
@@ -22,6 +22,7 @@ from channels.voice.config.models import OutcomeRule
 from channels.voice.config.playbook import ASK_WHETHER_THERE, NOT_PUT_THROUGH, SAY_GOODBYE, open_configured
 from channels.voice.config.transcripts import summary
 from channels.voice.config.wording import wording
+from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from tests.channels.voice.config.original_configs import example
 from tests.channels.voice.config.voice_scene import (
@@ -366,8 +367,8 @@ class TestTools:
 
     async def test_the_operator_s_policy_is_asked(self) -> None:
         class NoOrders:
-            def verdict(self, tool: str, arguments: Arguments) -> Verdict:
-                return "forbid" if tool == "order" else "allow"
+            def verdict(self, call: ToolCall) -> Verdict:
+                return "forbid" if call.name == "order" else "allow"
 
         tools = {name: {"type": "http", "url": f"{{{{base_url}}}}/{name}"} for name in ("order", "look")}
         call = scene(inline(tools=tools), {"GET /look": "seen"}, approval=Approval(NoOrders()))
