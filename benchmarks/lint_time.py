@@ -19,7 +19,7 @@ from flow_engine.documents import FlowVersion, ReviewEnvironment, parse_version
 from flow_engine.linting import lint
 
 ROUNDS = 7
-GOAL_MS = 100.0
+GOAL_MS = 250.0
 ENVIRONMENT = ReviewEnvironment(frozenset({"v1"}), frozenset({"default"}), frozenset({"en-US"}))
 
 

@@ -1,11 +1,11 @@
 """Prompt templates: Jinja2's syntax with `$` names, evaluated inside hard bounds (F22).
 
     parsing    source → Jinja's syntax tree: `$` names, limits on size and nesting, JavaScript recognised
-    plain      the same tree of plain templates, sooner
     compiler   syntax tree → closures, through an allow-list of node types
     filters    the filters and tests that templates may use
     values     what expressions evaluate to: text, numbers, lists, objects, absent things
-    budget     the work and output that one rendering may spend
+    frame      one rendering: what it sees, what it may spend, what it has written
+    names      the `$` names
     template   compile, cache, lint and render
 
 Jinja's own code generation is not used. It folds constants while compiling, hands Python objects to the
@@ -13,8 +13,7 @@ template and offers no place to stop; here only the listed operations exist, and
 before it is done.
 """
 
-from flow_engine.templates.budget import MAX_CPU_SECONDS, MAX_OUTPUT_BYTES, MAX_STEPS
-from flow_engine.templates.frame import TemplateScope
+from flow_engine.templates.frame import MAX_CPU_SECONDS, MAX_OUTPUT_BYTES, MAX_STEPS, TemplateScope
 from flow_engine.templates.parsing import MAX_SOURCE_BYTES
 from flow_engine.templates.template import Template, compile_template, lint_template
 

@@ -14,7 +14,7 @@ from jinja2 import nodes
 from flow_engine.templates.expressions import Expressions
 from flow_engine.templates.frame import Frame
 from flow_engine.templates.names import Expression, VariableUse, label_of, suspicions_in_prose
-from flow_engine.templates.problems import Problem
+from flow_engine.templates.parsing import Problem
 from flow_engine.templates.values import Absent, elements, text, truth
 
 Statement = Callable[[Frame], None]

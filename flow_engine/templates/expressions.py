@@ -28,7 +28,7 @@ from flow_engine.templates.names import (
     root_of,
     value_of,
 )
-from flow_engine.templates.problems import FORBIDDEN, JAVASCRIPT, REFERENCE_AS_VALUE, UNKNOWN_NAME, Problem
+from flow_engine.templates.parsing import FORBIDDEN, JAVASCRIPT, REFERENCE_AS_VALUE, UNKNOWN_NAME, Problem
 from flow_engine.templates.values import (
     NOTHING,
     Absent,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from jinja2.filters import do_title
 
-from flow_engine.templates.budget import Budget
+from flow_engine.templates.frame import Budget
 from flow_engine.templates.values import (
     NOTHING,
     Absent,

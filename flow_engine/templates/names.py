@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jinja2 import nodes
 
 from flow_engine.templates.frame import Frame
-from flow_engine.templates.problems import JAVASCRIPT, Problem
+from flow_engine.templates.parsing import JAVASCRIPT, Problem
 from flow_engine.templates.values import Absent, member
 
 Expression = Callable[[Frame], object]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
@@ -26,14 +27,37 @@ from jinja2.lexer import (
 )
 from jinja2.parser import Parser
 
-from flow_engine.templates.problems import (
-    JAVASCRIPT,
-    SYNTAX,
-    TOO_DEEP,
-    TOO_LARGE,
-    Problem,
-    UnusableTemplate,
-)
+FORBIDDEN = "template_forbidden"
+TOO_LARGE = "template_too_large"
+TOO_DEEP = "template_too_deep"
+SYNTAX = "template_syntax"
+JAVASCRIPT = "template_javascript"
+UNKNOWN_NAME = "template_unknown_name"
+REFERENCE_AS_VALUE = "template_reference_as_value"
+
+ERROR_CODES = frozenset({FORBIDDEN, TOO_LARGE, TOO_DEEP})
+"""Hostile or beyond a limit: refused at the save. Every other code is a warning there (F9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a template. `line` counts from 1."""
+
+    line: int
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.message}"
+
+
+class UnusableTemplate(Exception):
+    """The source cannot become a syntax tree. Stays inside this package."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
 
 MAX_SOURCE_BYTES = 200 * 1024
 MAX_TOKENS = 20_000
@@ -42,10 +66,10 @@ MAX_BRACKETS = 16
 MAX_DEPTH = 50
 """Levels of the syntax tree: half the interpreter's own limit stays free for the callers."""
 
-NAME = re.compile(r"\$?[^\W\d]\w*")
+_NAME = re.compile(r"\$?[^\W\d]\w*")
 # Fifteen digits are exact as a float too; a longer literal is a mistake or an attack on int().
-INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
-FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
+_INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
+_FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
 _JAVASCRIPT = re.compile(r"===|!==|&&|\|\||\?\.|\?\?|=>|\$\{|[`?]|!(?!=)")
 _SCRIPT = "javascript"
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -70,7 +94,7 @@ _INSTEAD: Final = {
 class _DollarLexer(Lexer):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        ours = {TOKEN_NAME: NAME, TOKEN_INTEGER: INTEGER, TOKEN_FLOAT: FLOAT}
+        ours = {TOKEN_NAME: _NAME, TOKEN_INTEGER: _INTEGER, TOKEN_FLOAT: _FLOAT}
         for state in (TOKEN_BLOCK_BEGIN, TOKEN_VARIABLE_BEGIN):
             end, *rules = self.rules[state]
             script = end._replace(pattern=_JAVASCRIPT, tokens=_SCRIPT, command=None)
@@ -111,13 +135,17 @@ class _DollarLexer(Lexer):
     ) -> Iterator[Token]:
         for line, kind, text in stream:
             if kind == TOKEN_NAME:
-                if not is_name(text):
+                # `\w` knows more than names may have, such as `²`.
+                if not text.removeprefix("$").isidentifier():
                     raise TemplateSyntaxError(f"{text!r} is not a name", line)
                 yield Token(line, kind, text)
             elif kind == TOKEN_STRING:
-                yield Token(line, kind, unquoted(text, line))
+                yield Token(line, kind, _unquoted(text, line))
             elif kind == TOKEN_INTEGER:
-                value: Any = whole_number(text, line)
+                value: Any = int(text)
+                if value and text.startswith("0"):  # a mistake or a code, so text
+                    message = f"{text!r} begins with 0; write {value}, or quotes around a text"
+                    raise TemplateSyntaxError(message, line)
                 yield Token(line, kind, value)
             else:
                 yield from super().wrap([(line, kind, text)], name, filename)
@@ -139,6 +167,7 @@ _ENVIRONMENT = _DollarEnvironment()
 
 
 def check_size(source: str) -> None:
+    """Raises `UnusableTemplate` for a source of more than `MAX_SOURCE_BYTES` of UTF-8."""
     if len(source) > MAX_SOURCE_BYTES or len(source.encode(errors="replace")) > MAX_SOURCE_BYTES:
         raise UnusableTemplate(Problem(1, TOO_LARGE, f"at most {MAX_SOURCE_BYTES} bytes in a template"))
 
@@ -176,30 +205,15 @@ def _check_depth(tree: nodes.Node) -> None:
         waiting.extend((child, depth + 1) for child in node.iter_child_nodes())
 
 
-def is_name(text: str) -> bool:
-    """Whether what `NAME` matched is one: `\\w` knows more than names may have, such as `²`."""
-    return text.removeprefix("$").isidentifier()
-
-
-def whole_number(digits: str, line: int) -> int:
-    """Raises `TemplateSyntaxError` for zeros in front, which are a mistake or a code, so text."""
-    number = int(digits)
-    if number and digits.startswith("0"):
-        raise TemplateSyntaxError(f"{digits!r} begins with 0; write {number}, or quotes around a text", line)
-    return number
-
-
-def unquoted(literal: str, line: int) -> str:
+def _unquoted(literal: str, line: int) -> str:
     """The value of a string literal: `\\n`, `\\t`, `\\r`, `\\uXXXX`, and any other character as itself.
 
     Raises `TemplateSyntaxError` for half a surrogate pair.
     """
-    plain = _ESCAPE.sub(_unescaped, literal[1:-1])
+    plain = _ESCAPE.sub(
+        lambda match: chr(int(match[1][1:], 16)) if len(match[1]) == 5 else _ESCAPED.get(match[1], match[1]),
+        literal[1:-1],
+    )
     if _HALF_CHARACTER.search(plain):
         raise TemplateSyntaxError("half a character; write the character itself", line)
     return plain
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    code = match[1]
-    return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)

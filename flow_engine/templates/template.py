@@ -7,13 +7,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.templates.budget import OutOfBudget
 from flow_engine.templates.compiler import Statement, compile_tree
-from flow_engine.templates.frame import Frame, TemplateScope
+from flow_engine.templates.frame import Frame, OutOfBudget, TemplateScope
 from flow_engine.templates.names import VariableUse, suspicions_in_prose
-from flow_engine.templates.parsing import check_size, parse
-from flow_engine.templates.plain import read_plain
-from flow_engine.templates.problems import ERROR_CODES, UNKNOWN_NAME, Problem, UnusableTemplate
+from flow_engine.templates.parsing import (
+    ERROR_CODES,
+    UNKNOWN_NAME,
+    Problem,
+    UnusableTemplate,
+    check_size,
+    parse,
+)
 
 _TAGS = ("{{", "{%", "{#")
 _CACHED_CHARACTERS = 1_000_000
@@ -149,7 +153,7 @@ def _compile(source: str) -> Template:
         check_size(source)
         if not any(tag in source for tag in _TAGS):
             return Template(source, suspicions=tuple(suspicions_in_prose(source, 1)))
-        compiled = compile_tree(read_plain(source) or parse(source))
+        compiled = compile_tree(parse(source))
     except UnusableTemplate as error:
         return Template(source, error.problems)
     program = None if compiled.problems else compiled.program

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
-from flow_engine.templates.budget import Budget
+from flow_engine.templates.frame import Budget
 
 _MAX_NESTING = 64
 _ELEMENTS_A_STEP = 16

@@ -26,7 +26,7 @@ def sources() -> Iterator[ast.Module]:
         *(PACKAGE / "documents").glob("*.py"),
         *(PACKAGE / "linting").glob("*.py"),
         *(PACKAGE / "linting" / "rules").glob("*.py"),
-        PACKAGE / "templates" / "problems.py",
+        PACKAGE / "templates" / "parsing.py",
         PACKAGE / "use_cases" / "submissions.py",
     ):
         yield ast.parse(path.read_text("utf-8"))

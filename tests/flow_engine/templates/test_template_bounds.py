@@ -19,7 +19,7 @@ from flow_engine.templates import (
     compile_template,
     lint_template,
 )
-from flow_engine.templates.budget import MAX_STEPS
+from flow_engine.templates.frame import MAX_STEPS
 
 
 def _nested(depth: int) -> list[object]:
