@@ -1,7 +1,7 @@
 """What may be wrong with a version although its schema and its references are sound (F9).
 
-Errors refuse a save, warnings are told with it. `codes.py` is the one table of codes, from which
-`docs/lint.md` is written; the rules are by theme in `rules/`, each a pure function.
+Errors refuse a save, warnings are told with it. `codes.toml` is the one table of codes, from
+which `docs/lint.md` is written; the rules are by theme in `rules/`, each a pure function.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from itertools import islice
 
 from flow_engine.documents import FlowVersion, ReviewEnvironment
-from flow_engine.linting.codes import CODES, Code, Severity
-from flow_engine.linting.findings import LintFinding
+from flow_engine.linting.codes import CODES, Code, LintFinding, Severity
 from flow_engine.linting.inspection import Inspection
 from flow_engine.linting.rules import RULES
 

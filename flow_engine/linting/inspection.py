@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from flow_engine.documents import BaseSttConfig, BaseTtsConfig, FlowVersion, ReviewEnvironment, Task, Variable
 from flow_engine.documents.wording import quoted
 from flow_engine.errors import pointer
-from flow_engine.linting.dataflow import Barriers, Exploration, explore_arrivals
-from flow_engine.linting.graph import explore, reversed_edges
+from flow_engine.linting.codes import Findings
+from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
 from flow_engine.templates import Template, compile_template
 
 
@@ -152,3 +153,7 @@ class Inspection:
             for number, entry in enumerate(config.language_custom_config or ()):
                 if entry.config is not None:
                     yield f"{place}/languageCustomConfig/{number}/config", entry.config
+
+
+Rule: TypeAlias = Callable[[Inspection], Findings]
+"""A rule is pure: the same version in the same environment gives the same findings."""

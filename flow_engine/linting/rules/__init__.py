@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from flow_engine.linting.findings import Rule
-from flow_engine.linting.rules import (
-    channels,
-    checkpoints,
-    contacts,
-    filling,
-    humans,
-    languages,
-    naming,
-    templates,
-    tools,
-    topology,
-    variables,
-)
+from flow_engine.linting.inspection import Rule
+from flow_engine.linting.rules import contacts, declarations, names, paths, texts
 
 RULES: tuple[Rule, ...] = (
-    *templates.RULES,
-    *languages.RULES,
-    *channels.RULES,
-    *topology.RULES,
-    *filling.RULES,
-    *variables.RULES,
-    *tools.RULES,
-    *checkpoints.RULES,
-    *humans.RULES,
+    *texts.RULES,
+    *paths.RULES,
+    *declarations.RULES,
     *contacts.RULES,
-    *naming.RULES,
+    *names.RULES,
 )

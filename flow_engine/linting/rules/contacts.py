@@ -1,14 +1,54 @@
-"""Rules about what the end of a contact does to its conversation (F30)."""
+"""Rules about tasks with a human in them, and about what the end of a contact does (F30)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from flow_engine.documents import ClosureConfig
-from flow_engine.documents.wording import listed
+from flow_engine.documents.wording import listed, quoted
 from flow_engine.errors import pointer
-from flow_engine.linting.findings import Findings, LintFinding, Rule
-from flow_engine.linting.inspection import Inspection
+from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.inspection import Inspection, Rule
+
+# --- humans -------------------------------------------------------------------------------------
+
+
+def routing(inspection: Inspection) -> Findings:
+    for number, task in enumerate(inspection.version.tasks):
+        parameters = task.routing_parameters
+        if parameters is None or task.type == "AIO":
+            continue
+        place = pointer("tasks", number, "routingParameters")
+        if parameters.timeout <= 0:
+            yield LintFinding(
+                f"{place}/timeout",
+                "routing_timeout_not_positive",
+                f"the routing of {inspection.name(task.id)} fails at once: its timeout is "
+                f"{parameters.timeout} seconds",
+            )
+        asked = (*parameters.agent_skills, *parameters.agent_optional_skills, *parameters.agent_ids)
+        if task.type == "HUM" and not any(name.strip() for name in asked):
+            yield LintFinding(
+                place,
+                "routing_without_target",
+                f"{inspection.name(task.id)} names no skill and no agent: nothing says whom to look for",
+            )
+
+
+def values_ignored(inspection: Inspection) -> Findings:
+    for number, task in enumerate(inspection.version.tasks):
+        for name in ("hideTranscriptionToHuman", "suspendTranscription"):
+            value = (task.model_extra or {}).get(name, False)
+            if not isinstance(value, bool):
+                yield LintFinding(
+                    pointer("tasks", number, name),
+                    "value_ignored",
+                    f"only true and false mean something here, {quoted(value)} counts as false",
+                )
+
+
+# --- ends of contacts ---------------------------------------------------------------------------
+
 
 SHORTEST_S = 600
 """A shorter limit was rather meant in minutes or hours: no second contact follows within seconds."""
@@ -49,4 +89,9 @@ def _closures(inspection: Inspection) -> Iterator[tuple[str, ClosureConfig]]:
         yield pointer("tasks", number, "closureConfig"), task.closure_config
 
 
-RULES: tuple[Rule, ...] = (multi_contact, time_limits)
+RULES: tuple[Rule, ...] = (
+    routing,
+    values_ignored,
+    multi_contact,
+    time_limits,
+)

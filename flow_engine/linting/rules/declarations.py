@@ -1,4 +1,4 @@
-"""Rules about MCP servers, their tools, and what is given to them.
+"""Rules about what a version declares and its tasks use: variables, MCP tools, checkpoints (F39).
 
 What types a tool's parameters have is not in the document. What can be told is whether the places that
 call the same tool agree with one another.
@@ -13,8 +13,101 @@ from dataclasses import dataclass
 from flow_engine.documents import McpToolParameter, Variable
 from flow_engine.documents.wording import listed, quoted
 from flow_engine.errors import pointer
-from flow_engine.linting.findings import Findings, LintFinding, Rule
-from flow_engine.linting.inspection import Inspection, usable_values
+from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.inspection import Inspection, Rule, usable_values
+
+# --- variables ----------------------------------------------------------------------------------
+
+
+_WORD = re.compile(r"\w+")
+_COMPUTED_KEY = re.compile(r"\$(?:vars|values)\s*\[\s*[^'\"\s]")
+
+
+def enums(inspection: Inspection) -> Findings:
+    for number, variable in enumerate(inspection.version.variables):
+        if variable.type != "enum":
+            continue
+        place = pointer("variables", number, "enumValues")
+        if not usable_values(variable):
+            yield LintFinding(
+                place,
+                "enum_cannot_match",
+                f"enum {quoted(variable.name)} has no values, so that no value can ever be stored in it",
+            )
+            continue
+        seen: dict[str | int | float, int] = {}
+        for index, value in enumerate(variable.enum_values):
+            if isinstance(value, str) and not value.strip():
+                yield LintFinding(
+                    f"{place}/{index}",
+                    "enum_cannot_match",
+                    f"a blank value of enum {quoted(variable.name)} can never be stored: blank is no value",
+                )
+            elif seen.setdefault(value, index) != index:
+                yield LintFinding(
+                    f"{place}/{index}",
+                    "enum_value_repeated",
+                    f"{quoted(value)} is a value of enum {quoted(variable.name)} already, "
+                    f"the one at {place}/{seen[value]} is always found first",
+                )
+
+
+def unused_variables(inspection: Inspection) -> Findings:
+    """A name in prose counts as a use: the model sees the memory under the same names."""
+    if any(_COMPUTED_KEY.search(placed.source) for placed in inspection.templates):
+        return  # which variables a computed key reads cannot be told
+    used = set(_referred(inspection))
+    unused = [
+        (number, variable)
+        for number, variable in enumerate(inspection.version.variables)
+        if variable.id not in used and variable.name not in used
+    ]
+    if not unused:
+        return
+    prose = "\n".join(_prose(inspection))
+    words = set(_WORD.findall(prose))
+    for number, variable in unused:
+        if not any(_mentioned(name, prose, words) for name in (variable.id, variable.name)):
+            yield LintFinding(
+                pointer("variables", number),
+                "unused_variable",
+                f"no task requires {quoted(variable.name)}, no tool takes it and no prompt names it",
+            )
+
+
+def _referred(inspection: Inspection) -> Iterator[str]:
+    for placed in inspection.templates:
+        yield from (use.key for use in placed.template.uses)
+    for task in inspection.version.tasks:
+        yield from (parameter.variable_id for parameter in task.transition_parameters)
+        for selection in task.mcp_tool_selection:
+            for tool in selection.selected_tools:
+                for parameter in tool.tool_parameters:
+                    if parameter.assignment_strategy == "variable":
+                        yield parameter.assignment_value
+
+
+def _prose(inspection: Inspection) -> Iterator[str]:
+    version = inspection.version
+    yield from (placed.source for placed in inspection.templates)
+    for described in (*version.checkpoints, *version.reasons_of_contact, *version.results):
+        yield described.prompt
+    for task in version.tasks:
+        for selection in task.mcp_tool_selection:
+            for tool in selection.selected_tools:
+                for parameter in tool.tool_parameters:
+                    if parameter.assignment_strategy == "prompt":
+                        yield parameter.assignment_value
+
+
+def _mentioned(name: str, prose: str, words: set[str]) -> bool:
+    if _WORD.fullmatch(name):
+        return name in words
+    return bool(name.strip()) and name in prose
+
+
+# --- MCP servers and tools ----------------------------------------------------------------------
+
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 _KINDS = {
@@ -165,4 +258,35 @@ def unused_servers_and_tools(inspection: Inspection) -> Findings:
                 )
 
 
-RULES: tuple[Rule, ...] = (agreement, unused_servers_and_tools)
+# --- checkpoints --------------------------------------------------------------------------------
+
+
+def checkpoints(inspection: Inspection) -> Findings:
+    enabled_in: dict[str, list[str]] = {}
+    for task in inspection.version.tasks:
+        for checkpoint in task.enabled_checkpoints:
+            enabled_in.setdefault(checkpoint.id, []).append(task.id)
+    for number, checkpoint in enumerate(inspection.version.checkpoints):
+        tasks = enabled_in.get(checkpoint.id, [])
+        if not tasks:
+            yield LintFinding(
+                pointer("checkpoints", number),
+                "checkpoint_never_enabled",
+                f"no task enables checkpoint {quoted(checkpoint.name)}, so that it is never judged",
+            )
+        elif checkpoint.required and not inspection.reachable.intersection(tasks):
+            yield LintFinding(
+                pointer("checkpoints", number),
+                "required_checkpoint_unreachable",
+                f"required checkpoint {quoted(checkpoint.name)} is enabled only in tasks that cannot be "
+                f"reached: {listed(inspection.tasks[task_id].effective_name for task_id in tasks)}",
+            )
+
+
+RULES: tuple[Rule, ...] = (
+    enums,
+    unused_variables,
+    agreement,
+    unused_servers_and_tools,
+    checkpoints,
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from flow_engine.documents import Task, normalise_name
 from flow_engine.documents.wording import quoted
 from flow_engine.errors import pointer
-from flow_engine.linting.findings import Findings, LintFinding, Rule
-from flow_engine.linting.inspection import Inspection
+from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.inspection import Inspection, Rule
 
 _WORDS_COMPARED = 8
 
@@ -88,4 +88,9 @@ def _name_pointer(inspection: Inspection, task: Task) -> str:
     return pointer("tasks", number, "name") if task.name and task.name.strip() else pointer("tasks", number)
 
 
-RULES: tuple[Rule, ...] = (ambiguous_names, similar_names, name_prefixes, equal_descriptions)
+RULES: tuple[Rule, ...] = (
+    ambiguous_names,
+    similar_names,
+    name_prefixes,
+    equal_descriptions,
+)
