@@ -20,7 +20,7 @@ from typing import Annotated, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from flow_engine.documents import parse_audio_preset
+from flow_engine.documents import AudioMediaConfigPreset, parse_document
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 from flow_engine.ports.system_prompts import SystemMcpServer
 from system_prompts.prompt_sections import SECTIONS, problems_of_section
@@ -244,7 +244,7 @@ class _Reading:
             if preset is None:
                 continue
             try:
-                parse_audio_preset(preset)
+                parse_document(AudioMediaConfigPreset, preset, "the audio preset")
             except CorrectTheInput as refusal:
                 for finding in refusal.findings:
                     self._breach(path, "must be a whole audio preset", finding.pointer, finding.message)

@@ -1,6 +1,6 @@
 """Flow documents: typed models, parsing with every error at once, checks."""
 
-from flow_engine.documents.checks import ReviewEnvironment, check_version
+from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment
 from flow_engine.documents.media import (
     AudioMediaConfig,
     AudioMediaConfigPreset,
@@ -44,9 +44,15 @@ from flow_engine.documents.model import (
     VariableType,
     WaitingMessagesConfiguration,
 )
-from flow_engine.documents.naming import normalise_name
-from flow_engine.documents.parsing import complete_version, parse_audio_preset, parse_flow, parse_version
-from flow_engine.documents.shape import DocumentLimits, check_shape, content_hash, parse_json
+from flow_engine.documents.parsing import (
+    check_shape,
+    complete_version,
+    content_hash,
+    parse_document,
+    parse_json,
+    parse_version,
+)
+from flow_engine.documents.references import normalise_name
 from flow_engine.documents.values import Document, parse_date_time
 
 __all__ = [
@@ -93,13 +99,11 @@ __all__ = [
     "VariableType",
     "WaitingMessagesConfiguration",
     "check_shape",
-    "check_version",
     "complete_version",
     "content_hash",
     "normalise_name",
-    "parse_audio_preset",
     "parse_date_time",
-    "parse_flow",
+    "parse_document",
     "parse_json",
     "parse_version",
 ]

@@ -9,12 +9,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from flow_engine.documents.model import FlowVersion
-from flow_engine.documents.naming import normalise_name
-from flow_engine.documents.outline import Entry, Mention, Outline, ServerOutline, TaskOutline, outline_of
-from flow_engine.documents.shape import DocumentLimits
-from flow_engine.documents.wording import listed, quoted
+from flow_engine.documents.findings import listed, quoted
+from flow_engine.documents.references import (
+    Identity,
+    Reference,
+    References,
+    ServerReferences,
+    TaskReferences,
+    normalise_name,
+)
 from flow_engine.errors import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLimits:
+    """Bounds of a document (F9): bytes of JSON, levels of nested objects and arrays, tasks."""
+
+    max_bytes: int = 1_000_000
+    max_depth: int = 100
+    max_tasks: int = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,38 +39,34 @@ class ReviewEnvironment:
     system_prompt_languages: frozenset[str]
 
 
-def check_version(
-    version: FlowVersion, environment: ReviewEnvironment, *, limits: DocumentLimits | None = None
-) -> list[Finding]:
-    """Every error that refuses a version whose schema is sound. Empty for a draft."""
-    outline = outline_of(version.model_dump(by_alias=True, exclude_unset=True, mode="json"))
-    return list(check_outline(outline, limits=limits or DocumentLimits(), environment=environment))
-
-
-def check_outline(
-    outline: Outline | None, *, limits: DocumentLimits, environment: ReviewEnvironment | None
+def check_references(
+    references: References | None, *, limits: DocumentLimits, environment: ReviewEnvironment | None
 ) -> Iterator[Finding]:
-    """The same for a document that may break the schema: what can be told of it is checked."""
-    if outline is None:
+    """Every error that refuses a version whose schema is sound; of one that breaks it, what can be checked.
+
+    Nothing for `references` of None, which stands for a draft. Without an `environment`, API versions and
+    presets are not looked up.
+    """
+    if references is None:
         return
     rules: tuple[Iterable[Finding], ...] = (
-        _too_many_tasks(outline, limits),
-        _duplicates(outline),
-        _variable_names(outline.variables or ()),
-        _task_names(outline.tasks or ()),
-        _mandatory_channels(outline),
-        _unknown_tasks(outline),
-        _unknown_variables(outline),
-        _unknown_checkpoints(outline),
-        _unknown_servers_and_tools(outline),
-        _unavailable(outline, environment) if environment else (),
+        _too_many_tasks(references, limits),
+        _duplicates(references),
+        _variable_names(references.variables or ()),
+        _task_names(references.tasks or ()),
+        _mandatory_channels(references),
+        _unknown_tasks(references),
+        _unknown_variables(references),
+        _unknown_checkpoints(references),
+        _unknown_servers_and_tools(references),
+        _unavailable(references, environment) if environment else (),
     )
     for rule in rules:
         yield from rule
 
 
-def _too_many_tasks(outline: Outline, limits: DocumentLimits) -> Iterator[Finding]:
-    count = len(outline.tasks or ())
+def _too_many_tasks(references: References, limits: DocumentLimits) -> Iterator[Finding]:
+    count = len(references.tasks or ())
     if count > limits.max_tasks:
         yield Finding(
             "/tasks", "too_many_tasks", f"{count} tasks, at most {limits.max_tasks} are accepted in a version"
@@ -67,69 +76,77 @@ def _too_many_tasks(outline: Outline, limits: DocumentLimits) -> Iterator[Findin
 # --- identity ---------------------------------------------------------------------------------
 
 
-def _duplicates(outline: Outline) -> Iterator[Finding]:
-    tasks = outline.tasks or ()
-    for entries in (outline.variables, outline.checkpoints, [task.entry for task in tasks]):
-        yield from _repeated((entry.id for entry in entries or ()), "duplicate_id")
+def _duplicates(references: References) -> Iterator[Finding]:
+    tasks = references.tasks or ()
+    for identities in (references.variables, references.checkpoints, [task.identity for task in tasks]):
+        yield from _repeated((identity.id for identity in identities or ()), "duplicate_id")
     for task in tasks:
-        yield from _repeated((entry.id for entry in task.checkpoints), "duplicate_id")
-    servers = [server.entry for server in outline.servers or ()]
-    for entries in (outline.variables, outline.checkpoints, servers, outline.reasons, outline.results):
-        yield from _repeated((entry.name for entry in entries or ()), "duplicate_name")
+        yield from _repeated((identity.id for identity in task.checkpoints), "duplicate_id")
+    servers = [server.identity for server in references.servers or ()]
+    for identities in (
+        references.variables,
+        references.checkpoints,
+        servers,
+        references.reasons,
+        references.results,
+    ):
+        yield from _repeated((identity.name for identity in identities or ()), "duplicate_name")
 
 
 def _repeated(
-    mentions: Iterable[Mention | None], code: str, key: Callable[[str], str] = str
+    references: Iterable[Reference | None], code: str, key: Callable[[str], str] = str
 ) -> Iterator[Finding]:
-    first: dict[str, Mention] = {}
-    for mention in mentions:
-        if mention is None:
+    first: dict[str, Reference] = {}
+    for reference in references:
+        if reference is None:
             continue
-        earlier = first.setdefault(key(mention.text), mention)
-        if earlier is not mention:
-            taken = f"{quoted(mention.text)} is taken already, by {quoted(earlier.text)} at {earlier.pointer}"
-            yield Finding(mention.pointer, code, taken)
+        earlier = first.setdefault(key(reference.text), reference)
+        if earlier is not reference:
+            taken = (
+                f"{quoted(reference.text)} is taken already, by {quoted(earlier.text)} at {earlier.pointer}"
+            )
+            yield Finding(reference.pointer, code, taken)
 
 
-def _task_names(tasks: Iterable[TaskOutline]) -> Iterator[Finding]:
+def _task_names(tasks: Iterable[TaskReferences]) -> Iterator[Finding]:
     """Names are compared normalised; a task without one is called by its id (F4)."""
     ids: set[str] = set()
-    named: list[Mention] = []
+    named: list[Reference] = []
     for task in tasks:
-        entry = task.entry
-        name = entry.name if entry.name and entry.name.text.strip() else entry.id
+        identity = task.identity
+        name = identity.name if identity.name and identity.name.text.strip() else identity.id
         # An unnamed task whose id is taken has been reported as that already.
-        if name and not (name is entry.id and name.text in ids):
+        if name and not (name is identity.id and name.text in ids):
             named.append(name)
-        if entry.id:
-            ids.add(entry.id.text)
+        if identity.id:
+            ids.add(identity.id.text)
     yield from _repeated(named, "duplicate_name", normalise_name)
 
 
-def _variable_names(variables: Iterable[Entry]) -> Iterator[Finding]:
+def _variable_names(variables: Iterable[Identity]) -> Iterator[Finding]:
     """Callers may use a variable's id or its name, so a name must not be another one's id (F5)."""
     variables = tuple(variables)
-    owners = {entry.id.text: entry for entry in variables if entry.id}
-    for entry in variables:
-        if entry.name is None:
+    owners = {identity.id.text: identity for identity in variables if identity.id}
+    for identity in variables:
+        if identity.name is None:
             continue
-        owner = owners.get(entry.name.text)
-        if owner and owner.id and entry.id and owner.id.text != entry.id.text:
+        owner = owners.get(identity.name.text)
+        if owner and owner.id and identity.id and owner.id.text != identity.id.text:
             yield Finding(
-                entry.name.pointer,
+                identity.name.pointer,
                 "name_is_other_id",
-                f"{quoted(entry.name.text)} is the '_id' of another variable, at {owner.id.pointer}",
+                f"{quoted(identity.name.text)} is the '_id' of another variable, at {owner.id.pointer}",
             )
 
 
 # --- references -------------------------------------------------------------------------------
 
 
-def _mandatory_channels(outline: Outline) -> Iterator[Finding]:
-    if outline.channels is None:
+def _mandatory_channels(references: References) -> Iterator[Finding]:
+    if references.channels is None:
         return
-    channels = {channel.text for channel in outline.channels}
-    for channel in outline.mandatory_channels:
+    channels = {channel.text for channel in references.channels}
+    for channel in references.mandatory_channels:
         if channel.text not in channels:
             yield Finding(
                 channel.pointer,
@@ -138,34 +155,34 @@ def _mandatory_channels(outline: Outline) -> Iterator[Finding]:
             )
 
 
-def _unknown_tasks(outline: Outline) -> Iterator[Finding]:
-    if outline.tasks is None:
+def _unknown_tasks(references: References) -> Iterator[Finding]:
+    if references.tasks is None:
         return
-    known = _Known("task", "unknown_task", _ids(task.entry for task in outline.tasks))
-    if outline.first_task:
-        yield from known.missing(outline.first_task)
-    for task in outline.tasks:
+    known = _Known("task", "unknown_task", _ids(task.identity for task in references.tasks))
+    if references.first_task:
+        yield from known.missing(references.first_task)
+    for task in references.tasks:
         yield from known.missing(*task.connected)
 
 
-def _unknown_variables(outline: Outline) -> Iterator[Finding]:
-    if outline.variables is not None:
-        known = _Known("variable", "unknown_variable", _ids(outline.variables))
-        for task in outline.tasks or ():
+def _unknown_variables(references: References) -> Iterator[Finding]:
+    if references.variables is not None:
+        known = _Known("variable", "unknown_variable", _ids(references.variables))
+        for task in references.tasks or ():
             yield from known.missing(*task.variables)
 
 
-def _unknown_checkpoints(outline: Outline) -> Iterator[Finding]:
-    if outline.checkpoints is not None:
-        known = _Known("checkpoint", "unknown_checkpoint", _ids(outline.checkpoints))
-        for task in outline.tasks or ():
-            yield from known.missing(*(entry.id for entry in task.checkpoints if entry.id))
+def _unknown_checkpoints(references: References) -> Iterator[Finding]:
+    if references.checkpoints is not None:
+        known = _Known("checkpoint", "unknown_checkpoint", _ids(references.checkpoints))
+        for task in references.tasks or ():
+            yield from known.missing(*(identity.id for identity in task.checkpoints if identity.id))
 
 
-def _unknown_servers_and_tools(outline: Outline) -> Iterator[Finding]:
-    if outline.servers is None:
+def _unknown_servers_and_tools(references: References) -> Iterator[Finding]:
+    if references.servers is None:
         return
-    tools = _tools_by_server(outline.servers)
+    tools = _tools_by_server(references.servers)
     known_servers = _Known("MCP server", "unknown_mcp_server", frozenset(tools))
     known_tools = {
         server: _Known(
@@ -173,28 +190,28 @@ def _unknown_servers_and_tools(outline: Outline) -> Iterator[Finding]:
         )
         for server, names in tools.items()
     }
-    for task in outline.tasks or ():
+    for task in references.tasks or ():
         yield from known_servers.missing(*task.servers)
-        for mention in task.tools:
-            if mention.server in known_tools:
-                yield from known_tools[mention.server].missing(mention.tool)
+        for reference in task.tools:
+            if reference.server in known_tools:
+                yield from known_tools[reference.server].missing(reference.tool)
 
 
-def _tools_by_server(servers: Iterable[ServerOutline]) -> dict[str, set[str]]:
+def _tools_by_server(servers: Iterable[ServerReferences]) -> dict[str, set[str]]:
     tools: dict[str, set[str]] = {}
     for server in servers:
-        if server.entry.name:
-            tools.setdefault(server.entry.name.text, set()).update(server.tools)
+        if server.identity.name:
+            tools.setdefault(server.identity.name.text, set()).update(server.tools)
     return tools
 
 
-def _unavailable(outline: Outline, environment: ReviewEnvironment) -> Iterator[Finding]:
-    if outline.api_version:
+def _unavailable(references: References, environment: ReviewEnvironment) -> Iterator[Finding]:
+    if references.api_version:
         known = _Known("API version", "unknown_api_version", environment.api_versions)
-        yield from known.missing(outline.api_version)
-    if outline.audio_preset:
+        yield from known.missing(references.api_version)
+    if references.audio_preset:
         known = _Known("audio preset", "unknown_audio_preset", environment.audio_presets)
-        yield from known.missing(outline.audio_preset)
+        yield from known.missing(references.audio_preset)
 
 
 @dataclass(frozen=True)
@@ -205,7 +222,7 @@ class _Known:
     code: str
     names: frozenset[str]
 
-    def missing(self, *references: Mention) -> Iterator[Finding]:
+    def missing(self, *references: Reference) -> Iterator[Finding]:
         for reference in references:
             if reference.text not in self.names:
                 message = f"{quoted(reference.text)} is no {self.what}; known: {self._listed}"
@@ -216,5 +233,5 @@ class _Known:
         return listed(self.names)
 
 
-def _ids(entries: Iterable[Entry]) -> frozenset[str]:
-    return frozenset(entry.id.text for entry in entries if entry.id)
+def _ids(identities: Iterable[Identity]) -> frozenset[str]:
+    return frozenset(identity.id.text for identity in identities if identity.id)

@@ -6,24 +6,28 @@ read, those of its references (`checks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Mapping
 from itertools import islice
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import orjson
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from flow_engine.documents.checks import ReviewEnvironment, check_outline
-from flow_engine.documents.media import AudioMediaConfigPreset
-from flow_engine.documents.model import Flow, FlowVersion
-from flow_engine.documents.outline import outline_of
-from flow_engine.documents.shape import DocumentLimits, check_shape
-from flow_engine.documents.values import Document, ErrorBudget, property_name
-from flow_engine.documents.wording import json_type, quoted
-from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment, check_references
+from flow_engine.documents.findings import findings_of
+from flow_engine.documents.model import FlowVersion
+from flow_engine.documents.references import references_of
+from flow_engine.documents.values import Document, ErrorBudget
+from flow_engine.errors import CorrectTheInput, Finding
 
 MAX_FINDINGS = 1000
 """Findings in one refusal: a hostile document of a megabyte could otherwise cause half a million."""
+
+# What is not JSON by itself is refused instead of turned into something that is.
+_PLAIN_JSON = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
 
 D = TypeVar("D", bound=Document)
 
@@ -42,21 +46,23 @@ def parse_version(
     limits = limits or DocumentLimits()
     check_shape(raw, limits)
     version, findings = _validate(FlowVersion, raw)
-    references = check_outline(outline_of(raw), limits=limits, environment=environment)
+    references = check_references(references_of(raw), limits=limits, environment=environment)
     findings += islice(references, MAX_FINDINGS)
     if version is None or findings:
         raise _refusal("the version", findings)
     return version
 
 
-def parse_flow(raw: object) -> Flow:
-    """A flow without its versions. Raises CorrectTheInput `document_invalid` with all findings."""
-    return _parse(Flow, raw, "the flow")
+def parse_document(model: type[D], raw: object, what: str) -> D:
+    """A document of another kind than a version; `what` names it in the refusal.
 
-
-def parse_audio_preset(raw: object) -> AudioMediaConfigPreset:
-    """An audio preset of the platform. Raises CorrectTheInput `document_invalid` with all findings."""
-    return _parse(AudioMediaConfigPreset, raw, "the audio preset")
+    Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises.
+    """
+    check_shape(raw)
+    document, findings = _validate(model, raw)
+    if document is None:
+        raise _refusal(what, findings)
+    return document
 
 
 def complete_version(
@@ -72,21 +78,11 @@ def complete_version(
     return {**raw, **{name: value for name, value in set_by_server.items() if name not in raw}}
 
 
-def _parse(model: type[D], raw: object, what: str) -> D:
-    check_shape(raw)
-    document, findings = _validate(model, raw)
-    if document is None:
-        raise _refusal(what, findings)
-    return document
-
-
 def _validate(model: type[D], raw: object) -> tuple[D | None, list[Finding]]:
     try:
         return model.model_validate(raw, context=ErrorBudget(MAX_FINDINGS)), []
     except ValidationError as error:
-        allowed = [property_name(name) for name in model.model_fields]
-        errors = islice(error.errors(include_url=False), MAX_FINDINGS)
-        return None, [_finding(details, allowed) for details in errors]
+        return None, list(findings_of(error, model, raw, most=MAX_FINDINGS))
 
 
 def _refusal(what: str, findings: list[Finding]) -> CorrectTheInput:
@@ -98,34 +94,73 @@ def _refusal(what: str, findings: list[Finding]) -> CorrectTheInput:
     return CorrectTheInput("document_invalid", f"{what} has {count}", findings)
 
 
-# --- one error of pydantic as a finding -------------------------------------------------------
-
-_EXPECTED_TYPES = {
-    "string_type": "a string",
-    "bool_type": "a boolean",
-    "tuple_type": "an array",
-    "model_type": "an object",
-}
+# --- before the content is looked at: JSON, size, depth ---------------------------------------
 
 
-def _finding(details: ErrorDetails, allowed_at_top: Iterable[str]) -> Finding:
-    """`allowed_at_top`: the document's own properties, since only a document itself is closed."""
-    kind = details["type"]
-    given = cast("object", details["input"])
-    context = details.get("ctx", {})
-    place = pointer(*details["loc"])
-    if kind == "missing":
-        return Finding(place, "missing_property", f"{details['loc'][-1]!r} is required here")
-    if kind == "required_here":
-        place = pointer(*details["loc"][:-1], context["property"])
-        return Finding(place, "missing_property", f"{context['property']!r} {details['msg']}")
-    if kind in _EXPECTED_TYPES:
-        return Finding(place, "wrong_type", f"must be {_EXPECTED_TYPES[kind]}, not {json_type(given)}")
-    if kind == "literal_error":
-        return Finding(place, "not_allowed", f"must be {context['expected']}, not {quoted(given)}")
-    if kind == "extra_forbidden":
-        names = ", ".join(repr(name) for name in allowed_at_top)
-        return Finding(place, "unknown_property", f"is not a property of this document, which are {names}")
-    if kind == "wrong_type":
-        return Finding(place, kind, details["msg"])
-    return Finding(place, kind, f"{details['msg']}, not {quoted(given)}")
+def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
+    """Decode a JSON text in UTF-8. A property given twice counts with its last value.
+
+    Raises CorrectTheInput with code `too_large`, `too_deep` or `json_invalid`; `NaN`, `Infinity` and
+    numbers beyond the range of a double are not JSON here.
+    """
+    limits = limits or DocumentLimits()
+    _check_size(len(body), limits)
+    try:
+        raw: object = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        # The decoder has a depth limit of its own, far above any that is useful for a document.
+        if "depth limit" in error.msg or "ecursion" in error.msg:
+            raise _too_deep(limits) from None
+        raise _invalid_json(f"the text is not JSON: {error}") from None
+    _check_depth(raw, limits)
+    return raw
+
+
+def check_shape(raw: object, limits: DocumentLimits | None = None) -> None:
+    """Refuse a decoded document that is too deep, too large as compact JSON, or not JSON at all.
+
+    Never recurses, whatever the nesting. Raises CorrectTheInput as `parse_json` does.
+    """
+    limits = limits or DocumentLimits()
+    _check_depth(raw, limits)
+    try:
+        size = len(orjson.dumps(raw, option=_PLAIN_JSON))
+    except orjson.JSONEncodeError as error:
+        raise _invalid_json(f"the document is not JSON: {error}") from None
+    _check_size(size, limits)
+
+
+def content_hash(raw: object) -> str:
+    """SHA-256 in hex of the document's canonical JSON: keys sorted, no white space."""
+    return hashlib.sha256(orjson.dumps(raw, option=_PLAIN_JSON | orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _check_size(size: int, limits: DocumentLimits) -> None:
+    if size > limits.max_bytes:
+        raise _broken("too_large", f"the document has {size} bytes, at most {limits.max_bytes} are accepted")
+
+
+def _check_depth(raw: object, limits: DocumentLimits) -> None:
+    level: list[Any] = [raw] if isinstance(raw, dict | list) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > limits.max_depth:
+            raise _too_deep(limits)
+        level = [inner for outer in level for inner in _members(outer) if isinstance(inner, dict | list)]
+
+
+def _members(container: Any) -> Any:
+    return cast("dict[object, object]", container).values() if isinstance(container, dict) else container
+
+
+def _too_deep(limits: DocumentLimits) -> CorrectTheInput:
+    return _broken("too_deep", f"objects and arrays may be nested {limits.max_depth} levels deep, not deeper")
+
+
+def _invalid_json(detail: str) -> CorrectTheInput:
+    return _broken("json_invalid", detail)
+
+
+def _broken(code: str, detail: str) -> CorrectTheInput:
+    return CorrectTheInput(code, detail, [Finding("", code, detail)])

@@ -34,7 +34,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from flow_engine.documents.wording import json_type
+from flow_engine.documents.findings import json_type, quoted
 
 T = TypeVar("T")
 
@@ -226,7 +226,8 @@ class _Matching:
 
         def check(value: str) -> str:
             if compiled.fullmatch(value) is None:
-                raise PydanticCustomError(self.code, "must be {meaning}", {"meaning": self.meaning})  # pyright: ignore[reportArgumentType]
+                context = {"meaning": self.meaning, "given": quoted(value)}
+                raise PydanticCustomError(self.code, "must be {meaning}, not {given}", context)  # pyright: ignore[reportArgumentType]
             return value
 
         return AfterValidator(check).__get_pydantic_core_schema__(source, handler)
@@ -278,7 +279,11 @@ _NOT_IN_URLS = re.compile(r"[\s\x00-\x1f\x7f\\<>\"]")
 
 def _url(value: str) -> str:
     if not _is_http_url(value):
-        raise PydanticCustomError("invalid_url", "must be an http:// or https:// URL with a host")
+        raise PydanticCustomError(
+            "invalid_url",
+            "must be an http:// or https:// URL with a host, not {given}",
+            {"given": quoted(value)},
+        )
     return value
 
 
@@ -336,7 +341,8 @@ def _date_time(value: str) -> str:
     except ValueError:
         raise PydanticCustomError(
             "invalid_date_time",
-            "must be an RFC 3339 date and time with an offset, such as '2026-01-31T09:30:00Z'",
+            "must be an RFC 3339 date and time with an offset, such as '2026-01-31T09:30:00Z', not {given}",
+            {"given": quoted(value)},
         ) from None
     return value
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from flow_engine.documents import BaseSttConfig, BaseTtsConfig, FlowVersion, ReviewEnvironment, Task, Variable
-from flow_engine.documents.wording import quoted
+from flow_engine.documents.findings import quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_engine.documents import parse_audio_preset
+from flow_engine.documents import AudioMediaConfigPreset, parse_document
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.templates import lint_template
@@ -206,11 +206,11 @@ class TestWhatIsReturned:
     def test_every_audio_preset_is_whole_and_default_is_there(self, shipped: FileSystemPrompts) -> None:  # F3
         assert "default" in shipped.audio_presets()
         for preset in shipped.audio_presets().values():
-            parse_audio_preset(dict(preset))
+            parse_document(AudioMediaConfigPreset, dict(preset), "the audio preset")
 
     def test_voices_of_the_presets_are_sound_templates(self, shipped: FileSystemPrompts) -> None:  # F3
         for preset in shipped.audio_presets().values():
-            speech = parse_audio_preset(dict(preset)).tts
+            speech = parse_document(AudioMediaConfigPreset, dict(preset), "the audio preset").tts
             for each in (speech.default, speech.fallback):
                 assert lint_template(each.voice, (), "") == ([], [])
 

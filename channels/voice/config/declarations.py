@@ -11,7 +11,7 @@ import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from flow_engine.documents.wording import quoted
+from flow_engine.documents.findings import quoted
 from flow_engine.values import JsonValue
 
 Declaration: TypeAlias = Mapping[str, JsonValue]

@@ -11,12 +11,14 @@ from pydantic import ValidationError
 
 from channels.http_tools.documents import check_builders
 from channels.voice.config.models import VoiceConfig
-from channels.voice.config.problems import problems_of
 from channels.voice.config.reading import MAX_CONFIG_BYTES, Unreadable, read_json
 from channels.voice.config.review import review
+from flow_engine.documents.findings import findings_of
 from flow_engine.errors import Finding
 from flow_engine.values import JsonValue
 
+MOST_PROBLEMS = 200
+"""Of one config; what is beyond is not listed."""
 _BASE_URL_USED = re.compile(r"\{\{\s*base_url\b")
 
 
@@ -53,7 +55,8 @@ def load_config(source: Path | bytes, *, builders: Collection[str], base_url: st
     try:
         config = VoiceConfig.model_validate(raw)
     except ValidationError as error:
-        raise ConfigRefused([*problems_of(error, VoiceConfig, raw), *_base_url(raw)]) from error
+        found = findings_of(error, VoiceConfig, raw, most=MOST_PROBLEMS)
+        raise ConfigRefused([*found, *_base_url(raw)]) from error
     problems = [*check_builders(config.tools, builders), *_base_url(raw)]
     if problems:
         raise ConfigRefused(problems)

@@ -11,7 +11,7 @@ from channels.http_tools.placeholders import OPEN, Constant, Default, Placeholde
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Path
 from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
 from channels.voice.config.voices import VOICES, unknown_voice
-from flow_engine.documents.wording import listed
+from flow_engine.documents.findings import listed
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue
 

@@ -21,7 +21,7 @@ import orjson
 from pydantic import SecretStr
 
 from channels.voice.manager.fleet import SipAccount
-from flow_engine.documents.wording import json_type, listed, quoted
+from flow_engine.documents.findings import json_type, listed, quoted
 from flow_engine.errors import Finding, pointer
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 from flow_engine.values import JsonValue

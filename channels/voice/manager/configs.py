@@ -20,7 +20,7 @@ from channels.voice.config.loader import ConfigRefused, load_config
 from channels.voice.config.reading import MAX_CONFIG_BYTES, Unreadable, read_json
 from channels.voice.manager.agents_list import Listed
 from channels.voice.manager.directory import write_private
-from flow_engine.documents.wording import listed
+from flow_engine.documents.findings import listed
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flow_engine.documents import ClosureConfig
-from flow_engine.documents.wording import listed, quoted
+from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flow_engine.documents import McpToolParameter, Variable
-from flow_engine.documents.wording import listed, quoted
+from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule, usable_values

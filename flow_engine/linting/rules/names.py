@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flow_engine.documents import Task, normalise_name
-from flow_engine.documents.wording import quoted
+from flow_engine.documents.findings import quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule

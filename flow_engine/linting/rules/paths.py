@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flow_engine.documents import Channel, Task
-from flow_engine.documents.wording import listed, quoted
+from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.graph import Arrival, components, leading_to, path_to

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText
-from flow_engine.documents.wording import listed, quoted
+from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import CODES, Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from flow_engine.documents import DocumentLimits, FlowVersion, ReviewEnvironment, check_version, parse_version
+from flow_engine.documents import DocumentLimits, ReviewEnvironment, Task, parse_version
+from flow_engine.documents.checks import check_references
+from flow_engine.documents.references import references_of
 from flow_engine.errors import CorrectTheInput
 from tests.flow_engine.documents import samples
 from tests.flow_engine.documents.samples import ENVIRONMENT, aio_task, full_version, hum_task, minimal_version
 
 
 def refused(raw: samples.JsonObject, limits: DocumentLimits | None = None) -> list[tuple[str, str]]:
-    """Place and code of every error, once found at the parse and once on the parsed model."""
-    found = check_version(FlowVersion.model_validate(raw), ENVIRONMENT, limits=limits)
+    """Place and code of every error, once found at the parse and once by the checks alone."""
+    references = references_of(raw)
+    found = list(check_references(references, limits=limits or DocumentLimits(), environment=ENVIRONMENT))
     if found:
         with pytest.raises(CorrectTheInput) as refusal:
             parse_version(raw, limits=limits, environment=ENVIRONMENT)
@@ -89,9 +92,10 @@ class TestReferences:
         ]
 
     def test_messages_list_what_is_known(self) -> None:  # F2
-        version = FlowVersion.model_validate(minimal_version(firstTask="lobby", apiVersion="v3"))
         environment = ReviewEnvironment(frozenset({"v2", "v1"}), frozenset({"default"}), frozenset())
-        messages = [finding.message for finding in check_version(version, environment)]
+        with pytest.raises(CorrectTheInput) as refusal:
+            parse_version(minimal_version(firstTask="lobby", apiVersion="v3"), environment=environment)
+        messages = [finding.message for finding in refusal.value.findings]
         assert messages == [
             "'lobby' is no task; known: 'operator', 'reception'",
             "'v3' is no API version; known: 'v1', 'v2'",
@@ -142,7 +146,7 @@ class TestIdentity:
     def test_a_task_without_a_name_is_called_by_its_id(self, name: str | None) -> None:  # F4
         unnamed = aio_task("città") if name is None else aio_task("città", name=name)
         raw = minimal_version(tasks=[aio_task("a", name="CITTA"), unnamed], firstTask="a")
-        assert FlowVersion.model_validate(raw).tasks[1].effective_name == "città"
+        assert Task.model_validate(raw["tasks"][1]).effective_name == "città"
         assert refused(raw) == [("/tasks/1/_id", "duplicate_name")]
 
     def test_a_task_name_must_be_a_string(self) -> None:  # F4

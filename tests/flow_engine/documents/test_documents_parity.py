@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from pydantic import BaseModel
 
 from flow_engine import documents
-from flow_engine.documents import Flow, FlowVersion, parse_flow, parse_version
+from flow_engine.documents import AudioMediaConfigPreset, Flow, FlowVersion, parse_document, parse_version
 from flow_engine.errors import CorrectTheInput, pointer
 from tests.flow_engine.documents import samples
 
@@ -169,6 +169,14 @@ def _places(error: ValidationError) -> Iterator[str]:
                 yield from _places(inner)
     else:
         yield pointer(*path)
+
+
+def parse_flow(raw: object) -> Flow:
+    return parse_document(Flow, raw, "the flow")
+
+
+def parse_preset(raw: object) -> AudioMediaConfigPreset:
+    return parse_document(AudioMediaConfigPreset, raw, "the audio preset")
 
 
 def found_pointers(parse: Any, document: object) -> set[str]:
@@ -384,7 +392,7 @@ def _compare_flow(document: Any) -> None:
 
 def _compare_preset(document: Any) -> None:
     expected = expected_pointers("AudioMediaConfigPreset", document)
-    found = found_pointers(documents.parse_audio_preset, document)
+    found = found_pointers(parse_preset, document)
     assert bool(found) == bool(expected)
     assert without_consequences(found) == without_consequences(expected)
 

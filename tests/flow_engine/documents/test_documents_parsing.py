@@ -17,9 +17,8 @@ from flow_engine.documents import (
     FlowVersion,
     RoutingParameters,
     complete_version,
-    parse_audio_preset,
     parse_date_time,
-    parse_flow,
+    parse_document,
     parse_version,
 )
 from flow_engine.errors import CorrectTheInput, Finding
@@ -83,7 +82,8 @@ class TestAcceptedDocuments:
         assert parse_version(raw).tasks[0].model_extra == {"colour": {"red": 1}}
 
     def test_a_flow_is_parsed(self) -> None:  # F1
-        flow = parse_flow(
+        flow = parse_document(
+            Flow,
             {
                 "_id": "flow-1",
                 "name": "Clinic",
@@ -91,24 +91,27 @@ class TestAcceptedDocuments:
                 "schemaVersion": "1.0.0",
                 "updatedBy": "designer",
                 "updatedAt": "2026-01-31T09:30:00Z",
-            }
+            },
+            "the flow",
         )
         assert isinstance(flow, Flow)
         assert (flow.id, flow.campaign_id) == ("flow-1", "campaign-1")
 
     def test_a_flow_is_closed_to_other_properties(self) -> None:  # F1
         with pytest.raises(CorrectTheInput) as refusal:
-            parse_flow({"_id": "flow-1", "versions": []})
+            parse_document(Flow, {"_id": "flow-1", "versions": []}, "the flow")
         codes = {finding.pointer: finding.code for finding in refusal.value.findings}
         assert codes.pop("/versions") == "unknown_property"
         assert set(codes.values()) == {"missing_property"}
         assert len(codes) == 5
 
     def test_an_audio_preset_is_complete(self) -> None:  # F3
-        preset = parse_audio_preset(samples.full_audio())
+        preset = parse_document(AudioMediaConfigPreset, samples.full_audio(), "the audio preset")
         assert isinstance(preset, AudioMediaConfigPreset)
         with pytest.raises(CorrectTheInput) as refusal:
-            parse_audio_preset({"llm": {}, "stt": samples.full_audio()["stt"]})
+            parse_document(
+                AudioMediaConfigPreset, {"llm": {}, "stt": samples.full_audio()["stt"]}, "the preset"
+            )
         assert {finding.pointer for finding in refusal.value.findings} == {
             "/tts",
             "/vad",

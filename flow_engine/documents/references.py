@@ -1,4 +1,4 @@
-"""What the reference checks read of a version, taken from raw JSON whether it is sound or not.
+"""The ids, names and references of a version, taken from raw JSON whether it is sound or not.
 
 A part that the schema refuses is None here, or missing from its tuple's item, so that one wrong field
 does not hide the errors of all the others. Everything carries its place as a JSON pointer.
@@ -6,6 +6,7 @@ does not hide the errors of all the others. Everything carries its place as a JS
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -16,7 +17,7 @@ JsonObject = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Mention:
+class Reference:
     """A text and where it stands: a name, an id, or a reference to one."""
 
     text: str
@@ -24,93 +25,93 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Identity:
     """Something with an identity: a variable, a task, a checkpoint, an MCP server, a reason, a result."""
 
-    id: Mention | None
-    name: Mention | None
+    id: Reference | None
+    name: Reference | None
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOutline:
-    entry: Entry
+class ServerReferences:
+    identity: Identity
     tools: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolMention:
+class ToolReference:
     """A tool that a task selects from a server, and the variables that its parameters are taken from."""
 
     server: str
-    tool: Mention
+    tool: Reference
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOutline:
-    entry: Entry
-    connected: tuple[Mention, ...]
-    variables: tuple[Mention, ...]
-    checkpoints: tuple[Entry, ...]
-    servers: tuple[Mention, ...]
-    tools: tuple[ToolMention, ...]
+class TaskReferences:
+    identity: Identity
+    connected: tuple[Reference, ...]
+    variables: tuple[Reference, ...]
+    checkpoints: tuple[Identity, ...]
+    servers: tuple[Reference, ...]
+    tools: tuple[ToolReference, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class References:
     """None where the document does not tell: nothing can then be said about references to it."""
 
-    first_task: Mention | None
-    api_version: Mention | None
-    audio_preset: Mention | None
-    channels: tuple[Mention, ...] | None
-    mandatory_channels: tuple[Mention, ...]
-    variables: tuple[Entry, ...] | None
-    tasks: tuple[TaskOutline, ...] | None
-    checkpoints: tuple[Entry, ...] | None
-    servers: tuple[ServerOutline, ...] | None
-    reasons: tuple[Entry, ...]
-    results: tuple[Entry, ...]
+    first_task: Reference | None
+    api_version: Reference | None
+    audio_preset: Reference | None
+    channels: tuple[Reference, ...] | None
+    mandatory_channels: tuple[Reference, ...]
+    variables: tuple[Identity, ...] | None
+    tasks: tuple[TaskReferences, ...] | None
+    checkpoints: tuple[Identity, ...] | None
+    servers: tuple[ServerReferences, ...] | None
+    reasons: tuple[Identity, ...]
+    results: tuple[Identity, ...]
 
 
-def outline_of(raw: object) -> Outline | None:
+def references_of(raw: object) -> References | None:
     """None for a draft, or when it cannot be told that the document is none: drafts are not checked."""
     if not isinstance(raw, dict):
         return None
     document = cast("JsonObject", raw)
     if document.get("draft") is not False:
         return None
-    return Outline(
+    return References(
         first_task=_text(document, "firstTask", ""),
         api_version=_text(document, "apiVersion", ""),
         audio_preset=_audio_preset(document),
         channels=_texts(document, "channels", "") if _has_list(document, "channels") else None,
         mandatory_channels=_texts(document, "mandatoryChannels", ""),
-        variables=_entries(document, "variables", "") if _has_list(document, "variables") else None,
+        variables=_identities(document, "variables", "") if _has_list(document, "variables") else None,
         tasks=_tasks(document) if _has_list(document, "tasks") else None,
-        checkpoints=_entries(document, "checkpoints", "") if _has_list(document, "checkpoints") else None,
+        checkpoints=_identities(document, "checkpoints", "") if _has_list(document, "checkpoints") else None,
         servers=_servers(document) if _has_list(document, "mcpServers") else None,
-        reasons=_entries(document, "reasonsOfContact", ""),
-        results=_entries(document, "results", ""),
+        reasons=_identities(document, "reasonsOfContact", ""),
+        results=_identities(document, "results", ""),
     )
 
 
-def _audio_preset(document: JsonObject) -> Mention | None:
+def _audio_preset(document: JsonObject) -> Reference | None:
     media = _object(document.get("mediaConfig"))
     return _text(_object(media.get("audio")), "presetId", pointer("mediaConfig", "audio"))
 
 
-def _tasks(document: JsonObject) -> tuple[TaskOutline, ...]:
+def _tasks(document: JsonObject) -> tuple[TaskReferences, ...]:
     return tuple(_task(task, place) for task, place in _objects(document, "tasks", ""))
 
 
-def _task(task: JsonObject, place: str) -> TaskOutline:
+def _task(task: JsonObject, place: str) -> TaskReferences:
     variables = [
         variable
         for parameter, at in _objects(task, "transitionParameters", place)
         if (variable := _text(parameter, "variableId", at))
     ]
-    servers: list[Mention] = []
-    tools: list[ToolMention] = []
+    servers: list[Reference] = []
+    tools: list[ToolReference] = []
     for selection, at in _objects(task, "mcpToolSelection", place):
         server = _text(selection, "mcpServerName", at)
         if server:
@@ -118,29 +119,29 @@ def _task(task: JsonObject, place: str) -> TaskOutline:
         for tool, tool_at in _objects(selection, "selectedTools", at):
             name = _text(tool, "toolName", tool_at)
             if server and name:
-                tools.append(ToolMention(server.text, name))
+                tools.append(ToolReference(server.text, name))
             variables.extend(_assigned_variables(tool, tool_at))
-    return TaskOutline(
-        entry=_entry(task, place),
+    return TaskReferences(
+        identity=_identity(task, place),
         connected=_texts(task, "connectedTasks", place),
         variables=tuple(variables),
-        checkpoints=_entries(task, "enabledCheckpoints", place),
+        checkpoints=_identities(task, "enabledCheckpoints", place),
         servers=tuple(servers),
         tools=tuple(tools),
     )
 
 
-def _assigned_variables(tool: JsonObject, place: str) -> Iterator[Mention]:
+def _assigned_variables(tool: JsonObject, place: str) -> Iterator[Reference]:
     for parameter, at in _objects(tool, "toolParameters", place):
         value = _text(parameter, "assignmentValue", at)
         if parameter.get("assignmentStrategy") == "variable" and value:
             yield value
 
 
-def _servers(document: JsonObject) -> tuple[ServerOutline, ...]:
+def _servers(document: JsonObject) -> tuple[ServerReferences, ...]:
     return tuple(
-        ServerOutline(
-            entry=_entry(server, place),
+        ServerReferences(
+            identity=_identity(server, place),
             tools=frozenset(
                 name.text
                 for tool, at in _objects(server, "includedTools", place)
@@ -151,12 +152,12 @@ def _servers(document: JsonObject) -> tuple[ServerOutline, ...]:
     )
 
 
-def _entries(owner: JsonObject, name: str, place: str) -> tuple[Entry, ...]:
-    return tuple(_entry(item, at) for item, at in _objects(owner, name, place))
+def _identities(owner: JsonObject, name: str, place: str) -> tuple[Identity, ...]:
+    return tuple(_identity(item, at) for item, at in _objects(owner, name, place))
 
 
-def _entry(item: JsonObject, place: str) -> Entry:
-    return Entry(_text(item, "_id", place), _text(item, "name", place))
+def _identity(item: JsonObject, place: str) -> Identity:
+    return Identity(_text(item, "_id", place), _text(item, "name", place))
 
 
 # --- tolerant reading -------------------------------------------------------------------------
@@ -181,14 +182,35 @@ def _objects(owner: JsonObject, name: str, place: str) -> Iterator[tuple[JsonObj
             yield cast("JsonObject", item), f"{place}/{name}/{number}"
 
 
-def _texts(owner: JsonObject, name: str, place: str) -> tuple[Mention, ...]:
+def _texts(owner: JsonObject, name: str, place: str) -> tuple[Reference, ...]:
     return tuple(
-        Mention(item, f"{place}/{name}/{number}")
+        Reference(item, f"{place}/{name}/{number}")
         for number, item in enumerate(_list(owner, name))
         if isinstance(item, str)
     )
 
 
-def _text(owner: JsonObject, name: str, place: str) -> Mention | None:
+def _text(owner: JsonObject, name: str, place: str) -> Reference | None:
     value = owner.get(name)
-    return Mention(value, f"{place}/{name}") if isinstance(value, str) else None
+    return Reference(value, f"{place}/{name}") if isinstance(value, str) else None
+
+
+# --- how names are compared (F4) ----------------------------------------------------------------
+
+# Canonical combining classes from here on are the accents written above, below or through a letter.
+# Lower classes (virama, nukta, the Japanese voicing marks) make another letter, not an accented one.
+_FIRST_ACCENT_CLASS = 200
+
+
+def normalise_name(name: str) -> str:
+    """Case folded, accents removed, every run of white space one `_`, none at the ends.
+
+    Idempotent: a normalised name normalises to itself.
+    """
+    folded = _without_accents(_without_accents(name).casefold())
+    return unicodedata.normalize("NFC", "_".join(folded.split()))
+
+
+def _without_accents(text: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", text)
+    return "".join(char for char in decomposed if unicodedata.combining(char) < _FIRST_ACCENT_CLASS)

@@ -1,0 +1,166 @@
+"""Findings about documents, bodies and config files: how values are quoted, and what pydantic's become.
+
+Quotes are cut: a hostile document must not blow up the list of its own errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from flow_engine.errors import Finding, pointer
+
+_QUOTED = 60
+"""Characters of a text that are shown."""
+_LISTED = 20
+"""Alternatives that are named; the rest is counted."""
+
+_JSON_TYPES: dict[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    dict: "an object",
+    list: "an array",
+}
+
+
+def json_type(value: object) -> str:
+    """The JSON name of a value's type, with its article."""
+    return _JSON_TYPES.get(type(value), "no JSON value")
+
+
+def quoted(value: object) -> str:
+    """A scalar as it was written, anything else by its type."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _QUOTED else value[: _QUOTED - 1] + "…")
+    return repr(value) if isinstance(value, int | float) else json_type(value)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in order, to be offered as alternatives."""
+    ordered = sorted(names)
+    shown = ", ".join(quoted(name) for name in ordered[:_LISTED]) or "none"
+    return shown if len(ordered) <= _LISTED else f"{shown} and {len(ordered) - _LISTED} more"
+
+
+def nearest(name: str, accepted: Sequence[str]) -> str:
+    """What to write instead of a name that is unknown: the most alike of `accepted`, or all of them."""
+    near = get_close_matches(name, accepted, n=3)
+    if near:
+        return f"nearest are {', '.join(map(quoted, near))}"
+    return f"accepted are {listed(accepted)}"
+
+
+# --- errors of pydantic -----------------------------------------------------------------------
+
+Place = tuple[str | int, ...]
+
+EXPECTED_TYPES: Mapping[str, str] = {
+    "string_type": "a string",
+    "bool_type": "a boolean",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "tuple_type": "an array",
+    "model_type": "an object",
+    "dict_type": "an object",
+}
+"""What should have stood at the place of an error, by pydantic's name of the error."""
+
+
+def findings_of(
+    error: ValidationError, model: type[BaseModel] | None, raw: object, *, most: int
+) -> Iterator[Finding]:
+    """The first `most` errors of `raw`, which `model` refused, in pydantic's order.
+
+    Codes are `missing_property`, `unknown_property`, `wrong_type`, `not_allowed`, else pydantic's own. The
+    model and `raw` only serve to name the properties that an unknown one may have meant; without them none
+    are named.
+    """
+    for details in islice(error.errors(include_url=False), most):
+        yield _finding(details, model, raw)
+
+
+def _finding(details: ErrorDetails, model: type[BaseModel] | None, raw: object) -> Finding:
+    kind, place = details["type"], details["loc"]
+    context = cast("Mapping[str, object]", details.get("ctx", {}))
+    code, message = kind, details["msg"].removeprefix("Input ")
+    match kind:
+        case "missing":
+            code, message = "missing_property", f"{place[-1]!r} is required here"
+        case "required_here":  # an error of the attribute, whose property has another name
+            place = (*place[:-1], str(context["property"]))
+            code, message = "missing_property", f"{place[-1]!r} {message}"
+        case "extra_forbidden":
+            accepted = [] if model is None else _accepted(model, place, raw)
+            code, message = "unknown_property", f"is no property here; {nearest(str(place[-1]), accepted)}"
+        case "literal_error":
+            code = "not_allowed"
+            message = f"must be {context['expected']}, not {quoted(cast('object', details['input']))}"
+        case "string_pattern_mismatch" if place[-1:] == ("[key]",):
+            place, message = place[:-1], f"accepted are names of the form {context['pattern']}"
+        case known if known in EXPECTED_TYPES:
+            code = "wrong_type"
+            message = f"must be {EXPECTED_TYPES[known]}, not {json_type(cast('object', details['input']))}"
+        case _:
+            pass
+    return Finding(pointer(*place), code, message)
+
+
+def _accepted(model: type[BaseModel], place: Place, raw: object) -> list[str]:
+    """The properties of the object that has one too many."""
+    kind: Any = model
+    for part in place[:-1]:
+        kind = _inside(_branch(kind, raw), part)
+        raw = _value_at(raw, part)
+    kind = _branch(kind, raw)
+    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
+
+
+def _branch(kind: Any, raw: object) -> Any:
+    """The branch of a union that `raw` was read as: its only model, or the one whose literal `raw` gives."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) not in {Union, UnionType}:
+        return kind
+    models = [branch for branch in get_args(kind) if _is_model(branch)]
+    if len(models) == 1:
+        return models[0]
+    return next((branch for branch in models if _is_meant(branch, raw)), None)
+
+
+def _is_meant(model: type[BaseModel], raw: object) -> bool:
+    return isinstance(raw, dict) and any(
+        field.is_required()
+        and get_origin(field.annotation) is Literal
+        and raw.get(name) in get_args(field.annotation)
+        for name, field in model.model_fields.items()
+    )
+
+
+def _inside(kind: Any, part: str | int) -> Any:
+    if _is_model(kind):
+        fields = cast("type[BaseModel]", kind).model_fields
+        return next((f.annotation for name, f in fields.items() if part == (f.alias or name)), None)
+    arguments = get_args(kind)
+    if not arguments:
+        return None
+    return arguments[0] if isinstance(part, int) else arguments[-1]
+
+
+def _value_at(raw: object, part: str | int) -> object:
+    if isinstance(raw, dict):
+        return cast("dict[object, object]", raw).get(part)
+    items = cast("list[object]", raw) if isinstance(raw, list) else []
+    return items[part] if isinstance(part, int) and part < len(items) else None
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
