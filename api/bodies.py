@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue, ValueRejected, check_json
 
@@ -151,11 +152,10 @@ def parse_body(body: bytes, shape: TypeAdapter[_Parsed]) -> _Parsed:
     try:
         return shape.validate_json(body)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False, include_context=False)
-        if any(problem["type"] == "json_invalid" for problem in problems):
-            message = problems[0]["msg"]
+        findings = [Finding(pointer(*p.place), p.kind, p.message) for p in problems_of(error)]
+        if any(finding.code == "json_invalid" for finding in findings):
+            message = findings[0].message
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
-        findings = [Finding(pointer(*p["loc"]), p["type"], p["msg"]) for p in problems]
         raise CorrectTheInput(
             "body_invalid", f"{len(findings)} field(s) of the body cannot be taken", findings
         ) from None

@@ -16,11 +16,9 @@ from flow_engine.documents import DocumentLimits, parse_json
 from flow_engine.errors import CorrectTheInput, FlowEngineError
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.testing.bench import AUTHOR, START, Bench, InstalledFlow, Stores
-from flow_engine.testing.coverage import measure
-from flow_engine.testing.parsing import Suite, parse_scenarios
-from flow_engine.testing.references import unknown_names
+from flow_engine.testing.parsing import Suite, parse_scenarios, unknown_names
 from flow_engine.testing.report import FileReport, FlowReport, Minimum, RunReport, ScenarioReport
-from flow_engine.testing.running import Played, play_all
+from flow_engine.testing.running import Played, measure, play_all
 from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import unwrapped

@@ -6,13 +6,13 @@ Quotes are cut: a hostile document must not blow up the list of its own errors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from flow_engine.errors import Finding, pointer
 
@@ -75,43 +75,52 @@ EXPECTED_TYPES: Mapping[str, str] = {
 """What should have stood at the place of an error, by pydantic's name of the error."""
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error of pydantic: `kind` is pydantic's name of it, `place` leads from the root to it, `given` is
+    what stands there, `message` is pydantic's or the rule's own."""
+
+    kind: str
+    place: Place
+    given: object
+    context: Mapping[str, object]
+    message: str
+
+
+def problems_of(error: ValidationError) -> Iterator[Problem]:
+    """Every error, in pydantic's order. What to say of it is for the format."""
+    for details in error.errors(include_url=False):
+        given = cast("object", details["input"])
+        yield Problem(details["type"], details["loc"], given, details.get("ctx", {}), details["msg"])
+
+
 def findings_of(
     error: ValidationError, model: type[BaseModel] | None, raw: object, *, most: int
 ) -> Iterator[Finding]:
-    """The first `most` errors of `raw`, which `model` refused, in pydantic's order.
+    """The first `most` errors of the JSON document `raw`, which `model` refused.
 
     Codes are `missing_property`, `unknown_property`, `wrong_type`, `not_allowed`, else pydantic's own. The
     model and `raw` only serve to name the properties that an unknown one may have meant; without them none
     are named.
     """
-    for details in islice(error.errors(include_url=False), most):
-        yield _finding(details, model, raw)
-
-
-def _finding(details: ErrorDetails, model: type[BaseModel] | None, raw: object) -> Finding:
-    kind, place = details["type"], details["loc"]
-    context = cast("Mapping[str, object]", details.get("ctx", {}))
-    code, message = kind, details["msg"].removeprefix("Input ")
-    match kind:
-        case "missing":
+    for problem in islice(problems_of(error), most):
+        kind, place, context = problem.kind, problem.place, problem.context
+        code, message = kind, problem.message.removeprefix("Input ")
+        if kind in EXPECTED_TYPES:
+            code, message = "wrong_type", f"must be {EXPECTED_TYPES[kind]}, not {json_type(problem.given)}"
+        elif kind == "missing":
             code, message = "missing_property", f"{place[-1]!r} is required here"
-        case "required_here":  # an error of the attribute, whose property has another name
+        elif kind == "required_here":  # an error of the attribute, whose property has another name
             place = (*place[:-1], str(context["property"]))
             code, message = "missing_property", f"{place[-1]!r} {message}"
-        case "extra_forbidden":
+        elif kind == "extra_forbidden":
             accepted = [] if model is None else _accepted(model, place, raw)
             code, message = "unknown_property", f"is no property here; {nearest(str(place[-1]), accepted)}"
-        case "literal_error":
-            code = "not_allowed"
-            message = f"must be {context['expected']}, not {quoted(cast('object', details['input']))}"
-        case "string_pattern_mismatch" if place[-1:] == ("[key]",):
+        elif kind == "literal_error":
+            code, message = "not_allowed", f"must be {context['expected']}, not {quoted(problem.given)}"
+        elif kind == "string_pattern_mismatch" and place[-1:] == ("[key]",):
             place, message = place[:-1], f"accepted are names of the form {context['pattern']}"
-        case known if known in EXPECTED_TYPES:
-            code = "wrong_type"
-            message = f"must be {EXPECTED_TYPES[known]}, not {json_type(cast('object', details['input']))}"
-        case _:
-            pass
-    return Finding(pointer(*place), code, message)
+        yield Finding(pointer(*place), code, message)
 
 
 def _accepted(model: type[BaseModel], place: Place, raw: object) -> list[str]:

@@ -1,18 +1,30 @@
 """From the text of a file of scenarios to its model, or to every mistake at once.
 
-Mistakes are of the text, of the shape, and (`references.py`) of the names of tasks, variables and tools
-that something is expected of.
+Mistakes are of the text, of the shape, and of the names of tasks, variables and tools that something is
+expected of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
+from flow_engine.documents.findings import Problem, problems_of
 from flow_engine.errors import pointer
-from flow_engine.testing.format import BODIES, REFUSED, DescriptionBody, Names, Scenario, ScenarioFile, Shape
+from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.testing.format import (
+    BODIES,
+    REFUSED,
+    DescriptionBody,
+    Expect,
+    ExpectBody,
+    Names,
+    Scenario,
+    ScenarioFile,
+    Shape,
+)
 from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, Path, read_yaml
 from flow_engine.values import listed
 
@@ -42,8 +54,7 @@ def parse_scenarios(text: bytes) -> Suite:
     try:
         file = ScenarioFile.model_validate(root.value)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
-        raise FileRejected([*mistakes, *(_mistake(problem, root) for problem in problems)]) from None
+        raise FileRejected([*mistakes, *(_mistake(found, root) for found in problems_of(error))]) from None
     mistakes += _names_given_twice(file, root)
     if mistakes:
         raise FileRejected(mistakes)
@@ -62,15 +73,13 @@ def _names_given_twice(file: ScenarioFile, root: Node) -> list[Mistake]:
     return mistakes
 
 
-def _mistake(problem: ErrorDetails, root: Node) -> Mistake:
-    path = _without_tag(problem["loc"])
-    code = "wrong_value" if problem["type"] == REFUSED else problem["type"]
+def _mistake(problem: Problem, root: Node) -> Mistake:
+    path = problem.place
+    if len(path) > 4 and path[2] == "steps":
+        # pydantic names the chosen alternative before the keys in it; the file does not.
+        path = path[:4] + path[5:]
+    code = "wrong_value" if problem.kind == REFUSED else problem.kind
     return Mistake(root.line_of(path), pointer(*path), code, _message(problem, path))
-
-
-def _without_tag(loc: Path) -> Path:
-    """pydantic names the chosen alternative before the keys in it; the file does not."""
-    return loc[:4] + loc[5:] if len(loc) > 4 and loc[2] == "steps" else loc
 
 
 _WORDING = {
@@ -85,9 +94,8 @@ _WORDING = {
 }
 
 
-def _message(problem: ErrorDetails, path: Path) -> str:
-    context = problem.get("ctx", {})
-    match problem["type"]:
+def _message(problem: Problem, path: Path) -> str:
+    match problem.kind:
         case "extra_forbidden":
             accepted = _accepted_keys(path)
             if accepted is None:
@@ -96,9 +104,9 @@ def _message(problem: ErrorDetails, path: Path) -> str:
         case "missing":
             return f"{path[-1]!r} is missing"
         case "literal_error":
-            return f"accepted is one of {context['expected']}"
+            return f"accepted is one of {problem.context['expected']}"
         case known:
-            return _WORDING.get(known, problem["msg"])
+            return _WORDING.get(known, problem.message)
 
 
 def _accepted_keys(path: Path) -> list[str] | None:
@@ -120,3 +128,54 @@ def _accepted_keys(path: Path) -> list[str] | None:
     if shape is None:
         return None
     return [info.alias or name for name, info in shape.model_fields.items()]
+
+
+# --- names in expectations, against the flow ----------------------------------------------------
+
+
+def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
+    """Misspelt names in expectations, which could never fail, or never hold.
+
+    Names in steps are left alone: to ask for a task that does not exist is a scenario like any other.
+    """
+    mistakes: list[Mistake] = []
+    for number, scenario in enumerate(suite.file.scenarios):
+        for index, step in enumerate(scenario.steps):
+            if isinstance(step, Expect):
+                path: Path = ("scenarios", number, "steps", index, "expect")
+                for key, code, message in _unknown(step.expect, flow):
+                    at = (*path, key)
+                    mistakes.append(Mistake(suite.root.line_of(at), pointer(*at), code, message))
+    return mistakes
+
+
+def _unknown(expected: ExpectBody, flow: CompiledFlow) -> Iterator[tuple[str, str, str]]:
+    tasks = {
+        "task": () if expected.task is None else (expected.task,),
+        "reachable": _every(expected.reachable),
+        "not_reachable": expected.not_reachable or (),
+    }
+    for key, names in tasks.items():
+        unknown = [name for name in names if flow.task_named(name) is None]
+        known = (task.name for task in flow.tasks.values())
+        yield from _findings(key, "unknown_task", "task", unknown, known)
+    for key, names in {"missing": expected.missing or (), "memory": expected.memory or ()}.items():
+        unknown = [name for name in names if flow.variables.resolve(name) is None]
+        known = (variable.name for variable in flow.variables)
+        yield from _findings(key, "unknown_variable", "variable", unknown, known)
+    included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
+    tools = {tool.tool_name for tool in included if tool.tool_name is not None}
+    unknown = [name for name in _every(expected.mcp_tools) if name not in tools]
+    yield from _findings("mcp_tools", "unknown_tool", "tool of an MCP server", unknown, sorted(tools))
+
+
+def _every(names: Names | None) -> tuple[str, ...]:
+    return () if names is None else names.every
+
+
+def _findings(
+    key: str, code: str, what: str, unknown: list[str], known: Iterable[str]
+) -> Iterator[tuple[str, str, str]]:
+    if unknown:
+        there = listed(known)
+        yield key, code, f"the flow has no {what} {listed(unknown)}; it has {there}"

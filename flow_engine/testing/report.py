@@ -9,9 +9,8 @@ from xml.etree import ElementTree as Xml
 
 import orjson
 
-from flow_engine.testing.coverage import Coverage, Share
 from flow_engine.testing.parsing import Suite
-from flow_engine.testing.running import Played
+from flow_engine.testing.running import Coverage, Played, Share
 from flow_engine.testing.yaml_text import Mistake
 
 PASSED, FAILED = "✓", "✗"

@@ -1,12 +1,13 @@
-"""Plays scenarios: every step is a call of the use cases that the API calls.
+"""Plays scenarios, and tells how much of a flow they walk through.
 
-A step that is refused, or that ends in an error, fails its scenario unless the expectations right after
-it take note of that. The first step that fails ends its scenario.
+Every step is a call of the use cases that the API calls. A step that is refused, or that ends in an error,
+fails its scenario unless the expectations right after it take note of that. The first step that fails ends
+its scenario.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import orjson
 
 from flow_engine.errors import FlowEngineError
 from flow_engine.idempotency import FinalReply
+from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.contacts import NewContact
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.testing.bench import InstalledFlow, Stage
@@ -231,3 +233,51 @@ def _complaints(outcome: Outcome, following: Sequence[Step]) -> tuple[str, ...]:
         if step.expect.takes_note_of_refusals:
             return ()
     return tuple(unexpected(outcome))
+
+
+# --- coverage -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`left_out` are the names of what was not reached, in the flow's order."""
+
+    total: int
+    left_out: tuple[str, ...]
+
+    @property
+    def reached(self) -> int:
+        return self.total - len(self.left_out)
+
+    @property
+    def percent(self) -> float:
+        """A flow that has none of something leaves nothing out."""
+        return 100.0 * self.reached / self.total if self.total else 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    tasks: Share
+    transitions: Share
+
+
+def measure(flow: CompiledFlow, played: Iterable[Played]) -> Coverage:
+    """A connection of a task with itself leads nowhere and does not count."""
+    scenarios = list(played)
+    entered = frozenset[str]().union(*(scenario.entered for scenario in scenarios))
+    taken = frozenset[tuple[str, str]]().union(*(scenario.taken for scenario in scenarios))
+    arcs = [
+        (plan.id, target) for plan in flow.tasks.values() for target in plan.connected if target != plan.id
+    ]
+    names = {task_id: plan.name for task_id, plan in flow.tasks.items()}
+    return Coverage(
+        tasks=Share(len(names), tuple(name for task_id, name in names.items() if task_id not in entered)),
+        transitions=Share(
+            len(arcs),
+            tuple(
+                f"{names[source]} → {names[target]}"
+                for source, target in arcs
+                if (source, target) not in taken
+            ),
+        ),
+    )

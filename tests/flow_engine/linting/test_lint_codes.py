@@ -9,7 +9,7 @@ from pathlib import Path
 import flow_engine
 from flow_engine.linting import CODES
 from flow_engine.linting.page import lint_page
-from flow_engine.templates.problems import ERROR_CODES
+from flow_engine.templates.parsing import ERROR_CODES
 
 PACKAGE = Path(flow_engine.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "lint.md"

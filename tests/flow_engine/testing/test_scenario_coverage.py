@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from flow_engine.runtime.compiled import compile_flow
-from flow_engine.testing.coverage import Share, measure
 from flow_engine.testing.report import FlowReport, Minimum, RunReport, lines
-from flow_engine.testing.running import Played
+from flow_engine.testing.running import Played, Share, measure
 from service.scenarios import RunOptions, run_files
 from tests.api.harness import clinic
 from tests.flow_engine.testing.scene import ORDER, run_text
