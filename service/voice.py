@@ -32,16 +32,16 @@ from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
 from channels.voice.bridge import Bridge, Realtime, Tap, Transfer, connect_realtime
 from channels.voice.call.events import StreamStarted
-from channels.voice.call.ports import EndReason, OpenPlaybook
+from channels.voice.call.ports import EndReason, OpenCallHandler
 from channels.voice.call.state import Counts
 from channels.voice.carriers.rest import LineControlFailed
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.carriers.twilio.calls import TwilioCalls
-from channels.voice.config.flow_books import with_books
+from channels.voice.config.call_handler import open_configured
+from channels.voice.config.flow_lifecycle import with_lifecycle
 from channels.voice.config.loader import ConfigRefused, Loaded, load_config
 from channels.voice.config.models import FlowSession, VoiceConfig
-from channels.voice.config.playbook import open_configured
 from channels.voice.metrics import Counting
 from channels.voice.recording import RecordedOutbound, Recorder, create_recording
 from channels.voice.runner import CallPlan, CallRunner
@@ -77,9 +77,9 @@ class VoiceDependencies:
     recordings: Path | None = None
 
 
-def open_playbook_of(
+def open_handler_of(
     config: VoiceConfig, builders: BuilderRegistry, outbound: OutboundSender, clock: Callable[[], datetime]
-) -> OpenPlaybook:
+) -> OpenCallHandler:
     """For a config that says everything itself. Raises CallTheOperator `flow_needed` for another one."""
     if isinstance(config.session, FlowSession):
         raise CallTheOperator("flow_needed", "this config's session comes from a flow engine")
@@ -121,7 +121,7 @@ class VoiceAnswering:
         config = self._parts.config
         return CallPlan(
             connect=lambda settings, side: connect_realtime(self._realtime, settings, side, tap),
-            open_playbook=self._open_playbook(tap),
+            open_handler=self._open_handler(tap),
             apology_settings=config.settings(),
             clock=time.monotonic,
             wall=_now,
@@ -130,14 +130,14 @@ class VoiceAnswering:
             agent_id=config.agent.id,
         )
 
-    def _open_playbook(self, tap: Tap | None) -> OpenPlaybook:
+    def _open_handler(self, tap: Tap | None) -> OpenCallHandler:
         parts = self._parts
         outbound: OutboundSender = parts.outbound
         if isinstance(tap, Recorder):
             outbound = RecordedOutbound(outbound, tap.write)
         if self._flow is not None:
-            return with_books(self._flow, parts.config, outbound, _now)
-        return open_playbook_of(parts.config, parts.builders, outbound, _now)
+            return with_lifecycle(self._flow, parts.config, outbound, _now)
+        return open_handler_of(parts.config, parts.builders, outbound, _now)
 
     def _transfer(self, started: StreamStarted) -> Transfer | None:
         calls, call_sid = self._parts.twilio_calls, started.call_sid

@@ -106,7 +106,7 @@ class NewContact:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Utterance:
     """One message of the dialogue. The engine takes a `message_id` once."""
 
     message_id: str
@@ -190,7 +190,7 @@ class EngineClient:
         body = {**_ids(contact), "outcome": outcome, "reason": reason}
         return await self._post("handle-human-task", body, _AGENT_DATA)
 
-    async def utterance(self, contact: Contact, said: Said) -> UtteranceReply:
+    async def utterance(self, contact: Contact, said: Utterance) -> UtteranceReply:
         body = {
             **_ids(contact),
             "messageId": said.message_id,

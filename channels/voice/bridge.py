@@ -15,7 +15,7 @@ from channels.voice.call.events import Audio, CallerAudio, StreamStarted, Stream
 from channels.voice.call.ports import ModelLink, SessionSettings
 from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.wires.model_side import ModelSide, ModelUnreachable
+from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, decode
 from channels.voice.wires.realtime_urls import realtime_url
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket
@@ -59,7 +59,7 @@ class Realtime:
 class ModelSocket(MessageSocket):
     """One connection to the model's side."""
 
-    def __init__(self, side: ModelSide, tap: Tap | None) -> None:
+    def __init__(self, side: RealtimeListener, tap: Tap | None) -> None:
         super().__init__(MAX_MODEL_MESSAGE)
         self._side = side
         self._tap = tap
@@ -82,20 +82,20 @@ class ModelSocket(MessageSocket):
 class _Link(RealtimeLink):
     """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
 
-    def __init__(self, socket: ModelSocket, side: ModelSide, tap: Tap | None) -> None:
+    def __init__(self, socket: ModelSocket, side: RealtimeListener, tap: Tap | None) -> None:
         super().__init__(tapped(socket.send, "model", tap), socket.close)
         self._socket = socket
         self._side = side
 
-    def hear(self, audio: Audio) -> None:
+    def append_audio(self, audio: Audio) -> None:
         if self._socket.is_congested:
             self._side.audio_dropped()
         else:
-            super().hear(audio)
+            super().append_audio(audio)
 
 
 async def connect_realtime(
-    realtime: Realtime, settings: SessionSettings, side: ModelSide, tap: Tap | None = None
+    realtime: Realtime, settings: SessionSettings, side: RealtimeListener, tap: Tap | None = None
 ) -> ModelLink:
     """A connection to a model, not configured yet. Raises ModelUnreachable."""
     socket = ModelSocket(side, tap)

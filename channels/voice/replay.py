@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from channels.voice.call.events import LineEvent, StreamStarted, StreamStopped, Unreadable
-from channels.voice.call.ports import EndReason, ModelLink, OpenPlaybook, SessionSettings
+from channels.voice.call.ports import EndReason, ModelLink, OpenCallHandler, SessionSettings
 from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
 from channels.voice.recording import Entry, RecordingRefused, Side, as_json
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.virtual_time import run_in_virtual_time
-from channels.voice.wires.model_side import ModelSide
+from channels.voice.wires.model_side import RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, decode
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
@@ -38,7 +38,7 @@ REPLY_AFTER_S = 0.001
 LINGER_S = 20.0
 """After the last entry; then the caller is taken to have hung up."""
 
-OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]], OpenPlaybook]
+OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]], OpenCallHandler]
 """What answers the calls, given its way out, its wall clock and its monotonic one."""
 
 
@@ -115,7 +115,7 @@ class _Replay:
         line = TwilioLine(started.stream_id, self._send_line, lambda: self._note("line", "(closed)"))
         plan = CallPlan(
             connect=self._connect,
-            open_playbook=self._open_for(self._outbound, wall, _now),
+            open_handler=self._open_for(self._outbound, wall, _now),
             apology_settings=self._apology,
             clock=_now,
             wall=wall,
@@ -123,9 +123,9 @@ class _Replay:
         )
         return CallRunner(plan, line, started, transfer=self._transfer)
 
-    async def _connect(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
+    async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         self._model.side = side
-        return RealtimeLink(self._model.hear, lambda: self._note("model", "(closed)"))
+        return RealtimeLink(self._model.receive, lambda: self._note("model", "(closed)"))
 
     async def _transfer(self, target: str) -> bool:
         self._note("line", {"transfer": target})
@@ -143,7 +143,7 @@ class _Model:
 
     def __init__(self, entries: Iterable[Entry], note: Callable[[Side, JsonValue], None]) -> None:
         self._note = note
-        self.side: ModelSide | None = None
+        self.side: RealtimeListener | None = None
         messages = [entry for entry in entries if entry.side == "model"]
         self._recorded = {_of(entry.message, "type") for entry in messages if not entry.sent}
         self._made_then = {_of(entry.message, "item", "id") for entry in messages if entry.sent} - {""}
@@ -159,7 +159,7 @@ class _Model:
         if self.side is not None and event is not None and not isinstance(event, Unreadable):
             self.side.event(event)
 
-    def hear(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         command = cast("Mapping[str, JsonValue]", as_json(message))
         self._note("model", dict(command))
         for answer in self._answers(command):

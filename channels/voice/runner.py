@@ -3,7 +3,7 @@
     open (checks, session) → connect the model → configure → started (on_start) → greeting → dialogue → ended
 
 Whatever ends a call, ends it here and once: its tools are stopped, both sides closed, the turns that are left
-given out, and the playbook told. A model that is lost or about to expire is replaced by a
+given out, and the handler told. A model that is lost or about to expire is replaced by a
 new connection that is told what was said.
 """
 
@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 import structlog
 
-from channels.voice.call.events import ModelError, ModelEvent, SessionConfirmed, StreamStarted, ToolAsked
+from channels.voice.call.events import FunctionCall, ModelError, ModelEvent, SessionUpdated, StreamStarted
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import (
     Caller,
+    CallHandler,
     Ending,
     EndReason,
     Line,
     ModelLink,
-    OpenPlaybook,
-    Playbook,
+    OpenCallHandler,
     Refused,
     SessionSettings,
     Turn,
@@ -67,7 +67,7 @@ class CallPlan:
     """What every call of one agent is run with. `clock` gives monotonic seconds."""
 
     connect: ConnectModel
-    open_playbook: OpenPlaybook
+    open_handler: OpenCallHandler
     apology_settings: SessionSettings
     """Who speaks where a call is refused with words."""
     clock: Callable[[], float]
@@ -83,7 +83,7 @@ class _Side:
     def __init__(self, runner: CallRunner) -> None:
         self._runner = runner
         self.is_current = True
-        self.confirmed: asyncio.Future[SessionConfirmed] = asyncio.get_running_loop().create_future()
+        self.confirmed: asyncio.Future[SessionUpdated] = asyncio.get_running_loop().create_future()
 
     def event(self, event: ModelEvent) -> None:
         if self.is_current:
@@ -125,7 +125,7 @@ class CallRunner:
             line_plays=line_plays,
         )
         self._log = log.bind(agent_id=plan.agent_id, call_id=self.caller.call_id)
-        self._playbook: Playbook = plan.open_playbook(self.caller, self.call)
+        self._handler: CallHandler = plan.open_handler(self.caller, self.call)
         self._over: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
         self._side: _Side | None = None
         self._link: ModelLink | None = None
@@ -171,7 +171,7 @@ class CallRunner:
             self.call.end("failed")
             return
         self.has_started = True
-        greeting = await self._playbook.started()
+        greeting = await self._handler.started()
         if greeting is not None:
             self.call.greet(greeting)
 
@@ -179,7 +179,7 @@ class CallRunner:
         self._was_opened = True
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
-                return await self._playbook.open()
+                return await self._handler.open()
         except TimeoutError:
             self._log.error("call_not_opened", within_s=OPEN_WITHIN_S)
             return Refused()
@@ -251,7 +251,7 @@ class CallRunner:
 
     # Hooks -----------------------------------------------------------------------------------------
 
-    def start_tool(self, asked: ToolAsked) -> None:
+    def start_tool(self, asked: FunctionCall) -> None:
         task = asyncio.create_task(self._run_tool(asked))
         self._tools[asked.call_id] = task
         task.add_done_callback(lambda _: self._tools.pop(asked.call_id, None))
@@ -267,9 +267,9 @@ class CallRunner:
         self._turns.put_nowait(turn)
 
     def silence(self) -> None:
-        self._errand(self._playbook.silent())
+        self._errand(self._handler.silent())
 
-    def session_confirmed(self, confirmed: SessionConfirmed) -> None:
+    def session_updated(self, confirmed: SessionUpdated) -> None:
         if self._side is not None and not self._side.confirmed.done():
             self._side.confirmed.set_result(confirmed)
 
@@ -324,14 +324,14 @@ class CallRunner:
                 self._log.info("model_renewed_in_time")
                 self._renew()
 
-    async def _run_tool(self, asked: ToolAsked) -> None:
+    async def _run_tool(self, asked: FunctionCall) -> None:
         output: JsonValue
         try:
             async with asyncio.timeout(TOOL_WITHIN_S):
-                output = await self._playbook.run_tool(asked.name, asked.arguments)
+                output = await self._handler.run_tool(asked.name, asked.arguments)
         except TimeoutError:
             output = {"error": f"no answer within {TOOL_WITHIN_S:g} s"}
-        # A playbook is anybody's code, and the model waits for an answer of every tool.
+        # A handler is anybody's code, and the model waits for an answer of every tool.
         except Exception:  # noqa: BLE001
             self._log.exception("tool_failed", tool=asked.name)
             output = {"error": "the tool failed"}
@@ -344,12 +344,12 @@ class CallRunner:
 
     async def _tell_turns(self) -> None:
         while (turn := await self._turns.get()) is not None:
-            await self._tried(self._playbook.said(turn), "turn_not_told")
+            await self._tried(self._handler.said(turn), "turn_not_told")
 
     async def _tried(self, errand: Coroutine[Any, Any, None], event: str) -> None:
         try:
             await errand
-        # A playbook is anybody's code, and none of it may end a call.
+        # A handler is anybody's code, and none of it may end a call.
         except Exception:  # noqa: BLE001
             self._log.exception(event)
 
@@ -364,7 +364,7 @@ class CallRunner:
         await _stop(telling)
         if self._was_opened:
             ending = Ending(self.has_started, reason, duration_s, self.call.transcript)
-            errand = asyncio.wait_for(self._playbook.ended(ending), ENDED_WITHIN_S)
+            errand = asyncio.wait_for(self._handler.ended(ending), ENDED_WITHIN_S)
             await self._tried(errand, "end_not_told")
         self._plan.watching.call_ended(reason, duration_s, self.call.counts)
         self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
@@ -379,7 +379,7 @@ class CallRunner:
         finally:
             self.call.moved(done)
         if not self._over.done():
-            await self._playbook.not_transferred(target)
+            await self._handler.not_transferred(target)
 
     async def _moved(self, target: str) -> bool:
         if self._transfer is None:

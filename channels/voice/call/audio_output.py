@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from channels.voice.call.events import AgentAudio
-from channels.voice.call.playback import Cut, Interruption, Playback
+from channels.voice.call.playback_tracker import Cut, Interruption, PlaybackTracker
 from channels.voice.call.ports import AudioFormat, Line, Turn
 from channels.voice.call.transcript import Transcript
 from channels.voice.wires.audio import duration_ms
@@ -14,7 +14,7 @@ from channels.voice.wires.audio import duration_ms
 MOST_WAITING_MS = 180_000.0
 
 
-class Audible:
+class AudioOutput:
     """One call's. `now` arguments are seconds of one monotonic clock.
 
     `line_plays` is false where the model's side plays and stops the audio itself (SIP): then it only says
@@ -26,7 +26,7 @@ class Audible:
         self._remote_since: float | None = None
         self.transcript = Transcript(wall)
         self._line = line
-        self._playback = Playback()
+        self._tracker = PlaybackTracker()
         self._sounded: set[str] = set()
         self._unknown: set[str] = set()
 
@@ -44,7 +44,7 @@ class Audible:
     @property
     def is_drained(self) -> bool:
         """Everything that was sent has been heard or thrown away."""
-        return self._playback.is_drained and not self.remote_playing
+        return self._tracker.is_drained and not self.remote_playing
 
     def play(self, audio: AgentAudio, audio_format: AudioFormat, now: float) -> bool:
         """Returns False when so much is waiting on the line that no more should be sent."""
@@ -54,18 +54,18 @@ class Audible:
         self._line.play(audio.payload)
         self._sounded.add(audio.item_id)
         audio_ms = duration_ms(audio.payload, audio_format)
-        mark = self._playback.add(audio.item_id, audio.content_index, audio_ms, now_ms)
+        mark = self._tracker.add(audio.item_id, audio.content_index, audio_ms, now_ms)
         if mark is None:
             return True
         self._line.mark(mark)
-        return self._playback.waiting_ms(now_ms) <= MOST_WAITING_MS
+        return self._tracker.waiting_ms(now_ms) <= MOST_WAITING_MS
 
     def item_ended(self, item_id: str) -> None:
-        self._send(self._playback.item_ended(item_id))
+        self._send(self._tracker.item_ended(item_id))
 
     def model_gone(self) -> None:
         """What is on the line is still played, but the next model knows nothing of its items."""
-        self._send(self._playback.nothing_follows())
+        self._send(self._tracker.nothing_follows())
         self._unknown |= self._sounded
 
     def is_known(self, item_id: str) -> bool:
@@ -74,10 +74,10 @@ class Audible:
 
     def mark_rest(self) -> None:
         """See that the end of what was sent is noticed."""
-        self._send(self._playback.mark_rest())
+        self._send(self._tracker.mark_rest())
 
     def mark_returned(self, name: str, now: float) -> bool:
-        return self._playback.mark_returned(name, now * 1000)
+        return self._tracker.mark_returned(name, now * 1000)
 
     def interrupt(self, now: float) -> Interruption:
         """Silence the line now; the transcript keeps what was heard."""
@@ -92,7 +92,7 @@ class Audible:
 
     def _interruption(self, now: float) -> Interruption:
         if self._remote_since is None:
-            return self._playback.interrupt(now * 1000)
+            return self._tracker.interrupt(now * 1000)
         heard_ms, self._remote_since = int((now - self._remote_since) * 1000), None
         items = self.transcript.unheard()
         audible = Cut(items[0], 0, heard_ms, 0.0) if items else None
@@ -104,7 +104,7 @@ class Audible:
         never: list[str] = []
         for item_id in self.transcript.unheard():
             if item_id in self._sounded:
-                if self._playback.is_heard(item_id, now * 1000):
+                if self._tracker.is_heard(item_id, now * 1000):
                     self.transcript.heard(item_id, now)
             elif not speaking and self.line_plays:
                 self.transcript.drop(item_id)

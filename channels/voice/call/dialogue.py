@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from channels.voice.call.playback import Interruption
+from channels.voice.call.playback_tracker import Interruption
 from channels.voice.call.ports import ModelLink, SessionSettings, Turn
-from channels.voice.call.response_scheduler import Responses
+from channels.voice.call.response_scheduler import ResponseScheduler
 from channels.voice.call.state import OpenTools
 from flow_engine.values import JsonValue
 
@@ -21,7 +21,7 @@ class Dialogue:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.model: ModelLink | None = None
-        self.responses = Responses()
+        self.responses = ResponseScheduler()
         self.tools = OpenTools()
         self._clock = clock
         self._own_items: set[str] = set()
@@ -63,7 +63,7 @@ class Dialogue:
         """To be called once for a call that is running."""
         answer = orjson.dumps(output).decode()
         if self.tools.end(call_id) and self.model is not None:
-            self._own(self.model.answer_tool(call_id, answer))
+            self._own(self.model.send_function_output(call_id, answer))
         else:
             self.add_text("system", f"The tool {name!r}, called before, has answered: {answer}")
         self._give_command()
@@ -71,7 +71,7 @@ class Dialogue:
     def tool_stopped(self, call_id: str) -> None:
         """To be called once for a call that is running: the model is not left waiting."""
         if self.tools.end(call_id) and self.model is not None:
-            self._own(self.model.answer_tool(call_id, STOPPED))
+            self._own(self.model.send_function_output(call_id, STOPPED))
 
     def silence(self, response_id: str) -> None:
         """Nothing of the response is to be heard from now on."""
@@ -87,17 +87,17 @@ class Dialogue:
         if cut is not None and is_known(cut.item_id):
             self.model.truncate(cut.item_id, cut.content_index, cut.heard_ms)
         for item_id in filter(is_known, interruption.unheard):
-            self.model.forget(item_id)
+            self.model.delete_item(item_id)
 
-    def forget(self, item_id: str) -> None:
+    def delete_item(self, item_id: str) -> None:
         if self.model is not None:
-            self.model.forget(item_id)
+            self.model.delete_item(item_id)
 
     def respond_if_due(self) -> None:
         now = self._clock()
         if self.model is not None and not self.tools.running and self.responses.may_ask(now):
             self.responses.asked(now)
-            self.model.respond()
+            self.model.create_response()
 
     def _own(self, item_id: str) -> None:
         self._own_items.add(item_id)

@@ -57,7 +57,7 @@ LineEvent: TypeAlias = StreamStarted | CallerAudio | MarkReturned | DigitPressed
 
 
 @dataclass(frozen=True, slots=True)
-class SessionConfirmed:
+class SessionUpdated:
     """What the model's side says it uses now; a format is None where it does not say."""
 
     input_format: str | None
@@ -86,7 +86,7 @@ class ItemAdded:
 
 
 @dataclass(frozen=True, slots=True)
-class CallerSaid:
+class InputTranscript:
     """The transcript of one turn of the caller; empty where nothing could be understood."""
 
     item_id: str
@@ -94,7 +94,7 @@ class CallerSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSaid:
+class OutputTranscript:
     """The whole text of one spoken item, also of what the caller may not have heard."""
 
     item_id: str
@@ -131,7 +131,7 @@ class AgentAudioEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAsked:
+class FunctionCall:
     """A completed call of a tool; `arguments` is the JSON text as the model wrote it."""
 
     response_id: str
@@ -142,7 +142,7 @@ class ToolAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePlaying:
+class OutputBufferState:
     """Where the model's side plays the audio itself (SIP): whether it is playing now."""
 
     playing: bool
@@ -165,18 +165,18 @@ class Unreadable:
 
 
 ModelEvent: TypeAlias = (
-    SessionConfirmed
+    SessionUpdated
     | SpeechStarted
     | SpeechStopped
     | ItemAdded
-    | CallerSaid
-    | AgentSaid
+    | InputTranscript
+    | OutputTranscript
     | ResponseStarted
     | ResponseEnded
     | AgentAudio
     | AgentAudioEnded
-    | ToolAsked
-    | RemotePlaying
+    | FunctionCall
+    | OutputBufferState
     | DigitPressed
     | ModelError
     | Unreadable

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from channels.voice.call.events import ModelError, SessionConfirmed, ToolAsked
+from channels.voice.call.events import FunctionCall, ModelError, SessionUpdated
 from channels.voice.call.ports import EndReason, Turn
 
 
 class CallHooks(Protocol):
     """What the machine has done for it. All methods return at once."""
 
-    def start_tool(self, asked: ToolAsked) -> None: ...
+    def start_tool(self, asked: FunctionCall) -> None: ...
 
     def stop_other_tools(self) -> tuple[str, ...]:
         """Stop every tool but the one that is calling, if one is. Returns the ids of their calls."""
@@ -21,7 +21,7 @@ class CallHooks(Protocol):
 
     def silence(self) -> None: ...
 
-    def session_confirmed(self, confirmed: SessionConfirmed) -> None: ...
+    def session_updated(self, confirmed: SessionUpdated) -> None: ...
 
     def model_stalled(self) -> None: ...
 

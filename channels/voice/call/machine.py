@@ -15,34 +15,34 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
-from channels.voice.call.audio_output import Audible
+from channels.voice.call.audio_output import AudioOutput
 from channels.voice.call.dialogue import Dialogue
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
-    AgentSaid,
     Audio,
     CallerAudio,
-    CallerSaid,
     DigitPressed,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     LineEvent,
     MarkReturned,
     ModelError,
     ModelEvent,
-    RemotePlaying,
+    OutputBufferState,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     SpeechStarted,
     SpeechStopped,
     StreamStopped,
-    ToolAsked,
 )
 from channels.voice.call.hooks import CallHooks
 from channels.voice.call.ports import EndReason, Line, ModelLink, SessionSettings, Turn
 from channels.voice.call.state import Counts, Keypad, Watch
-from channels.voice.call.termination import Departure
+from channels.voice.call.termination import CallTermination
 from flow_engine.values import JsonValue
 
 LINE_SILENT_S = 15.0
@@ -77,9 +77,9 @@ class Call:
         self._dialogue = Dialogue(clock)
         self._responses = self._dialogue.responses
         self._tools = self._dialogue.tools
-        self._audible = Audible(line, wall, line_plays=line_plays)
+        self._output = AudioOutput(line, wall, line_plays=line_plays)
         self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
-        self._departure = Departure()
+        self._termination = CallTermination()
         self._has_instruction = False
         self._is_over = False
         self._keypad = Keypad()
@@ -95,7 +95,7 @@ class Call:
         self._line_watch.events += 1
         model = self._dialogue.model
         if model is not None:
-            model.hear(payload)
+            model.append_audio(payload)
         else:
             self.counts.unheard += len(self._kept) == KEPT_WHILE_AWAY
             self._kept.append(payload)
@@ -106,13 +106,13 @@ class Call:
             case CallerAudio():
                 self.caller_audio(event.payload)
             case MarkReturned():
-                if not self._audible.mark_returned(event.name, self._clock()):
+                if not self._output.mark_returned(event.name, self._clock()):
                     self.counts.old_marks += 1
                 self._settle()
             case DigitPressed():
                 self._keypad.press(event.digit, self._clock())
             case StreamStopped():
-                if (reason := self._departure.line_stopped()) is not None:
+                if (reason := self._termination.line_stopped()) is not None:
                     self.end(reason)
             case _:
                 pass
@@ -122,27 +122,27 @@ class Call:
     def attach(self, model: ModelLink, settings: SessionSettings, *, resumed: bool = False) -> None:
         """A model is there. Resumed, it is told what was said before, and goes on where that was."""
         self.settings = settings
-        history = self._audible.transcript.turns if resumed else None
+        history = self._output.transcript.turns if resumed else None
         self._dialogue.attach(model, settings, history)
         if not resumed:
             self._kept.clear()
         while self._kept:
-            model.hear(self._kept.popleft())
+            model.append_audio(self._kept.popleft())
         self._dialogue.respond_if_due()
 
     def detach(self) -> None:
         """The model is gone. What it was doing is due on the next one, but no words of farewell."""
-        self._audible.model_gone()
+        self._output.model_gone()
         self._dialogue.detach()
-        if self._departure.is_under_way:
-            self._responses.wanted = self._departure.last_words = False
+        if self._termination.is_under_way:
+            self._responses.wanted = self._termination.last_words = False
         self._settle()
 
     def agent_audio(self, event: AgentAudio) -> None:
         self._model_watch.events += 1
         if self._is_over or self.settings is None or self._responses.is_silenced(event.response_id):
             self.counts.late_audio += 1
-        elif not self._audible.play(event, self.settings.output_format, self._clock()):
+        elif not self._output.play(event, self.settings.output_format, self._clock()):
             self._dialogue.silence(event.response_id)
 
     def model_event(self, event: ModelEvent) -> None:
@@ -150,7 +150,7 @@ class Call:
             self.agent_audio(event)
             return
         self._model_watch.events += 1
-        if not self._is_over or isinstance(event, ItemAdded | CallerSaid | AgentSaid):
+        if not self._is_over or isinstance(event, ItemAdded | InputTranscript | OutputTranscript):
             self._take(event)
 
     def _take(self, event: ModelEvent) -> None:
@@ -165,20 +165,20 @@ class Call:
             case ResponseEnded():
                 self._response_ended(event)
             case AgentAudioEnded():
-                self._audible.item_ended(event.item_id)
-            case ToolAsked():
-                self._tool_asked(event)
+                self._output.item_ended(event.item_id)
+            case FunctionCall():
+                self._function_call(event)
             case ItemAdded():
                 self._item_added(event)
-            case CallerSaid() | AgentSaid():
-                role = "user" if isinstance(event, CallerSaid) else "assistant"
-                self._audible.transcript.text(event.item_id, role, event.text, self._clock())
+            case InputTranscript() | OutputTranscript():
+                role = "user" if isinstance(event, InputTranscript) else "assistant"
+                self._output.transcript.text(event.item_id, role, event.text, self._clock())
                 self._settle()
-            case RemotePlaying():
-                self._audible.remote(event.playing, self._clock())
+            case OutputBufferState():
+                self._output.remote(event.playing, self._clock())
                 self._settle()
-            case SessionConfirmed():
-                self._hooks.session_confirmed(event)
+            case SessionUpdated():
+                self._hooks.session_updated(event)
             case DigitPressed():
                 self._keypad.press(event.digit, self._clock())
             case ModelError():
@@ -186,7 +186,7 @@ class Call:
             case _:
                 pass
 
-    def _tool_asked(self, event: ToolAsked) -> None:
+    def _function_call(self, event: FunctionCall) -> None:
         if not self._tools.begin(event.call_id):
             return
         if event.response_id == self._past_response:
@@ -208,18 +208,18 @@ class Call:
 
     @property
     def transcript(self) -> tuple[Turn, ...]:
-        return self._audible.transcript.turns
+        return self._output.transcript.turns
 
     @property
-    def awaits_words(self) -> bool:
-        return self._audible.transcript.awaits_words
+    def awaits_transcript(self) -> bool:
+        return self._output.transcript.awaits_transcript
 
     def reconfigure(self, settings: SessionSettings) -> None:
         self.settings = settings
         if self._dialogue.model is not None:
             self._dialogue.model.configure(settings)
 
-    def change_scene(self, settings: SessionSettings, command: str | None) -> None:
+    def switch_task(self, settings: SessionSettings, command: str | None) -> None:
         self._past_response = self._responses.active
         self._stop_speaking()
         for call_id in self._hooks.stop_other_tools():
@@ -250,7 +250,7 @@ class Call:
         self._leave("refused", last_words=True)
 
     def hang_up(self) -> None:
-        if self._departure.is_under_way:
+        if self._termination.is_under_way:
             return
         waits = self._has_instruction
         self._responses.wanted = self._responses.wanted and waits
@@ -262,9 +262,9 @@ class Call:
 
     def moved(self, done: bool) -> None:
         """What became of `CallHooks.move`. A call that was not moved goes on, unless its line is gone."""
-        if not self._departure.is_moving:
+        if not self._termination.is_moving:
             return
-        reason = self._departure.moved(done=done)
+        reason = self._termination.moved(done=done)
         self._quiet_since = self._clock()
         if reason is not None:
             self.end(reason)
@@ -286,11 +286,11 @@ class Call:
         if self._is_over:
             return
         line_silent = self._line_watch.silent_s(now)
-        if self._departure.is_due(now):
+        if self._termination.is_due(now):
             self._go()
-        elif self._audible.line_plays and line_silent >= LINE_SILENT_S:
+        elif self._output.line_plays and line_silent >= LINE_SILENT_S:
             self.end("line_lost")
-        elif not self._departure.is_under_way and now >= self._ends_at:
+        elif not self._termination.is_under_way and now >= self._ends_at:
             self._leave("time_limit")
         elif self._is_model_stalled(now):
             self._hooks.model_stalled()
@@ -305,11 +305,11 @@ class Call:
 
     def is_calm(self) -> bool:
         """Nothing is going on that a change of the model's connection would disturb."""
-        return self._responses.is_quiet and not self._tools.running and self._audible.is_drained
+        return self._responses.is_quiet and not self._tools.running and self._output.is_drained
 
     def close_transcript(self) -> None:
         """Give out the turns that were still waited for. To be called when the call is over."""
-        for turn in self._audible.rest(self._clock()):
+        for turn in self._output.rest(self._clock()):
             self._hooks.turn(turn)
 
     # Inside ----------------------------------------------------------------------------------------
@@ -317,13 +317,13 @@ class Call:
     def _is_model_stalled(self, now: float) -> bool:
         silent = self._model_watch.silent_s(now)
         # While it plays by itself, it may have sent all that there is to tell.
-        waits = self._responses.active is not None and not self._audible.remote_playing
+        waits = self._responses.active is not None and not self._output.remote_playing
         is_silent = waits and silent >= MODEL_SILENT_S
         return self._dialogue.model is not None and (is_silent or self._responses.is_overdue(now))
 
     def _caller_speaks(self) -> None:
         self._responses.speaking = True
-        if self._may_interrupt() and not self._departure.is_under_way:
+        if self._may_interrupt() and not self._termination.is_under_way:
             self._stop_speaking()
 
     def _stop_speaking(self) -> None:
@@ -331,15 +331,15 @@ class Call:
         if active is not None:
             self._dialogue.silence(active)
         self._note_heard()
-        interruption = self._audible.interrupt(now)
+        interruption = self._output.interrupt(now)
         self.counts.interruptions += interruption.had_audio or active is not None
-        if self._audible.line_plays:
-            self._dialogue.interrupted(interruption, self._audible.is_known)
+        if self._output.line_plays:
+            self._dialogue.interrupted(interruption, self._output.is_known)
 
     def _response_started(self, event: ResponseStarted) -> None:
         asked = self._responses.is_asked
         self._responses.started(event.response_id)
-        departure = self._departure
+        departure = self._termination
         if departure.last_words:
             departure.last_words = False
         elif departure.is_under_way or (asked and self._responses.speaking and self._may_interrupt()):
@@ -353,10 +353,10 @@ class Call:
 
     def _response_ended(self, event: ResponseEnded) -> None:
         was_active = self._responses.active == event.response_id
-        departing = self._departure.is_under_way
+        departing = self._termination.is_under_way
         self._responses.ended(event.response_id)
         self._quiet_since = self._clock()
-        self._audible.mark_rest()
+        self._output.mark_rest()
         if event.status == "failed":
             self._hooks.model_refused(ModelError("response_failed", event.reason or "no reason given"))
             if was_active and not (departing or self._responses.is_silenced(event.response_id)):
@@ -368,7 +368,7 @@ class Call:
 
     def _item_added(self, event: ItemAdded) -> None:
         if not self._dialogue.is_own(event.item_id) and event.role is not None and event.role != "system":
-            self._audible.transcript.added(event.item_id, event.role, self._clock())
+            self._output.transcript.added(event.item_id, event.role, self._clock())
 
     def _model_error(self, event: ModelError) -> None:
         if event.code == ALREADY_ACTIVE:
@@ -377,16 +377,16 @@ class Call:
             self._hooks.model_refused(event)
             if self._responses.is_asked and (event.event_id or "").startswith("response.create"):
                 self._responses.failed(self._clock())
-        if self._departure.waits:
+        if self._termination.waits:
             self._responses.wanted = False
 
     def _want_response(self) -> None:
-        if self._departure.may_speak:
+        if self._termination.may_speak:
             self._responses.want()
             self._dialogue.respond_if_due()
 
     def _notice_silence(self, now: float) -> None:
-        if self._departure.is_under_way or self.settings is None or self.settings.silence_s is None:
+        if self._termination.is_under_way or self.settings is None or self.settings.silence_s is None:
             return
         if not self.is_calm():
             self._quiet_since = now
@@ -396,12 +396,12 @@ class Call:
 
     def _note_heard(self) -> None:
         speaking = self._responses.active is not None
-        for item_id in self._audible.note_heard(self._clock(), speaking=speaking):
-            self._dialogue.forget(item_id)
+        for item_id in self._output.note_heard(self._clock(), speaking=speaking):
+            self._dialogue.delete_item(item_id)
 
     def _leave(self, reason: EndReason, target: str | None = None, *, last_words: bool = False) -> None:
         """`last_words` are still to be begun."""
-        if self._departure.begin(reason, target, self._clock(), last_words=last_words):
+        if self._termination.begin(reason, target, self._clock(), last_words=last_words):
             self._settle()
 
     def _settle(self) -> None:
@@ -409,19 +409,19 @@ class Call:
         if self._is_over:
             return
         self._note_heard()
-        for turn in self._audible.transcript.ready(self._clock()):
+        for turn in self._output.transcript.ready(self._clock()):
             self._hooks.turn(turn)
-        if not self._departure.waits or self._responses.active is not None or self._responses.is_asked:
+        if not self._termination.waits or self._responses.active is not None or self._responses.is_asked:
             return
-        self._audible.mark_rest()
-        if self._audible.is_drained:
+        self._output.mark_rest()
+        if self._output.is_drained:
             self._go()
 
     def _go(self) -> None:
-        target = self._departure.target
-        if self._departure.is_moving:
+        target = self._termination.target
+        if self._termination.is_moving:
             return
-        reason = self._departure.go()
+        reason = self._termination.go()
         if reason is not None:
             self.end(reason)
         elif target is not None:

@@ -1,7 +1,7 @@
-"""The seams of a call: the line, the model, and the playbook of the business that answers.
+"""The seams of a call: the line, the model, and the handler of the business that answers.
 
 The call's machine stands between the three and knows no wire. A line and a model are told things at once
-and answer with events later; a playbook does I/O and is awaited.
+and answer with events later; a handler does I/O and is awaited.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SessionSettings:
     turn_detection: TurnDetection = TurnDetection()
     allow_interruptions: bool = True
     silence_s: float | None = None
-    """After so many seconds in which nobody spoke, the playbook is asked what to do."""
+    """After so many seconds in which nobody spoke, the handler is asked what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`started` says whether the playbook's `started` was called."""
+    """`started` says whether the handler's `started` was called."""
 
     started: bool
     reason: EndReason
@@ -114,7 +114,7 @@ class Line(Protocol):
 class ModelLink(Protocol):
     """The model's side. All methods return at once."""
 
-    def hear(self, audio: Audio) -> None: ...
+    def append_audio(self, audio: Audio) -> None: ...
 
     def configure(self, settings: SessionSettings) -> None: ...
 
@@ -126,29 +126,29 @@ class ModelLink(Protocol):
         """What was said before this connection, oldest first."""
         ...
 
-    def answer_tool(self, call_id: str, output: str) -> str:
+    def send_function_output(self, call_id: str, output: str) -> str:
         """`output` is JSON text. Returns the id of the new item, as `add_text` does."""
         ...
 
-    def respond(self, instructions: str | None = None) -> None: ...
+    def create_response(self, instructions: str | None = None) -> None: ...
 
     def cancel(self, response_id: str) -> None: ...
 
     def truncate(self, item_id: str, content_index: int, heard_ms: int) -> None: ...
 
-    def forget(self, item_id: str) -> None: ...
+    def delete_item(self, item_id: str) -> None: ...
 
     def close(self) -> None: ...
 
 
 class CallControls(Protocol):
-    """What a playbook may do to its call. All methods return at once."""
+    """What a handler may do to its call. All methods return at once."""
 
     @property
     def transcript(self) -> tuple[Turn, ...]: ...
 
     @property
-    def awaits_words(self) -> bool:
+    def awaits_transcript(self) -> bool:
         """The caller has said something that is no turn of the transcript yet: a model that hears answers
         before the words have been written down."""
         ...
@@ -157,7 +157,7 @@ class CallControls(Protocol):
         """From the next response on; what is being said goes on."""
         ...
 
-    def change_scene(self, settings: SessionSettings, command: str | None) -> None:
+    def switch_task(self, settings: SessionSettings, command: str | None) -> None:
         """Stop speaking, and the other tools of the old scene; go on with these settings. The command is
         given to the model, which speaks then."""
         ...
@@ -173,11 +173,11 @@ class CallControls(Protocol):
 
     def transfer(self, target: str) -> None:
         """Give the call to a phone number or SIP address once everything that was said has been heard. A call
-        that cannot be given away goes on: `Playbook.not_transferred`."""
+        that cannot be given away goes on: `CallHandler.not_transferred`."""
         ...
 
 
-class Playbook(Protocol):
+class CallHandler(Protocol):
     """The business behind one call. One instance answers one call; every method but `open` and `ended` is
     called only after `open` gave settings."""
 
@@ -211,4 +211,4 @@ class Playbook(Protocol):
         ...
 
 
-OpenPlaybook: TypeAlias = Callable[[Caller, CallControls], Playbook]
+OpenCallHandler: TypeAlias = Callable[[Caller, CallControls], CallHandler]

@@ -32,7 +32,7 @@ MOST_FAILURES = 2
 _REMEMBERED = 64
 
 
-class Responses:
+class ResponseScheduler:
     """`now` arguments are seconds of one monotonic clock."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from channels.voice.call.ports import EndReason
 LEAVE_WITHIN_S = 15.0
 
 
-class Departure:
+class CallTermination:
     """One call's. `now` arguments are seconds of one monotonic clock."""
 
     def __init__(self) -> None:

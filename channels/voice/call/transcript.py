@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from channels.voice.call.playback import Cut
+from channels.voice.call.playback_tracker import Cut
 from channels.voice.call.ports import Turn
 
 TEXT_WITHIN_S = 5.0
@@ -56,7 +56,7 @@ class Transcript:
         return tuple(self._turns)
 
     @property
-    def awaits_words(self) -> bool:
+    def awaits_transcript(self) -> bool:
         """Something that the caller said has not been given out yet."""
         return any(entry.role == "user" for entry in self._entries)
 

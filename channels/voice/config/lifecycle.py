@@ -21,7 +21,7 @@ def outcome_of(rules: tuple[OutcomeRule, ...], ctx: Values) -> str | None:
     return next((rule.outcome for rule in ordered if rule.flag is None or ctx.get(rule.flag)), None)
 
 
-async def keep_books(
+async def send_lifecycle_call(
     event: str, call: LifecycleCall | None, http: HttpCaller, scope: Scope, log: Any
 ) -> dict[str, JsonValue]:
     """Send one call where its condition holds. Returns what it wants stored in ctx: nothing where it failed,

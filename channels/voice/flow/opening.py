@@ -1,4 +1,4 @@
-"""From an agent's config with `session.mode: flow` to the playbooks of its calls."""
+"""From an agent's config with `session.mode: flow` to the handlers of its calls."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from channels.engine_client.listings import Listings
 from channels.engine_client.mcp_tools import McpConnections
 from channels.voice.call.ports import CallControls, Caller
 from channels.voice.config.models import FlowSession, VoiceConfig
-from channels.voice.flow.playbook import FlowPlaybook
+from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.flow.start import FlowStart
 
 
 class FlowCalls:
-    """Is an `OpenPlaybook`. One serves all calls of an agent, over shared connections to the engine. `allow`
-    lets the flow's MCP servers be elsewhere than at public addresses; `approval` is the operator's policy on
-    their tools, and without one every tool of a task may run."""
+    """Is an `OpenCallHandler`. One serves all calls of an agent, over shared connections to the engine.
+    `allow` lets the flow's MCP servers be elsewhere than at public addresses; `approval` is the operator's
+    policy on their tools, and without one every tool of a task may run."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class FlowCalls:
         self._approval = approval
         self._listings = Listings()
 
-    def __call__(self, caller: Caller, controls: CallControls) -> FlowPlaybook:
+    def __call__(self, caller: Caller, controls: CallControls) -> FlowCallHandler:
         servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
-        return FlowPlaybook(
+        return FlowCallHandler(
             self._start,
             self._base,
             caller,

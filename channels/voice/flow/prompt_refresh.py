@@ -36,7 +36,7 @@ def standing(prompt: str) -> tuple[str, str]:
     return _DIGITS.sub("", head.rpartition("\n")[0]), memory
 
 
-class PromptWatch:
+class PromptRefresher:
     """`changed` is awaited with every prompt that says something new, one at a time. It returns whether the
     model has it now; one that came too late is not remembered. `closed` is called when the engine says that
     the conversation is."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from channels.engine_client.client import Contact, EngineClient, Said
+from channels.engine_client.client import Contact, EngineClient, Utterance
 from channels.engine_client.errors import EngineError
 
 log: Any = structlog.get_logger("flow_engine.voice")
@@ -25,7 +25,7 @@ class DialogueReport:
         self,
         engine: EngineClient,
         contact: Contact,
-        told: Callable[[Said], None],
+        told: Callable[[Utterance], None],
         *,
         most_waiting: int = MOST_WAITING,
     ) -> None:
@@ -33,10 +33,10 @@ class DialogueReport:
         self._contact = contact
         self._told = told
         self._most_waiting = most_waiting
-        self._waiting: deque[Said] = deque()
+        self._waiting: deque[Utterance] = deque()
         self._sender: asyncio.Task[None] | None = None
 
-    def add(self, said: Said) -> None:
+    def add(self, said: Utterance) -> None:
         """Returns at once."""
         if len(self._waiting) >= self._most_waiting:
             dropped = self._waiting.popleft()

@@ -14,7 +14,7 @@ _END_CALL: Final = function(END_CALL, WHEN_TO_END, {"type": "object", "propertie
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class TaskContext:
     """`reachable` are the tasks of `data`, with what is missing as it was last known."""
 
     data: AgentData

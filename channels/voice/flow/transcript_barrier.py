@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import structlog
 
-from channels.engine_client.client import Said
+from channels.engine_client.client import Utterance
 from channels.voice.call.ports import CallControls
-from channels.voice.flow.prompt_refresh import PromptWatch
+from channels.voice.flow.prompt_refresh import PromptRefresher
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -24,15 +24,15 @@ READ_WITHIN_S: Final = 2.0
 _LOOK_S: Final = 0.02
 
 
-class CallerWords:
+class TranscriptBarrier:
     """Whether all that the caller has said is known to the engine, and has been read there for values."""
 
-    def __init__(self, controls: CallControls, watch: PromptWatch) -> None:
+    def __init__(self, controls: CallControls, watch: PromptRefresher) -> None:
         self._controls = controls
         self._watch = watch
-        self._last: Said | None = None
+        self._last: Utterance | None = None
 
-    def told(self, said: Said) -> None:
+    def told(self, said: Utterance) -> None:
         """A turn of the caller has arrived at the engine."""
         self._last = said
 
@@ -48,7 +48,7 @@ class CallerWords:
             log.info("words_not_read", within_s=within_s)
 
     def _are_on_their_way(self) -> bool:
-        if self._controls.awaits_words:
+        if self._controls.awaits_transcript:
             return True
         said = [turn for turn in self._controls.transcript if turn.role == "user"]
         return bool(said) and (self._last is None or self._last.at < said[-1].at)

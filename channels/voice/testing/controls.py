@@ -1,4 +1,4 @@
-"""A call's controls that write down what a playbook does with them."""
+"""A call's controls that write down what a handler does with them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from channels.voice.call.ports import SessionSettings, Turn
 @dataclass(slots=True)
 class RecordingControls:
     """Implements `CallControls`. `told` holds each method's name and arguments, oldest first; `settings` are
-    the latest that the playbook gave. A test appends to `turns` what is to be the transcript, and says by
-    `awaits_words` that something is still being written down."""
+    the latest that the handler gave. A test appends to `turns` what is to be the transcript, and says by
+    `awaits_transcript` that something is still being written down."""
 
     told: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
     settings: SessionSettings | None = None
     turns: list[Turn] = field(default_factory=list[Turn])
-    awaits_words: bool = False
+    awaits_transcript: bool = False
 
     @property
     def transcript(self) -> tuple[Turn, ...]:
@@ -31,9 +31,9 @@ class RecordingControls:
         self.settings = settings
         self.told.append(("reconfigure", settings))
 
-    def change_scene(self, settings: SessionSettings, command: str | None) -> None:
+    def switch_task(self, settings: SessionSettings, command: str | None) -> None:
         self.settings = settings
-        self.told.append(("change_scene", settings, command))
+        self.told.append(("switch_task", settings, command))
 
     def instruct(self, text: str) -> None:
         self.told.append(("instruct", text))

@@ -33,7 +33,7 @@ from picows import (
     ws_create_server,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from channels.voice.testing.answer import Pace
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.realtime_checks import Refusal
 from channels.voice.testing.realtime_session import RealtimeSession
 from channels.voice.testing.script import Script, read_script

@@ -17,13 +17,13 @@ from typing import Final, Literal, cast
 import orjson
 
 from channels.voice.call.ports import AudioFormat
-from channels.voice.testing.answer import Answer, CancelReason, Pace
 from channels.voice.testing.conversation import Conversation, Item, item_of
-from channels.voice.testing.ear import Began, Ear, Ended
+from channels.voice.testing.fake_response import CancelReason, FakeResponse, Pace
+from channels.voice.testing.fake_vad import Began, Ended, FakeVad
+from channels.voice.testing.output_buffer import OutputBuffer
 from channels.voice.testing.realtime_checks import Refusal, refusal_of
 from channels.voice.testing.realtime_settings import SessionState
-from channels.voice.testing.script import Reading, Script
-from channels.voice.testing.speaker import Speaker
+from channels.voice.testing.script import Script, ScriptCursor
 from channels.voice.wires.audio import audio_of
 from channels.voice.wires.wire_json import Malformed, Object, optional_part, read_object
 from flow_engine.values import JsonValue
@@ -69,17 +69,19 @@ class RealtimeSession:
         self.events: list[Sent] = []
         self.errors: list[Refusal] = []
         self.conversation = Conversation()
-        self.ear = Ear()
+        self.vad = FakeVad()
         self.plays_itself = plays_itself
         self.settings = SessionState(model)
         self._send = send
-        self._reading = Reading(script)
+        self._cursor = ScriptCursor(script)
         self._pace = pace
         self._numbers = numbers
         self._loop = asyncio.get_running_loop()
-        self._speaker = Speaker(self._loop, lambda kind, response: self.emit(kind, response_id=response))
+        self._output_buffer = OutputBuffer(
+            self._loop, lambda kind, response: self.emit(kind, response_id=response)
+        )
         self._event_numbers = itertools.count(1)
-        self._active: Answer | None = None
+        self._active: FakeResponse | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._told: list[str] = []
@@ -105,7 +107,7 @@ class RealtimeSession:
         """Nothing is sent any more."""
         for timer in self._timers:
             timer.cancel()
-        self._speaker.stop()
+        self._output_buffer.stop()
         for task in self._tasks:
             task.cancel()
 
@@ -153,7 +155,7 @@ class RealtimeSession:
         if payload is None:
             return Refusal("invalid_value", "Invalid 'audio'. Expected base64-encoded audio bytes.", "audio")
         detection = self.settings.detection
-        found = self.ear.hear(
+        found = self.vad.hear(
             base64.b64decode(payload),
             self.settings.input_format,
             silence_ms=cast(float, detection.get("silence_duration_ms", 500)),
@@ -168,20 +170,20 @@ class RealtimeSession:
         return None
 
     def _clear_input(self, _: Object) -> None:
-        self.ear.forget()
+        self.vad.forget()
         self.emit("input_audio_buffer.cleared")
 
     def _commit(self, _: Object) -> Refusal | None:
-        if not self.ear.speech:
+        if not self.vad.speech:
             message = "Error committing input audio buffer: buffer too small."
             return Refusal("input_audio_buffer_commit_empty", message)
-        self._turn(self.ear.take())
+        self._turn(self.vad.take())
         return None
 
     def _clear_output(self, _: Object) -> Refusal | None:
         if not self.plays_itself:
             return Refusal("invalid_value", "Only a session over WebRTC or SIP has an output buffer.", "type")
-        self._speaker.clear()
+        self._output_buffer.clear()
         return None
 
     def _update(self, command: Object) -> Refusal | None:
@@ -237,7 +239,7 @@ class RealtimeSession:
 
     def hear(self, text: str) -> None:
         """A whole turn of the caller, for a session whose audio goes another way."""
-        at_ms = int(self.ear.heard_ms)
+        at_ms = int(self.vad.heard_ms)
         self._speech_began(at_ms)
         self._speech_ended(Ended(at_ms, text))
 
@@ -245,7 +247,7 @@ class RealtimeSession:
         self._next_item = _item_id(self._numbers())
         self.emit("input_audio_buffer.speech_started", item_id=self._next_item, audio_start_ms=at_ms)
         if self.settings.detection.get("interrupt_response"):
-            self._speaker.clear()
+            self._output_buffer.clear()
             self._cancel("turn_detected")
 
     def _speech_ended(self, ended: Ended) -> None:
@@ -295,10 +297,10 @@ class RealtimeSession:
         if self._active is not None:
             message = f"Conversation already has an active response in progress: {self._active.response_id}."
             return Refusal("conversation_already_has_active_response", message)
-        reaction = self._reading.next("\n".join(self._told))
+        reaction = self._cursor.next("\n".join(self._told))
         self._told.clear()
         response_id = f"resp_{self._numbers():08d}"
-        answer = self._active = Answer(self, response_id, reaction, self._pace, self._responded)
+        answer = self._active = FakeResponse(self, response_id, reaction, self._pace, self._responded)
         self.emit(
             "response.created",
             response={
@@ -336,7 +338,7 @@ class RealtimeSession:
         self.emit(kind, previous_item_id=self.conversation.before(item), item=item.wire())
 
     def play(self, response_id: str, ms: int) -> None:
-        self._speaker.play(response_id, ms)
+        self._output_buffer.play(response_id, ms)
 
     # Out ---------------------------------------------------------------------------------------------
 

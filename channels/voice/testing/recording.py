@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from channels.voice.call.events import Audio, ModelError, SessionConfirmed, ToolAsked
+from channels.voice.call.events import Audio, FunctionCall, ModelError, SessionUpdated
 from channels.voice.call.ports import EndReason, SessionSettings, Turn
 
 Told = tuple[object, ...]
@@ -42,8 +42,8 @@ class RecordingModel:
     told: list[Told] = field(default_factory=list[Told])
     items: int = 0
 
-    def hear(self, audio: Audio) -> None:
-        self.told.append(("hear", audio))
+    def append_audio(self, audio: Audio) -> None:
+        self.told.append(("append_audio", audio))
 
     def configure(self, settings: SessionSettings) -> None:
         self.told.append(("configure", settings))
@@ -54,11 +54,11 @@ class RecordingModel:
     def add_history(self, turns: Sequence[Turn]) -> None:
         self.told.append(("add_history", tuple(turns)))
 
-    def answer_tool(self, call_id: str, output: str) -> str:
-        return self._item("answer_tool", call_id, output)
+    def send_function_output(self, call_id: str, output: str) -> str:
+        return self._item("send_function_output", call_id, output)
 
-    def respond(self, instructions: str | None = None) -> None:
-        self.told.append(("respond", instructions))
+    def create_response(self, instructions: str | None = None) -> None:
+        self.told.append(("create_response", instructions))
 
     def cancel(self, response_id: str) -> None:
         self.told.append(("cancel", response_id))
@@ -66,8 +66,8 @@ class RecordingModel:
     def truncate(self, item_id: str, content_index: int, heard_ms: int) -> None:
         self.told.append(("truncate", item_id, content_index, heard_ms))
 
-    def forget(self, item_id: str) -> None:
-        self.told.append(("forget", item_id))
+    def delete_item(self, item_id: str) -> None:
+        self.told.append(("delete_item", item_id))
 
     def close(self) -> None:
         self.told.append(("close",))
@@ -79,25 +79,25 @@ class RecordingModel:
 
     def said(self, *methods: str) -> list[Told]:
         """What it was told through these methods; without names, all but audio."""
-        return [told for told in self.told if (told[0] in methods if methods else told[0] != "hear")]
+        return [told for told in self.told if (told[0] in methods if methods else told[0] != "append_audio")]
 
 
 @dataclass(slots=True)
 class RecordingHooks:
     """Implements `CallHooks`. Tools that were started are running until the test finishes them."""
 
-    tools: list[ToolAsked] = field(default_factory=list[ToolAsked])
+    tools: list[FunctionCall] = field(default_factory=list[FunctionCall])
     calling: str | None = None
     """The id of the call that `stop_other_tools` spares."""
     turns: list[Turn] = field(default_factory=list[Turn])
     silences: int = 0
     stalls: int = 0
-    confirmed: list[SessionConfirmed] = field(default_factory=list[SessionConfirmed])
+    confirmed: list[SessionUpdated] = field(default_factory=list[SessionUpdated])
     errors: list[ModelError] = field(default_factory=list[ModelError])
     moves: list[str] = field(default_factory=list[str])
     ended: list[EndReason] = field(default_factory=list[EndReason])
 
-    def start_tool(self, asked: ToolAsked) -> None:
+    def start_tool(self, asked: FunctionCall) -> None:
         self.tools.append(asked)
 
     def stop_other_tools(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class RecordingHooks:
     def silence(self) -> None:
         self.silences += 1
 
-    def session_confirmed(self, confirmed: SessionConfirmed) -> None:
+    def session_updated(self, confirmed: SessionUpdated) -> None:
         self.confirmed.append(confirmed)
 
     def model_stalled(self) -> None:

@@ -89,7 +89,7 @@ def read_script(file: Path) -> Script:
     return _SCRIPT.validate_json(file.read_bytes())
 
 
-class Reading:
+class ScriptCursor:
     """One model's way through a script."""
 
     def __init__(self, script: Script) -> None:

@@ -12,7 +12,7 @@ class ModelUnreachable(Exception):
     """No session with the model could be opened; the message says why, without keys."""
 
 
-class ModelSide(Protocol):
+class RealtimeListener(Protocol):
     """Who is told what a connection to the model receives."""
 
     def event(self, event: ModelEvent) -> None: ...
@@ -25,6 +25,6 @@ class ModelSide(Protocol):
 
 
 class ConnectModel(Protocol):
-    async def __call__(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
+    async def __call__(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         """Raises ModelUnreachable."""
         ...

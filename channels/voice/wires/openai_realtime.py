@@ -27,20 +27,20 @@ import orjson
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
-    AgentSaid,
     Audio,
-    CallerSaid,
     DigitPressed,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     ModelError,
     ModelEvent,
-    RemotePlaying,
+    OutputBufferState,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     SpeechStarted,
     SpeechStopped,
-    ToolAsked,
     Unreadable,
 )
 from channels.voice.call.ports import AudioFormat, SessionSettings, Turn
@@ -113,16 +113,16 @@ def _agent_audio_ended(message: Object) -> AgentAudioEnded:
     return AgentAudioEnded(name(message, "response_id"), name(message, "item_id"))
 
 
-def _agent_said(message: Object) -> AgentSaid:
-    return AgentSaid(name(message, "item_id"), text(message, "transcript"))
+def _output_transcript(message: Object) -> OutputTranscript:
+    return OutputTranscript(name(message, "item_id"), text(message, "transcript"))
 
 
-def _caller_said(message: Object) -> CallerSaid:
-    return CallerSaid(name(message, "item_id"), text(message, "transcript"))
+def _input_transcript(message: Object) -> InputTranscript:
+    return InputTranscript(name(message, "item_id"), text(message, "transcript"))
 
 
-def _caller_not_understood(message: Object) -> CallerSaid:
-    return CallerSaid(name(message, "item_id"), "")
+def _input_not_understood(message: Object) -> InputTranscript:
+    return InputTranscript(name(message, "item_id"), "")
 
 
 def _speech_started(message: Object) -> SpeechStarted:
@@ -158,11 +158,11 @@ def _response_ended(message: Object) -> ResponseEnded:
     return ResponseEnded(response_id, status, reason)
 
 
-def _tool_asked(message: Object) -> ToolAsked | None:
+def _function_call(message: Object) -> FunctionCall | None:
     item = part(message, "item")
     if item.get("type") != "function_call" or item.get("status") != "completed":
         return None
-    return ToolAsked(
+    return FunctionCall(
         response_id=name(message, "response_id"),
         item_id=name(item, "id"),
         call_id=name(item, "call_id"),
@@ -171,7 +171,7 @@ def _tool_asked(message: Object) -> ToolAsked | None:
     )
 
 
-def _session_confirmed(message: Object) -> SessionConfirmed:
+def _session_updated(message: Object) -> SessionUpdated:
     session = part(message, "session")
     audio = optional_part(session, "audio")
     heard, spoken = optional_part(audio, "input"), optional_part(audio, "output")
@@ -180,7 +180,7 @@ def _session_confirmed(message: Object) -> SessionConfirmed:
         voice = name(cast(Object, voice), "id")
     if not isinstance(voice, str | None):
         raise Malformed("voice that is no text")
-    return SessionConfirmed(
+    return SessionUpdated(
         input_format=_format(heard) or optional_text(session, "input_audio_format"),
         output_format=_format(spoken) or optional_text(session, "output_audio_format"),
         voice=voice,
@@ -206,12 +206,12 @@ def _error(message: Object) -> ModelError:
     )
 
 
-def _playing(_: Object) -> RemotePlaying:
-    return RemotePlaying(playing=True)
+def _playing(_: Object) -> OutputBufferState:
+    return OutputBufferState(playing=True)
 
 
-def _not_playing(_: Object) -> RemotePlaying:
-    return RemotePlaying(playing=False)
+def _not_playing(_: Object) -> OutputBufferState:
+    return OutputBufferState(playing=False)
 
 
 def _digit(message: Object) -> DigitPressed:
@@ -221,16 +221,16 @@ def _digit(message: Object) -> DigitPressed:
 _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     "response.output_audio.delta": _agent_audio,
     "response.output_audio.done": _agent_audio_ended,
-    "response.output_audio_transcript.done": _agent_said,
+    "response.output_audio_transcript.done": _output_transcript,
     "response.created": _response_started,
     "response.done": _response_ended,
-    "response.output_item.done": _tool_asked,
+    "response.output_item.done": _function_call,
     "conversation.item.added": _item_added,
-    "conversation.item.input_audio_transcription.completed": _caller_said,
-    "conversation.item.input_audio_transcription.failed": _caller_not_understood,
+    "conversation.item.input_audio_transcription.completed": _input_transcript,
+    "conversation.item.input_audio_transcription.failed": _input_not_understood,
     "input_audio_buffer.speech_started": _speech_started,
     "input_audio_buffer.speech_stopped": _speech_stopped,
-    "session.updated": _session_confirmed,
+    "session.updated": _session_updated,
     "output_audio_buffer.started": _playing,
     "output_audio_buffer.stopped": _not_playing,
     "output_audio_buffer.cleared": _not_playing,
@@ -239,7 +239,7 @@ _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     # Of the beta:
     "response.audio.delta": _agent_audio,
     "response.audio.done": _agent_audio_ended,
-    "response.audio_transcript.done": _agent_said,
+    "response.audio_transcript.done": _output_transcript,
     "conversation.item.created": _item_added,
 }
 
@@ -258,13 +258,13 @@ def session_of(settings: SessionSettings, *, carries_audio: bool = True) -> dict
         heard["format"] = dict(_WIRE_FORMATS[settings.input_format])
         spoken["format"] = dict(_WIRE_FORMATS[settings.output_format])
     return {
-        **_scene_of(settings),
+        **_task_fields(settings),
         "output_modalities": ["audio"],
         "audio": {"input": heard, "output": spoken},
     }
 
 
-def _scene_of(settings: SessionSettings) -> dict[str, JsonValue]:
+def _task_fields(settings: SessionSettings) -> dict[str, JsonValue]:
     return {
         "type": "realtime",
         "instructions": settings.instructions,
@@ -317,7 +317,7 @@ class RealtimeLink:
         self._sent = 0
         self._settled: SessionSettings | None = None
 
-    def hear(self, audio: Audio) -> None:
+    def append_audio(self, audio: Audio) -> None:
         self._sent = sent = self._sent + 1
         self._send(
             b'{"type":"input_audio_buffer.append","event_id":"input_audio_buffer.append:%d","audio":"%b"}'
@@ -335,7 +335,7 @@ class RealtimeLink:
         audio: dict[str, JsonValue] = {"input": _turns_of(settings)}
         if settings.speed != self._settled.speed:
             audio["output"] = {"speed": 1.0 if settings.speed is None else settings.speed}
-        return {**_scene_of(settings), "audio": audio}
+        return {**_task_fields(settings), "audio": audio}
 
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
         return self._add_item("own_", _message(role, "input_text", text))
@@ -345,10 +345,10 @@ class RealtimeLink:
             content_type = "input_text" if turn.role == "user" else "output_text"
             self._add_item(_PAST, _message(turn.role, content_type, turn.text))
 
-    def answer_tool(self, call_id: str, output: str) -> str:
+    def send_function_output(self, call_id: str, output: str) -> str:
         return self._add_item("own_", {"type": "function_call_output", "call_id": call_id, "output": output})
 
-    def respond(self, instructions: str | None = None) -> None:
+    def create_response(self, instructions: str | None = None) -> None:
         self._command("response.create", {"response": {"instructions": instructions}} if instructions else {})
 
     def cancel(self, response_id: str) -> None:
@@ -360,7 +360,7 @@ class RealtimeLink:
             {"item_id": item_id, "content_index": content_index, "audio_end_ms": heard_ms},
         )
 
-    def forget(self, item_id: str) -> None:
+    def delete_item(self, item_id: str) -> None:
         self._command("conversation.item.delete", {"item_id": item_id})
 
     def clear_playback(self) -> None:

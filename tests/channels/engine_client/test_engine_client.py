@@ -16,7 +16,7 @@ from channels.engine_client.client import (
     EngineClient,
     FlowChoice,
     NewContact,
-    Said,
+    Utterance,
     engine_http,
 )
 from channels.engine_client.errors import EngineMisbehaved, EngineUnavailable, RequestRefused, StateConflict
@@ -224,7 +224,7 @@ class TestReplies:
         async with open_scene(clinic()) as scene:
             client = client_of(scene)
             await client.new_contact(NEW)
-            said = Said("m-1", AT, "user", "An ECG, please")
+            said = Utterance("m-1", AT, "user", "An ECG, please")
             first = await client.utterance(CONTACT, said)
             again = await client.utterance(CONTACT, said)
         assert (first.duplicate, again.duplicate) == (False, True)

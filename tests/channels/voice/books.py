@@ -1,4 +1,4 @@
-"""A playbook for tests: it does as the test says and writes down what it was asked."""
+"""A handler for tests: it does as the test says and writes down what it was asked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Book:
     async def said(self, turn: Turn) -> None:
         self.turns.append(turn.text)
         if turn.text == "boom":
-            raise RuntimeError("a playbook's bug")
+            raise RuntimeError("a handler's bug")
 
     async def silent(self) -> None:
         self.asked.append("silent")
@@ -102,7 +102,7 @@ async def bridged(book: Book, model_url: str) -> AsyncGenerator[Bridged]:
     def plan(tap: Tap | None) -> CallPlan:
         return CallPlan(
             connect=lambda settings, side: connect_realtime(realtime, settings, side, tap),
-            open_playbook=book.answer,
+            open_handler=book.answer,
             apology_settings=SessionSettings("Apologise."),
             clock=monotonic,
             wall=lambda: datetime.now(UTC),

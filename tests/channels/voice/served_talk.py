@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from channels.voice.testing.answer import Pace
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import RealtimeSession
 from channels.voice.testing.script import Say, Script, Step

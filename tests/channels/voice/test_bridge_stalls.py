@@ -17,8 +17,8 @@ from channels.voice import runner as runner_module
 from channels.voice.call import audio_output as audible_module
 from channels.voice.call import machine as call_module
 from channels.voice.call import response_scheduler as responses_module
-from channels.voice.testing.answer import Pace
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.script import Reaction, Say, Script
 from channels.voice.testing.sockets import eventually

@@ -13,20 +13,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
-    AgentSaid,
-    CallerSaid,
     DigitPressed,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     MarkReturned,
     ModelError,
-    RemotePlaying,
+    OutputBufferState,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     SpeechStarted,
     SpeechStopped,
     StreamStopped,
-    ToolAsked,
     Unreadable,
 )
 from channels.voice.call.machine import Call
@@ -142,17 +142,17 @@ class Talk(RuleBasedStateMachine):
             st.builds(
                 ItemAdded, st.one_of(ITEMS, st.just("own1")), st.sampled_from(["user", "assistant", None])
             ),
-            st.builds(CallerSaid, ITEMS, st.sampled_from(["", "hello there"])),
-            st.builds(AgentSaid, ITEMS, st.sampled_from(["", "one two three four"])),
+            st.builds(InputTranscript, ITEMS, st.sampled_from(["", "hello there"])),
+            st.builds(OutputTranscript, ITEMS, st.sampled_from(["", "one two three four"])),
             st.builds(SpeechStopped, st.just("u")),
-            st.builds(RemotePlaying, st.booleans()),
+            st.builds(OutputBufferState, st.booleans()),
             st.builds(DigitPressed, st.sampled_from(["1", "#", "", "12", "x"])),
-            st.just(SessionConfirmed(None, None, None)),
+            st.just(SessionUpdated(None, None, None)),
             st.just(Unreadable("x")),
         )
     )
     def model_says(self, event: object) -> None:
-        if not self.line_plays or not isinstance(event, RemotePlaying):
+        if not self.line_plays or not isinstance(event, OutputBufferState):
             self.call.model_event(event)  # type: ignore[arg-type]
 
     @rule(
@@ -177,7 +177,7 @@ class Talk(RuleBasedStateMachine):
     @rule(call_id=CALLS, response=RESPONSES)
     def tool_is_asked_for(self, call_id: str, response: str) -> None:
         self.asked_for.add(call_id)
-        self.call.model_event(ToolAsked(response, f"item-{call_id}", call_id, "look_up", "{}"))
+        self.call.model_event(FunctionCall(response, f"item-{call_id}", call_id, "look_up", "{}"))
 
     @rule(call_id=CALLS, fails=st.booleans())
     def tool_answers(self, call_id: str, fails: bool) -> None:
@@ -190,7 +190,7 @@ class Talk(RuleBasedStateMachine):
     @rule(command=st.sampled_from([None, "Go on."]))
     def scene_changes(self, command: str | None) -> None:
         before = len(self.line.told)
-        self.call.change_scene(self.settings, command)
+        self.call.switch_task(self.settings, command)
         if ("clear",) in self.line.told[before:] and self.active is not None:
             self.silenced.add(self.active)
 
@@ -256,7 +256,7 @@ class Talk(RuleBasedStateMachine):
         if not hasattr(self, "call"):
             return
         for told in self.models[-1].told[self.seen_model :]:
-            if told[0] == "respond":
+            if told[0] == "create_response":
                 assert self.may_ask
                 self.may_ask = False
             elif told[0] == "truncate":
@@ -269,7 +269,7 @@ class Talk(RuleBasedStateMachine):
     def every_tool_is_answered_at_most_once(self) -> None:
         if not hasattr(self, "call"):
             return
-        answered = [told[1] for model in self.models for told in model.said("answer_tool")]
+        answered = [told[1] for model in self.models for told in model.said("send_function_output")]
         assert len(set(answered)) == len(answered)
         asked = [tool.call_id for tool in self.hooks.tools]
         assert len(set(asked)) == len(asked)

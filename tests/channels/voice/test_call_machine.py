@@ -11,19 +11,19 @@ import pytest
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
-    AgentSaid,
-    CallerSaid,
     DigitPressed,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     MarkReturned,
     ModelError,
-    RemotePlaying,
+    OutputBufferState,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
     SpeechStarted,
     SpeechStopped,
     StreamStopped,
-    ToolAsked,
 )
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import SessionSettings
@@ -67,7 +67,7 @@ class Scene:
         self.goes(ItemAdded(item, "assistant"))
         self.goes(*[AgentAudio(response, item, 0, FRAME)] * (ms // 20))
         if ends:
-            self.goes(AgentAudioEnded(response, item), AgentSaid(item, f"words of {item}"))
+            self.goes(AgentAudioEnded(response, item), OutputTranscript(item, f"words of {item}"))
 
     def answers(self, item: str, ms: int, response: str = "r1") -> None:
         self.goes(ResponseStarted(response))
@@ -87,18 +87,18 @@ class Scene:
             self.call.tick()
 
     def asks(self) -> int:
-        return len(self.model.said("respond"))
+        return len(self.model.said("create_response"))
 
 
-def tool(call_id: str, name: str = "look_up", response: str = "r1") -> ToolAsked:
-    return ToolAsked(response, f"item-{call_id}", call_id, name, "{}")
+def tool(call_id: str, name: str = "look_up", response: str = "r1") -> FunctionCall:
+    return FunctionCall(response, f"item-{call_id}", call_id, name, "{}")
 
 
 def test_audio_goes_through_both_ways_as_it_came() -> None:  # V12
     scene = Scene()
     scene.call.caller_audio(FRAME)
     scene.goes(ResponseStarted("r1"), AgentAudio("r1", "a", 0, FRAME))
-    assert scene.model.told == [("hear", FRAME)]
+    assert scene.model.told == [("append_audio", FRAME)]
     assert scene.line.told == [("play", FRAME)]
 
 
@@ -111,7 +111,7 @@ class TestBargeIn:
         scene.now += 1.5
         scene.goes(SpeechStarted("u"))
         assert scene.line.told[-1] == ("clear",)
-        assert scene.model.said() == [("cancel", "r1"), ("truncate", "a", 0, 1500), ("forget", "b")]
+        assert scene.model.said() == [("cancel", "r1"), ("truncate", "a", 0, 1500), ("delete_item", "b")]
 
     def test_nothing_is_cancelled_when_the_response_is_already_complete(self) -> None:  # V12
         scene = Scene()
@@ -138,7 +138,7 @@ class TestBargeIn:
         scene.forget()
         scene.speaks("late", 600)
         scene.goes(ResponseEnded("r1", "cancelled"))
-        assert scene.model.said() == [("forget", "late")]
+        assert scene.model.said() == [("delete_item", "late")]
 
     def test_with_nothing_being_said_there_is_nothing_to_clear(self) -> None:  # V12
         scene = Scene()
@@ -186,7 +186,7 @@ class TestBargeIn:
 
     def test_on_a_line_that_the_models_side_plays_itself_it_is_told_to_stop(self) -> None:  # V12
         scene = Scene(line_plays=False)
-        scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), RemotePlaying(playing=True))
+        scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), OutputBufferState(playing=True))
         scene.goes(SpeechStarted("u"))
         assert scene.line.told == [("clear",)]
         assert scene.model.said() == [("cancel", "r1")]
@@ -201,9 +201,9 @@ class TestTools:
         assert scene.asks() == 0
         scene.call.tool_finished("c2", "look_up", {"n": 2})
         assert scene.model.said() == [
-            ("answer_tool", "c1", '{"n":1}'),
-            ("answer_tool", "c2", '{"n":2}'),
-            ("respond", None),
+            ("send_function_output", "c1", '{"n":1}'),
+            ("send_function_output", "c2", '{"n":2}'),
+            ("create_response", None),
         ]
 
     def test_the_answer_waits_for_the_end_of_the_response_that_asked(self) -> None:  # V12
@@ -249,7 +249,7 @@ class TestTools:
         scene.goes(SpeechStarted("u"))
         assert scene.line.told[-1] == ("clear",)
         scene.call.tool_finished("c1", "look_up", "done")
-        assert scene.model.said("answer_tool") == [("answer_tool", "c1", '"done"')]
+        assert scene.model.said("send_function_output") == [("send_function_output", "c1", '"done"')]
 
 
 class TestScenes:
@@ -260,18 +260,18 @@ class TestScenes:
         scene.goes(tool("c1", "change_task"), tool("c2", "slow"))
         scene.hooks.calling = "c1"
         scene.now += 1
-        scene.call.change_scene(new, "Ask for the day.")
+        scene.call.switch_task(new, "Ask for the day.")
         scene.call.tool_finished("c1", "change_task", {"result": True})
         scene.goes(ResponseEnded("r1", "cancelled"))
         assert scene.line.told[-1] == ("clear",)
         assert [told[0] for told in scene.model.said()] == [
             "cancel",
             "truncate",
-            "answer_tool",
+            "send_function_output",
             "configure",
-            "answer_tool",
+            "send_function_output",
             "add_text",
-            "respond",
+            "create_response",
         ]
         assert scene.model.said("configure") == [("configure", new)]
         assert scene.model.said("add_text") == [("add_text", "user", "Ask for the day.")]
@@ -283,11 +283,11 @@ class TestScenes:
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1", "change_task"))
         scene.hooks.calling = "c1"
-        scene.call.change_scene(SessionSettings("x"), None)
+        scene.call.switch_task(SessionSettings("x"), None)
         scene.goes(tool("c2", "book"))
         scene.goes(ResponseEnded("r1", "cancelled"), ResponseStarted("r2"), tool("c3", "pay", "r2"))
         assert [asked.call_id for asked in scene.hooks.tools] == ["c1", "c3"]
-        assert "stopped" in str(scene.model.said("answer_tool"))
+        assert "stopped" in str(scene.model.said("send_function_output"))
 
     def test_a_fresh_prompt_lets_the_agent_go_on_speaking(self) -> None:  # V2
         scene = Scene()
@@ -345,7 +345,7 @@ class TestLeaving:
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1", "change_task"))
         scene.hooks.calling = "c1"
-        scene.call.change_scene(SessionSettings("x"), "Say that you put them through.")
+        scene.call.switch_task(SessionSettings("x"), "Say that you put them through.")
         scene.call.transfer("+390212345")
         scene.call.tool_finished("c1", "change_task", {"result": True})
         scene.goes(ResponseEnded("r1", "cancelled"))
@@ -452,21 +452,26 @@ class TestWatching:
             scene.wait(0.4)
         assert scene.model.said("add_text") == []
         scene.wait(1.5)
-        assert scene.model.said("add_text", "respond") == [
+        assert scene.model.said("add_text", "create_response") == [
             ("add_text", "user", "(pressed on the keypad: 42#)"),
-            ("respond", None),
+            ("create_response", None),
         ]
 
 
 class TestRenewal:
     def test_a_new_model_is_told_what_was_said_and_goes_on(self) -> None:  # V12
         scene = Scene()
-        scene.goes(ItemAdded("u", "user"), CallerSaid("u", "Hello"), ResponseStarted("r1"))
+        scene.goes(ItemAdded("u", "user"), InputTranscript("u", "Hello"), ResponseStarted("r1"))
         scene.call.detach()
         scene.call.caller_audio(FRAME)
         renewed = RecordingModel()
         scene.call.attach(renewed, scene.settings, resumed=True)
-        assert [told[0] for told in renewed.told] == ["configure", "add_history", "hear", "respond"]
+        assert [told[0] for told in renewed.told] == [
+            "configure",
+            "add_history",
+            "append_audio",
+            "create_response",
+        ]
         assert [turn.text for turn in renewed.told[1][1]] == ["Hello"]  # type: ignore[index, attr-defined]
 
     def test_a_tool_that_outlives_its_model_still_reaches_the_next(self) -> None:  # V12
@@ -476,10 +481,10 @@ class TestRenewal:
         renewed = RecordingModel()
         scene.call.attach(renewed, scene.settings, resumed=True)
         scene.call.tool_finished("c1", "look_up", {"free": 3})
-        assert renewed.said("answer_tool") == []
-        assert renewed.said("add_text", "respond")[0][1] == "system"
+        assert renewed.said("send_function_output") == []
+        assert renewed.said("add_text", "create_response")[0][1] == "system"
         assert '{"free":3}' in str(renewed.said("add_text")[0][2])
-        assert renewed.said("respond") == [("respond", None)]
+        assert renewed.said("create_response") == [("create_response", None)]
 
     def test_what_the_old_model_said_is_cut_without_telling_the_new_one(self) -> None:  # V12
         scene = Scene()
@@ -491,7 +496,7 @@ class TestRenewal:
         scene.now += 1
         scene.goes(SpeechStarted("u"))
         assert scene.line.told[-1] == ("clear",)
-        assert renewed.said("truncate", "forget") == []
+        assert renewed.said("truncate", "delete_item") == []
 
     def test_a_turn_that_the_old_model_left_unfinished_holds_up_no_other(self) -> None:  # V11
         scene = Scene()
@@ -499,7 +504,7 @@ class TestRenewal:
         scene.speaks("a", 1000, ends=False)
         scene.call.detach()
         scene.call.attach(RecordingModel(), scene.settings, resumed=True)
-        scene.goes(ItemAdded("u", "user"), CallerSaid("u", "Hello?"))
+        scene.goes(ItemAdded("u", "user"), InputTranscript("u", "Hello?"))
         scene.wait(7)
         assert [turn.text for turn in scene.hooks.turns] == ["Hello?"]
 
@@ -510,7 +515,7 @@ class TestRenewal:
             scene.call.caller_audio(FRAME)
         renewed = RecordingModel()
         scene.call.attach(renewed, scene.settings, resumed=True)
-        assert len([told for told in renewed.told if told[0] == "hear"]) == 250
+        assert len([told for told in renewed.told if told[0] == "append_audio"]) == 250
 
 
 class TestTranscript:
@@ -520,7 +525,7 @@ class TestTranscript:
         scene.answers("a", 1000)
         scene.plays_all()
         assert scene.hooks.turns == []
-        scene.goes(CallerSaid("u", "A table, please"))
+        scene.goes(InputTranscript("u", "A table, please"))
         assert [(turn.role, turn.text) for turn in scene.hooks.turns] == [
             ("user", "A table, please"),
             ("assistant", "words of a"),
@@ -530,7 +535,7 @@ class TestTranscript:
         scene = Scene()
         scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"))
         scene.goes(*[AgentAudio("r1", "a", 0, FRAME)] * 100)
-        scene.goes(AgentSaid("a", "one two three four five six seven eight nine ten"))
+        scene.goes(OutputTranscript("a", "one two three four five six seven eight nine ten"))
         scene.now += 1
         scene.goes(SpeechStarted("u"))
         scene.wait(0.2)
@@ -598,8 +603,8 @@ class TestTrouble:
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
         scene.call.tool_finished("c1", "look_up", 1)
-        scene.call.change_scene(SessionSettings("x"), None)
-        assert len(scene.model.said("answer_tool")) == 1
+        scene.call.switch_task(SessionSettings("x"), None)
+        assert len(scene.model.said("send_function_output")) == 1
 
     def test_nothing_begins_after_the_end(self) -> None:  # V12
         scene = Scene()
@@ -635,7 +640,7 @@ class TestTrouble:
         scene.call.tool_finished("c1", "look_up", {"error": "no"})
         scene.call.tool_finished("c2", "look_up", {"free": 1})
         scene.hooks.calling = "c4"
-        scene.call.change_scene(SessionSettings("x"), None)
+        scene.call.switch_task(SessionSettings("x"), None)
         scene.call.end("shut_down")
         counts = scene.call.counts
         assert (counts.tools_answered, counts.tools_failed, counts.tools_stopped) == (1, 1, 2)

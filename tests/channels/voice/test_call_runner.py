@@ -12,26 +12,26 @@ import pytest
 
 from channels.voice.call.events import (
     AgentAudio,
-    CallerSaid,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     MarkReturned,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     StreamStarted,
     StreamStopped,
-    ToolAsked,
 )
 from channels.voice.call.ports import CallControls, Caller, Refused, SessionSettings
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.testing.recording import RecordingLine, RecordingModel
 from channels.voice.virtual_time import run_in_virtual_time
-from channels.voice.wires.model_side import ModelSide, ModelUnreachable
+from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from flow_engine.values import JsonValue
 from tests.channels.voice.books import Book, Watcher
 
 FRAME = base64.b64encode(b"\xff" * 160)
-CONFIRMED = SessionConfirmed("g711_ulaw", "g711_ulaw", "sage")
+CONFIRMED = SessionUpdated("g711_ulaw", "g711_ulaw", "sage")
 STARTED = StreamStarted("MZ1", "CA1", {"callerPhone": "+390212345678"})
 
 
@@ -40,10 +40,10 @@ class Models:
     """Opens sessions: one per entry of `plan`, which says how each goes; the last one repeats."""
 
     plan: list[str] = field(default_factory=lambda: ["confirms"])
-    sides: list[ModelSide] = field(default_factory=list)
+    sides: list[RealtimeListener] = field(default_factory=list)
     links: list[RecordingModel] = field(default_factory=list)
 
-    async def __call__(self, settings: SessionSettings, side: ModelSide) -> RecordingModel:
+    async def __call__(self, settings: SessionSettings, side: RealtimeListener) -> RecordingModel:
         how = self.plan[min(len(self.sides), len(self.plan) - 1)]
         self.sides.append(side)
         if how == "refuses":
@@ -56,7 +56,7 @@ class Models:
         if how == "closes":
             loop.call_later(0.1, side.lost)
         elif how == "insists":
-            loop.call_later(0.1, side.event, SessionConfirmed("pcm16", "pcm16", None))
+            loop.call_later(0.1, side.event, SessionUpdated("pcm16", "pcm16", None))
         elif how != "never confirms":
             loop.call_later(0.1, side.event, CONFIRMED)
         return link
@@ -81,7 +81,7 @@ class Stage:
     async def _play(self, scene: Callable[[Stage, CallRunner], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
 
-        def open_playbook(caller: Caller, controls: CallControls) -> Book:
+        def open_handler(caller: Caller, controls: CallControls) -> Book:
             self.callers.append(caller)
             self.controls = controls
             return self.book
@@ -92,7 +92,7 @@ class Stage:
 
         plan = CallPlan(
             connect=self.models,
-            open_playbook=open_playbook,
+            open_handler=open_handler,
             apology_settings=SessionSettings("Apologise."),
             clock=loop.time,
             wall=lambda: datetime(2026, 3, 1, tzinfo=UTC),
@@ -131,7 +131,12 @@ def test_the_steps_of_a_call_come_in_their_order() -> None:  # V2
     stage = Stage().play(hangs_up)
     assert stage.book.asked == ["open", "started", "ended"]
     assert stage.callers[0].phone == "+390212345678"
-    assert [told[0] for told in stage.models.links[0].said()] == ["configure", "add_text", "respond", "close"]
+    assert [told[0] for told in stage.models.links[0].said()] == [
+        "configure",
+        "add_text",
+        "create_response",
+        "close",
+    ]
     assert stage.line.told == [("close",)]
     assert stage.book.ending is not None
     assert (stage.book.ending.reason, stage.watcher.ended) == ("caller_hung_up", ["caller_hung_up"])
@@ -184,7 +189,7 @@ def test_a_machine_that_breaks_ends_its_call() -> None:
     assert (stage.book.asked[-1], stage.watcher.ended) == ("ended", ["failed"])
 
 
-def test_a_playbook_that_breaks_ends_the_call_and_nothing_else() -> None:
+def test_a_handler_that_breaks_ends_the_call_and_nothing_else() -> None:
     stage = Stage(Book(opens=ValueError("a bug"))).play(lambda stage, runner: asyncio.sleep(1))
     assert stage.watcher.ended == ["failed"]
 
@@ -198,7 +203,7 @@ def test_a_caller_who_hangs_up_while_the_model_is_being_reached_ends_it_there() 
 def test_a_lost_model_is_replaced_and_told_what_was_said() -> None:  # V12
     async def loses(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(ItemAdded("u", "user"), CallerSaid("u", "A table"), ResponseStarted("r1"))
+        stage.event(ItemAdded("u", "user"), InputTranscript("u", "A table"), ResponseStarted("r1"))
         stage.models.sides[0].lost()
         stage.models.sides[0].lost()
         await asyncio.sleep(2)
@@ -208,7 +213,7 @@ def test_a_lost_model_is_replaced_and_told_what_was_said() -> None:  # V12
     stage = Stage().play(loses)
     assert stage.book.asked == ["open", "started", "ended"]  # on_start is not repeated
     second = stage.models.links[1]
-    assert [told[0] for told in second.said()] == ["configure", "add_history", "respond", "close"]
+    assert [told[0] for told in second.said()] == ["configure", "add_history", "create_response", "close"]
     assert (stage.watcher.renewed, stage.watcher.ended) == (1, ["caller_hung_up"])
 
 
@@ -241,7 +246,7 @@ def test_a_session_is_renewed_before_it_expires_and_only_when_nobody_speaks() ->
         await hangs_up(stage, runner)
 
     stage = Stage().play(talks_long)
-    assert stage.models.links[1].said("respond") == []
+    assert stage.models.links[1].said("create_response") == []
     assert stage.watcher.ended == ["caller_hung_up"]
 
 
@@ -251,11 +256,13 @@ def test_a_tool_that_breaks_has_an_answer_too() -> None:  # V6
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(ToolAsked("r1", "i", "c1", "look_up", "{}"))
+        stage.event(FunctionCall("r1", "i", "c1", "look_up", "{}"))
         await hangs_up(stage, runner)
 
     stage = Stage(Book(tool=breaks)).play(asks)
-    assert stage.models.links[0].said("answer_tool") == [("answer_tool", "c1", '{"error":"the tool failed"}')]
+    assert stage.models.links[0].said("send_function_output") == [
+        ("send_function_output", "c1", '{"error":"the tool failed"}')
+    ]
 
 
 def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None:  # V2
@@ -270,21 +277,21 @@ def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None
                 slow_ended.append("stopped")
                 raise
         assert stage.controls is not None
-        stage.controls.change_scene(SessionSettings("Next."), "Go on.")
+        stage.controls.switch_task(SessionSettings("Next."), "Go on.")
         return {"result": True}
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
-        stage.event(ToolAsked("r1", "i", "c1", "slow", "{}"))
+        stage.event(FunctionCall("r1", "i", "c1", "slow", "{}"))
         await asyncio.sleep(1)
-        stage.event(ToolAsked("r1", "j", "c2", "change_task", "{}"))
+        stage.event(FunctionCall("r1", "j", "c2", "change_task", "{}"))
         await hangs_up(stage, runner)
 
     stage.book.tool = works
     stage.play(asks)
     assert slow_ended == ["stopped"]
-    assert [told[1] for told in stage.models.links[0].said("answer_tool")] == ["c1", "c2"]
+    assert [told[1] for told in stage.models.links[0].said("send_function_output")] == ["c1", "c2"]
     assert stage.models.links[0].said("add_text")[-1] == ("add_text", "user", "Go on.")
 
 
@@ -295,7 +302,7 @@ def test_tools_that_run_at_the_end_are_stopped() -> None:  # V12
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(ToolAsked("r1", "i", "c1", "slow", "{}"))
+        stage.event(FunctionCall("r1", "i", "c1", "slow", "{}"))
         await hangs_up(stage, runner)
 
     assert Stage(Book(tool=works)).play(asks).finished_at < 5
@@ -305,7 +312,7 @@ def test_every_turn_is_told_in_order_before_the_end_and_a_bug_in_one_loses_no_ot
     async def talks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         for number, text in enumerate(("one", "boom", "three")):
-            stage.event(ItemAdded(f"u{number}", "user"), CallerSaid(f"u{number}", text))
+            stage.event(ItemAdded(f"u{number}", "user"), InputTranscript(f"u{number}", text))
         runner.call.line_event(StreamStopped())
 
     stage = Stage().play(talks)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from channels.voice.testing.answer import Pace
 from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import Command, RealtimeSession
 from channels.voice.testing.script import Reaction, Say, Script, UseTool

@@ -333,7 +333,7 @@ class TestTransfer:
             calls = SipCalls(outbound, sip.url, "k")
             plan = CallPlan(
                 connect=None,  # type: ignore[arg-type]
-                open_playbook=book.answer,
+                open_handler=book.answer,
                 apology_settings=SessionSettings("Apologise."),
                 clock=monotonic,
                 wall=lambda: datetime.now(UTC),
@@ -359,7 +359,7 @@ class TestTransfer:
             session = await sip.session("rtc_1")
             await eventually(lambda: session.sent("output_audio_buffer.stopped") != [])
             assert book.controls is not None
-            book.controls.change_scene(SessionSettings("x"), "Say that you put them through.")
+            book.controls.switch_task(SessionSettings("x"), "Say that you put them through.")
             book.controls.transfer("+33199999999")
             await eventually(lambda: book.ending is not None, 5.0)
             assert sip.asked("rtc_1") == ["accept", "refer"]

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from channels.voice.testing.answer import Pace
 from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.script import Reaction, Say, Script, UseTool
 from channels.voice.testing.sockets import eventually

@@ -2,7 +2,7 @@
 
 What differs from a line of our own:
 
-1. The call waits with the model's server until it is accepted, which is done when the playbook has said who
+1. The call waits with the model's server until it is accepted, which is done when the handler has said who
    is to speak. One that is not taken is declined; otherwise it would ring on.
 2. The session is the call's, not the connection's: after a loss the same session is joined again, which has
    kept what was said.
@@ -26,7 +26,7 @@ from channels.voice.call.ports import ModelLink, SessionSettings, Turn
 from channels.voice.carriers.rest import LineControlFailed
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
-from channels.voice.wires.model_side import ModelSide, ModelUnreachable
+from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, session_of
 from channels.voice.wires.realtime_urls import sideband_url
 from channels.voice.wires.sockets import MAX_MODEL_MESSAGE
@@ -70,7 +70,7 @@ class SipConnection(SipLine):
         if not self._is_accepted:
             await self._decline()
 
-    async def connect(self, settings: SessionSettings, side: ModelSide) -> ModelLink:
+    async def connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         """Accept the call and join its session. Raises ModelUnreachable."""
         await self._accept(settings)
         session = _Session(side, self)
@@ -125,7 +125,7 @@ class _Session:
 
     socket: ModelSocket
 
-    def __init__(self, side: ModelSide, connection: SipConnection) -> None:
+    def __init__(self, side: RealtimeListener, connection: SipConnection) -> None:
         self._side = side
         self._connection = connection
         self.was_left = False

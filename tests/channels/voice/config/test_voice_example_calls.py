@@ -103,7 +103,7 @@ async def test_a_known_customer_of_the_restaurant_orders(source: Source) -> None
         ("GET", f"/api/ai?restaurantId={agent_id}&callerPhone={PHONE_IN_QUERY}", None),
     ]
 
-    greeting = await call.playbook.started()
+    greeting = await call.handler.started()
     assert greeting == text_of(
         call,
         "greeting",
@@ -201,7 +201,7 @@ async def test_a_new_customer_reserves_a_table(source: Source) -> None:  # V4, V
     call = restaurant(source, **{"GET /api/ai": unknown, "POST /api/availability/check": {"available": True}})
     settings = await call.begin()
     assert settings.voice == call.config["openai"]["voice"]
-    assert await call.playbook.started() == text_of(call, "greeting", "unknown_customer")
+    assert await call.handler.started() == text_of(call, "greeting", "unknown_customer")
     await call.tool("check_availability", mode="reservation", party_size=4, seating_preference="window")
     answer = await call.tool(
         "confirm_reservation", customer_name="Ada", party_size=4, reservation_time="20:00", notes="birthday"
@@ -256,7 +256,7 @@ async def test_a_new_customer_reserves_a_table(source: Source) -> None:  # V4, V
 async def test_an_order_is_looked_up_before_it_is_cancelled(source: Source) -> None:  # V7, V9
     call = restaurant(source)
     await call.begin()
-    await call.playbook.started()
+    await call.handler.started()
     call.business.taken()
     lookup = (
         "GET",
@@ -281,7 +281,7 @@ async def test_an_order_is_looked_up_before_it_is_cancelled(source: Source) -> N
 
 async def test_a_blocked_caller_gets_no_session_and_leaves_no_record(source: Source) -> None:  # V2, V3
     call = restaurant(source, **{"GET /api/blocked-phones/check": {"blocked": True}})
-    assert await call.playbook.open() == Refused(None)
+    assert await call.handler.open() == Refused(None)
     assert [method + address.partition("?")[0] for method, address, _ in call.business.taken()] == [
         "GET/api/blocked-phones/check"
     ]
@@ -290,7 +290,7 @@ async def test_a_blocked_caller_gets_no_session_and_leaves_no_record(source: Sou
 async def test_a_call_that_came_to_nothing_leaves_a_message(source: Source) -> None:  # V5, V8
     call = restaurant(source)
     await call.begin()
-    await call.playbook.started()
+    await call.handler.started()
     call.business.taken()
     said = [f"line {number}" for number in range(1, 9)]
     await call.hear(*said)
@@ -330,7 +330,7 @@ async def test_a_call_that_came_to_nothing_leaves_a_message(source: Source) -> N
 async def test_a_call_without_a_word_is_abandoned_and_leaves_no_message(source: Source) -> None:  # V5
     call = restaurant(source)
     await call.begin()
-    await call.playbook.started()
+    await call.handler.started()
     call.business.taken()
     await call.end()
     [(method, address, body)] = call.business.taken()
@@ -351,7 +351,7 @@ async def test_the_switchboard_takes_a_message_and_passes_calls_on(source: Sourc
     assert call.business.taken() == []
     assert settings.instructions == call.config["session"]["instructions"]
     assert [tool["name"] for tool in settings.tools][:2] == ["transfer_call", "leave_message"]
-    assert await call.playbook.started() == call.config["greeting"]["unknown_customer"]
+    assert await call.handler.started() == call.config["greeting"]["unknown_customer"]
     await call.hear("An invoice is wrong.")
     assert await call.tool("leave_message", content="Call me back", caller_name="Ada") == {"id": "message-1"}
     assert await call.tool("transfer_call", department="accounts") == {"queued": True}
@@ -397,7 +397,7 @@ async def test_a_patient_of_the_practice_books_and_cancels(source: Source) -> No
     settings = await call.begin()
     assert settings.voice == ("sage" if source is original else "marin")
     assert settings.tools == ()
-    assert await call.playbook.started() == text_of(
+    assert await call.handler.started() == text_of(
         call, "greeting", "known_customer", session__patientContext__name="Ada Lovelace"
     )
     await call.tool("check_availability", practitioner="Dr. A", date="2026-02-01", type="first visit")

@@ -1,4 +1,4 @@
-"""One call of a configured playbook, with the business's API and the call's controls written down."""
+"""One call of a configured handler, with the business's API and the call's controls written down."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import orjson
 
 from adapters.models.tools import Approval
 from channels.http_tools.body_builders import default_builders
-from channels.voice.call.ports import Caller, Ending, EndReason, Playbook, SessionSettings, Turn
+from channels.voice.call.ports import Caller, CallHandler, Ending, EndReason, SessionSettings, Turn
+from channels.voice.config.call_handler import open_configured
 from channels.voice.config.loader import load_config
-from channels.voice.config.playbook import open_configured
 from channels.voice.testing.controls import RecordingControls
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.values import JsonValue
@@ -69,7 +69,7 @@ class Scene:
 
     config: dict[str, Any]
     business: FakeBusiness
-    playbook: Playbook
+    handler: CallHandler
     controls: RecordingControls
     seconds: float = 0.0
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -78,12 +78,12 @@ class Scene:
         return BEGIN + timedelta(seconds=self.seconds)
 
     async def begin(self) -> SessionSettings:
-        settings = await self.playbook.open()
+        settings = await self.handler.open()
         assert isinstance(settings, SessionSettings), settings
         return settings
 
     async def tool(self, name: str, **arguments: JsonValue) -> JsonValue:
-        return await self.playbook.run_tool(name, json.dumps(arguments))
+        return await self.handler.run_tool(name, json.dumps(arguments))
 
     async def hear(self, *texts: str) -> None:
         """Turns of both sides, a second each, the caller's first."""
@@ -91,11 +91,11 @@ class Scene:
             self.seconds += 1
             role = "assistant" if self.turns and self.turns[-1].role == "user" else "user"
             self.turns.append(Turn(role, text, self.now()))
-            await self.playbook.said(self.turns[-1])
+            await self.handler.said(self.turns[-1])
 
     async def end(self, reason: EndReason = "caller_hung_up", seconds: float | None = None) -> None:
         self.seconds = self.seconds if seconds is None else seconds
-        await self.playbook.ended(Ending(True, reason, self.seconds, tuple(self.turns)))
+        await self.handler.ended(Ending(True, reason, self.seconds, tuple(self.turns)))
 
     def transcript(self) -> JsonValue:
         return [
@@ -125,6 +125,6 @@ def scene(
     business = FakeBusiness(str(config.get("base_url")).rstrip("/"), replies or {})
     opened = open_configured(loaded.config, business, clock=clock, builders=builders, approval=approval)
     controls = RecordingControls()
-    playbook = opened(Caller("call-under-test", phone, {}, BEGIN), controls)
-    made = Scene(config, business, playbook, controls)
+    handler = opened(Caller("call-under-test", phone, {}, BEGIN), controls)
+    made = Scene(config, business, handler, controls)
     return made

@@ -18,7 +18,7 @@ from channels.engine_client.client import EngineClient, FlowChoice
 from channels.engine_client.fake_mcp import ScriptedMcp, ScriptedTool
 from channels.engine_client.mcp_tools import McpTool
 from channels.voice.call.ports import Caller, Ending, EndReason, SessionSettings, Turn
-from channels.voice.flow.playbook import FlowPlaybook
+from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.flow.start import FlowStart
 from channels.voice.testing.controls import RecordingControls
 from flow_engine.values import JsonValue
@@ -52,29 +52,29 @@ def scripted(
 @dataclass
 class FlowCall:
     scene: Scene
-    playbook: FlowPlaybook
+    handler: FlowCallHandler
     controls: RecordingControls
     servers: ScriptedMcp
     requests: list[str]
     """The paths of all requests to the engine that were answered, oldest first."""
 
     async def opened(self) -> SessionSettings:
-        settings = await self.playbook.open()
+        settings = await self.handler.open()
         assert isinstance(settings, SessionSettings), settings
         self.controls.settings = settings
         return settings
 
     async def tool(self, name: str, **arguments: Any) -> Any:
-        return await self.playbook.run_tool(name, json.dumps(arguments))
+        return await self.handler.run_tool(name, json.dumps(arguments))
 
     async def user(self, text: str) -> None:
-        await self.playbook.said(Turn("user", text, AT))
+        await self.handler.said(Turn("user", text, AT))
 
     async def agent(self, text: str) -> None:
-        await self.playbook.said(Turn("assistant", text, AT))
+        await self.handler.said(Turn("assistant", text, AT))
 
     async def over(self, reason: EndReason = "caller_hung_up") -> None:
-        await self.playbook.ended(Ending(True, reason, 60.0, ()))
+        await self.handler.ended(Ending(True, reason, 60.0, ()))
 
     @property
     def settings(self) -> SessionSettings:
@@ -99,7 +99,7 @@ class FlowCall:
         return self.controls.names.count("reconfigure")
 
     async def events(self) -> list[Any]:
-        return await self.scene.events(self.playbook.contact.conversation_id)
+        return await self.scene.events(self.handler.contact.conversation_id)
 
     async def system_events(self) -> list[Any]:
         return [event["body"] for event in await self.events() if event["type"] == "system"]
@@ -136,7 +136,7 @@ async def flow_call(
     async with open_scene(document) as scene:
         controls = RecordingControls()
         scripted_servers = mcp(scene) if mcp is not None else ScriptedMcp(servers or {})
-        playbook = FlowPlaybook(
+        handler = FlowCallHandler(
             start(version or document["_id"], **start_changes),
             BASE,
             caller(**(parameters or {})),
@@ -145,8 +145,8 @@ async def flow_call(
             servers=scripted_servers,
             now=lambda: AT,
         )
-        yield FlowCall(scene, playbook, controls, scripted_servers, requests)
-        await playbook.ended(Ending(True, "caller_hung_up", 60.0, ()))
+        yield FlowCall(scene, handler, controls, scripted_servers, requests)
+        await handler.ended(Ending(True, "caller_hung_up", 60.0, ()))
 
 
 async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:

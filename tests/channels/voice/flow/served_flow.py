@@ -35,8 +35,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from channels.voice.carriers.twilio.signature import signature
-from channels.voice.testing.answer import Pace
 from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import Command, RealtimeSession
 from channels.voice.testing.script import Script

@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from channels.engine_client.client import Contact, EngineClient, Said
+from channels.engine_client.client import Contact, EngineClient, Utterance
 from channels.voice.flow.reporting import DialogueReport
 from tests.api.harness import BASE_URL
 from tests.channels.engine_client.engine_doubles import Pauses
@@ -44,7 +44,7 @@ class Engine:
 class Told:
     bodies: list[str] = field(default_factory=list[str])
 
-    def __call__(self, said: Said) -> None:
+    def __call__(self, said: Utterance) -> None:
         self.bodies.append(said.body)
 
 
@@ -54,8 +54,8 @@ def report_to(engine: Engine, told: Told | None = None, most_waiting: int = 200)
     return DialogueReport(client, CONTACT, told or Told(), most_waiting=most_waiting)
 
 
-def said(body: str) -> Said:
-    return Said(f"id-{body}", AT, "user", body)
+def said(body: str) -> Utterance:
+    return Utterance(f"id-{body}", AT, "user", body)
 
 
 async def test_messages_arrive_in_the_order_of_the_dialogue() -> None:

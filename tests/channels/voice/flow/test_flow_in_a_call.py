@@ -13,25 +13,25 @@ import pytest
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
-    AgentSaid,
+    FunctionCall,
     ItemAdded,
     MarkReturned,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     StreamStarted,
-    ToolAsked,
 )
-from channels.voice.call.ports import CallControls, Caller, Playbook, SessionSettings
-from channels.voice.flow.playbook import FlowPlaybook
+from channels.voice.call.ports import CallControls, Caller, CallHandler, SessionSettings
+from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.testing.recording import RecordingLine, RecordingModel
-from channels.voice.wires.model_side import ModelSide
+from channels.voice.wires.model_side import RealtimeListener
 from tests.api.harness import Scene, open_scene
 from tests.channels.engine_client.engine_doubles import client_of
 from tests.channels.voice.books import Watcher
 from tests.channels.voice.flow.flow_call import AT, BASE, OPERATOR, eventually, health_booking, start
-from tests.channels.voice.flow.test_flow_playbook import Clinic
+from tests.channels.voice.flow.test_flow_call_handler import Clinic
 
 pytestmark = pytest.mark.anyio
 
@@ -45,10 +45,10 @@ class LiveCall:
         self.model, self.line = RecordingModel(), RecordingLine()
         self.moved: list[str] = []
         self._scene, self._version_id = scene, version_id
-        self._side: ModelSide | None = None
+        self._side: RealtimeListener | None = None
         plan = CallPlan(
             connect=self._connect,
-            open_playbook=self._open,
+            open_handler=self._open,
             apology_settings=SessionSettings("Apologise."),
             clock=time.monotonic,
             wall=lambda: AT,
@@ -69,7 +69,7 @@ class LiveCall:
             ItemAdded(item_id, "assistant"),
             AgentAudio(response_id, item_id, 0, SPEECH),
             AgentAudioEnded(response_id, item_id),
-            AgentSaid(item_id, "La metto in contatto."),
+            OutputTranscript(item_id, "La metto in contatto."),
             ResponseEnded(response_id, "completed"),
         )
         for mark in self.line.marks:
@@ -81,9 +81,9 @@ class LiveCall:
         since, self.model.told = self.model.said(), []
         return since
 
-    def _open(self, caller: Caller, controls: CallControls) -> Playbook:
+    def _open(self, caller: Caller, controls: CallControls) -> CallHandler:
         self.caller = caller
-        return FlowPlaybook(
+        return FlowCallHandler(
             start(self._version_id),
             BASE,
             caller,
@@ -93,9 +93,9 @@ class LiveCall:
             now=lambda: AT,
         )
 
-    async def _connect(self, settings: SessionSettings, side: ModelSide) -> RecordingModel:
+    async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> RecordingModel:
         self._side = side
-        asyncio.get_running_loop().call_later(0.01, side.event, SessionConfirmed(None, None, None))
+        asyncio.get_running_loop().call_later(0.01, side.event, SessionUpdated(None, None, None))
         return self.model
 
     async def _transfer(self, target: str) -> bool:
@@ -108,24 +108,24 @@ async def test_a_change_of_task_goes_through_the_machine_and_a_person_comes_afte
     async with open_scene(document) as scene:
         call = LiveCall(scene, document["_id"])
         running = asyncio.create_task(call.runner.run())
-        told = await call.told("configure", "add_text", "respond")
+        told = await call.told("configure", "add_text", "create_response")
         assert told[1] == ("add_text", "user", "/start")
 
         call.event(
             ResponseStarted("r1"),
-            ToolAsked("r1", "i1", "c1", "cerca_prestazione", json.dumps({"testo": "ECG"})),
+            FunctionCall("r1", "i1", "c1", "cerca_prestazione", json.dumps({"testo": "ECG"})),
             ResponseEnded("r1", "completed"),
         )
-        told = await call.told("configure", "answer_tool", "respond")
+        told = await call.told("configure", "send_function_output", "create_response")
         assert isinstance(told[0][1], SessionSettings)
         assert "Elettrocardiogramma" in told[0][1].instructions  # before the answer is
 
         call.event(
             ResponseStarted("r2"),
-            ToolAsked("r2", "i2", "c2", "change_task", json.dumps({"task": "operatore"})),
+            FunctionCall("r2", "i2", "c2", "change_task", json.dumps({"task": "operatore"})),
             ResponseEnded("r2", "completed"),
         )
-        told = await call.told("configure", "answer_tool", "add_text", "respond")
+        told = await call.told("configure", "send_function_output", "add_text", "create_response")
         assert json.loads(str(told[1][2])) == {"result": True, "task": "operatore", "type": "HUM"}
         assert str(told[2][2]).startswith("/start_task operatore HUM")
         assert call.moved == []

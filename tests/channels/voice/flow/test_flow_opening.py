@@ -57,28 +57,28 @@ def test_a_config_says_how_its_flow_is_started() -> None:
 
 async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(engine_url: str) -> None:
     calls, controls = calls_of(engine_url), RecordingControls()
-    playbook = calls(caller(), controls)
-    settings = await playbook.open()
+    handler = calls(caller(), controls)
+    settings = await handler.open()
     assert isinstance(settings, SessionSettings)
     assert "Studio Verdi" in settings.instructions
     names = [str(tool["name"]) for tool in settings.tools]
     assert names == ["change_task", "set_memory", "end_call"]  # the sample's servers are away
     set_memory: Any = settings.tools[1]
     assert list(set_memory["parameters"]["properties"]) == ["entries"]
-    assert await playbook.started() == "/start"
+    assert await handler.started() == "/start"
 
-    await playbook.said(Turn("user", "Il mio numero è 347 123 4567", NOW))
+    await handler.said(Turn("user", "Il mio numero è 347 123 4567", NOW))
     await eventually(lambda: "+393471234567" in memory_of(controls), within_s=20)  # F38
     stored = {"entries": [{"varId": "sede", "value": "Lido"}]}
-    await playbook.run_tool("set_memory", json.dumps(stored))
+    await handler.run_tool("set_memory", json.dumps(stored))
     assert "Lido" in memory_of(controls)  # F35
     wrong = {"entries": [{"varId": "sede", "value": "Roma"}]}
-    refused: Any = await playbook.run_tool("set_memory", json.dumps(wrong))
+    refused: Any = await handler.run_tool("set_memory", json.dumps(wrong))
     assert "Lido" in refused["error"]  # the members that there are
 
-    await playbook.run_tool("change_task", '{"task": "operatore"}')
+    await handler.run_tool("change_task", '{"task": "operatore"}')
     assert controls.told[-1] == ("transfer", OPERATOR)
-    await playbook.ended(Ending(True, "transferred", 30.0, ()))
+    await handler.ended(Ending(True, "transferred", 30.0, ()))
     await calls.aclose()
 
 

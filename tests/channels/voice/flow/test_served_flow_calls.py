@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from channels.voice.testing.answer import Pace
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.realtime_session import item_number
 from channels.voice.testing.script import Reaction, Say, Script, Step, UseTool
 from tests.channels.voice.flow.served_flow import (

@@ -18,23 +18,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from channels.voice.call.events import (
     AgentAudio,
-    AgentSaid,
-    CallerSaid,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     ModelError,
     ModelEvent,
-    RemotePlaying,
+    OutputBufferState,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     SpeechStarted,
     SpeechStopped,
-    ToolAsked,
     Unreadable,
 )
 from channels.voice.call.ports import SessionSettings
-from channels.voice.testing.answer import Pace
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.realtime_session import RealtimeSession, item_number
 from channels.voice.testing.script import Fail, Reaction, Say, Script, UseTool, read_script
 from channels.voice.testing.signals import Stretch, silence, speech, stretches
@@ -71,7 +71,7 @@ class Client:
 
     def hear(self, raw: bytes) -> None:
         for at in range(0, len(raw), 160):
-            self.link.hear(base64.b64encode(raw[at : at + 160]))
+            self.link.append_audio(base64.b64encode(raw[at : at + 160]))
 
     def say(self, text: str) -> None:
         self.hear(speech(text, 400) + silence(600))
@@ -107,7 +107,7 @@ async def talking(
     """A configured session."""
     async with FakeRealtime(script or Script(), pace=pace) as server, connected(server) as client:
         client.link.configure(SETTINGS)
-        await client.until(SessionConfirmed)
+        await client.until(SessionUpdated)
         yield client, await server.session()
 
 
@@ -116,7 +116,7 @@ class TestTurns:
         """V12"""
         async with talking() as (client, session):
             assert client.frames[0]["type"] == "session.created"
-            assert client.of(SessionConfirmed) == [SessionConfirmed("g711_ulaw", "g711_ulaw", "sage")]
+            assert client.of(SessionUpdated) == [SessionUpdated("g711_ulaw", "g711_ulaw", "sage")]
             assert session.settings.wire["instructions"] == "Be brief."
             assert len(session.received("session.update")) == len(session.commands) == 1
             assert session.errors == []
@@ -126,8 +126,8 @@ class TestTurns:
         async with talking(Script.of(Say("Good evening!", 500))) as (client, session):
             client.say("A table, please.")
             await client.until(ResponseEnded)
-            await client.until(CallerSaid)
-            kinds = [type(event) for event in client.events if not isinstance(event, CallerSaid)]
+            await client.until(InputTranscript)
+            kinds = [type(event) for event in client.events if not isinstance(event, InputTranscript)]
             assert kinds[1:7] == [
                 SpeechStarted,
                 SpeechStopped,
@@ -136,10 +136,10 @@ class TestTurns:
                 ItemAdded,
                 AgentAudio,
             ]
-            heard = client.of(CallerSaid)[0]
+            heard = client.of(InputTranscript)[0]
             assert heard.text == "A table, please."
             assert heard.item_id == client.of(SpeechStarted)[0].item_id == client.of(SpeechStopped)[0].item_id
-            assert [said.text for said in client.of(AgentSaid)] == ["Good evening!"]
+            assert [said.text for said in client.of(OutputTranscript)] == ["Good evening!"]
             assert client.of(ResponseEnded)[0].status == "completed"
             assert len(session.appends) == 50
             assert session.errors == []
@@ -158,12 +158,12 @@ class TestTurns:
         """V12"""
         async with talking() as (client, _):
             client.hear(speech("Hello there, and good evening.", 200)[:40] + silence(600))
-            assert (await client.until(CallerSaid)).text == ""
+            assert (await client.until(InputTranscript)).text == ""
 
     async def test_audio_says_whose_it_is(self) -> None:
         """V12"""
         async with talking(Script.of([Say("One.", 450), Say("Two.", 200)])) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
             parts = client.of(AgentAudio)
             items = list(dict.fromkeys(part.item_id for part in parts))
@@ -177,7 +177,7 @@ class TestTurns:
     async def test_audio_comes_faster_than_it_plays(self) -> None:
         """V12"""
         async with talking(Script.of(Say("Long.", 2000)), Pace(chunk_ms=100, speed=20)) as (client, session):
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
             lasted = session.sent("response.done")[0].at - session.sent("response.created")[0].at
             assert 0.08 < lasted < 1.0
@@ -188,7 +188,7 @@ class TestTurns:
             client.link.configure(SessionSettings("", input_format="pcm16", output_format="pcm16"))
             client.hear(speech("Anyone?", 200, "pcm16") + silence(600, "pcm16"))
             await client.until(ResponseEnded)
-            assert (await client.until(CallerSaid)).text == "Anyone?"
+            assert (await client.until(InputTranscript)).text == "Anyone?"
             assert len(base64.b64decode(client.of(AgentAudio)[0].payload)) == 200 * 48
 
     async def test_a_session_that_answers_by_itself_can_be_interrupted_by_speech(self) -> None:
@@ -197,7 +197,7 @@ class TestTurns:
             detection = {"type": "server_vad", "interrupt_response": True}
             update = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
             client.socket.send(json.dumps({"type": "session.update", "session": update}))
-            client.link.respond()
+            client.link.create_response()
             await client.until(AgentAudio)
             client.hear(speech("Stop.", 200))
             ended = await client.until(ResponseEnded)
@@ -206,7 +206,7 @@ class TestTurns:
     async def test_a_turn_that_ends_while_the_model_speaks_gets_no_response_of_its_own(self) -> None:
         """V12"""
         async with talking(Script.of(Say("Long.", 9000)), Pace(speed=1)) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             await client.until(AgentAudio)
             client.say("But...")
             error = await client.until(ModelError)
@@ -226,27 +226,27 @@ class TestScript:
         )
         async with talking(script) as (client, session):
             client.link.add_text("user", "A table!")
-            client.link.respond()
-            asked = await client.until(ToolAsked)
+            client.link.create_response()
+            asked = await client.until(FunctionCall)
             assert (asked.name, json.loads(asked.arguments)) == ("book", {"at": "20:00"})
             await client.until(ResponseEnded)
-            client.link.answer_tool(asked.call_id, '{"ok": true}')
-            client.link.respond()
+            client.link.send_function_output(asked.call_id, '{"ok": true}')
+            client.link.create_response()
             await client.until(ResponseEnded, 2)
-            client.link.respond("Leave now.")
+            client.link.create_response("Leave now.")
             await client.until(ResponseEnded, 3)
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded, 4)
-            assert [said.text for said in client.of(AgentSaid)] == ["Booked.", "Bye.", "Pardon?"]
+            assert [said.text for said in client.of(OutputTranscript)] == ["Booked.", "Bye.", "Pardon?"]
             assert session.errors == []
 
     async def test_one_response_may_speak_and_use_several_tools(self) -> None:
         """V12"""
         steps = [Say("One moment.", 200), UseTool("book"), UseTool("note", "no JSON {")]
         async with talking(Script.of(steps)) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
-            assert [(asked.name, asked.arguments) for asked in client.of(ToolAsked)] == [
+            assert [(asked.name, asked.arguments) for asked in client.of(FunctionCall)] == [
                 ("book", "{}"),
                 ("note", "no JSON {"),
             ]
@@ -265,7 +265,7 @@ class TestScript:
     async def test_a_response_may_fail(self, step: Fail, ended: tuple[str, str]) -> None:
         """V12"""
         async with talking(Script.of(step)) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             event = await client.until(ResponseEnded)
             assert (event.status, event.reason) == ended
 
@@ -275,8 +275,8 @@ class TestScript:
         async with FakeRealtime(first, later) as server:
             for text in ("First.", "Later.", "Later."):
                 async with connected(server) as client:
-                    client.link.respond()
-                    assert (await client.until(AgentSaid)).text == text
+                    client.link.create_response()
+                    assert (await client.until(OutputTranscript)).text == text
 
     def test_a_script_is_read_from_a_file(self, tmp_path: Path) -> None:
         """V12"""
@@ -301,7 +301,7 @@ class TestCancel:
     async def test_a_cancelled_response_stops_and_says_so(self) -> None:
         """V12"""
         async with talking(Script.of(Say("Long.", 9000)), Pace(chunk_ms=100, speed=2)) as (client, session):
-            client.link.respond()
+            client.link.create_response()
             started = await client.until(ResponseStarted)
             await client.until(AgentAudio, 2)
             client.link.cancel(started.response_id)
@@ -316,7 +316,7 @@ class TestCancel:
         """V12"""
         pace = Pace(chunk_ms=100, speed=2, late_ms=600)
         async with talking(Script.of(Say("Long.", 9000)), pace) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             started = await client.until(ResponseStarted)
             await client.until(AgentAudio)
             client.link.cancel(started.response_id)
@@ -334,21 +334,21 @@ class TestCancel:
             )
         )
         async with talking(script, Pace(chunk_ms=100, speed=2)) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             started = await client.until(ResponseStarted)
             await client.until(AgentAudio)
             client.link.cancel(started.response_id)
             await client.until(ResponseEnded)
-            assert client.of(ToolAsked) == []
+            assert client.of(FunctionCall) == []
 
 
 COMMANDS_REFUSED: list[tuple[Callable[[RealtimeLink], object], str]] = [
     (lambda link: link.cancel("resp_0"), "response_cancel_not_active"),
-    (lambda link: link.forget("item_0"), "item_delete_invalid_item_id"),
+    (lambda link: link.delete_item("item_0"), "item_delete_invalid_item_id"),
     (lambda link: link.truncate("item_0", 0, 100), "item_truncate_invalid_item_id"),
-    (lambda link: link.answer_tool("call_0", "{}"), "invalid_tool_call_id"),
+    (lambda link: link.send_function_output("call_0", "{}"), "invalid_tool_call_id"),
     (lambda link: link.clear_playback(), "invalid_value"),
-    (lambda link: link.hear(b"not base64"), "invalid_value"),
+    (lambda link: link.append_audio(b"not base64"), "invalid_value"),
 ]
 
 FRAMES_REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
@@ -457,7 +457,7 @@ class TestStrictness:
     async def test_an_item_is_not_truncated_beyond_what_there_is_of_it(self) -> None:
         """V12"""
         async with talking(Script.of(Say("Good evening!", 900))) as (client, session):
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
             item = client.of(AgentAudio)[0].item_id
             for heard_ms in (901, 0):
@@ -468,36 +468,36 @@ class TestStrictness:
             client.link.truncate(item, 0, 900)
             client.link.truncate(item, 0, 300)
             await eventually(lambda: session.conversation.items[0].cut_ms == 300)
-            client.link.forget(item)
+            client.link.delete_item(item)
             await eventually(lambda: not session.conversation.items)
 
     async def test_only_one_response_is_active(self) -> None:
         """V12"""
         async with talking(Script.of(Say("Long.", 3000)), Pace(speed=3)) as (client, _):
-            client.link.respond()
-            client.link.respond()
+            client.link.create_response()
+            client.link.create_response()
             assert (await client.until(ModelError)).code == "conversation_already_has_active_response"
 
     async def test_the_next_response_may_be_asked_for_when_one_has_ended(self) -> None:
         """V12"""
         async with talking(Script.of(Say("One.", 20), Say("Two.", 20))) as (client, session):
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded, 2)
             assert session.errors == []
 
     async def test_the_voice_stays_once_it_was_heard(self) -> None:
         """V12"""
         async with talking(Script.of(Say("One.", 20))) as (client, _):
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
             audio = {"output": {"voice": "cedar"}}
             update = {"type": "session.update", "session": {"type": "realtime", "audio": audio}}
             client.socket.send(json.dumps(update))
             assert (await client.until(ModelError)).code == "cannot_update_voice"
             client.link.configure(SessionSettings("Sell.", voice="cedar"))
-            await client.until(SessionConfirmed, 2)
+            await client.until(SessionUpdated, 2)
             assert len(client.of(ModelError)) == 1
 
 
@@ -552,7 +552,7 @@ class TestFaults:
         async with FakeRealtime(faults=[Fault(kind, 2)]) as server, connected(server) as client:
             client.link.configure(SETTINGS)
             await client.until(Unreadable)
-            client.link.respond()
+            client.link.create_response()
             await client.until(ResponseEnded)
 
     async def test_an_error_concerns_nobody(self) -> None:
@@ -564,8 +564,8 @@ class TestFaults:
         """V12"""
         async with FakeRealtime(faults=[Fault("stall", 2)]) as server, connected(server) as client:
             client.link.configure(SETTINGS)
-            await client.until(SessionConfirmed)
-            client.link.respond()
+            await client.until(SessionUpdated)
+            client.link.create_response()
             await asyncio.sleep(0.1)
             assert client.of(ResponseStarted) == []
             assert not client.socket.closed.is_set()
@@ -579,18 +579,18 @@ class TestSip:
             connected(server, sideband_url(server.url, "rtc_1")) as client,
         ):
             session = await server.session()
-            client.link.respond()
-            await client.until(RemotePlaying, 2)
-            assert client.of(RemotePlaying) == [RemotePlaying(True), RemotePlaying(False)]
+            client.link.create_response()
+            await client.until(OutputBufferState, 2)
+            assert client.of(OutputBufferState) == [OutputBufferState(True), OutputBufferState(False)]
             assert client.of(AgentAudio) == []
             session.hear("And now?")
-            await client.until(RemotePlaying, 3)
+            await client.until(OutputBufferState, 3)
             client.link.cancel((await client.until(ResponseStarted, 2)).response_id)
             client.link.clear_playback()
-            await client.until(RemotePlaying, 4)
+            await client.until(OutputBufferState, 4)
             assert any(frame["type"] == "output_audio_buffer.cleared" for frame in client.frames)
             await client.until(ResponseEnded, 2)
-            assert len(client.of(RemotePlaying)) == 4
+            assert len(client.of(OutputBufferState)) == 4
             assert server.connections[0].query == {"call_id": ["rtc_1"]}
 
 
@@ -609,8 +609,8 @@ class TestCommandLine:
             url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
             client = Client()
             await ws_connect(lambda: client.socket, realtime_url(url, "gpt-realtime"))
-            client.link.respond()
-            assert (await client.until(AgentSaid)).text == "Hello from afar."
+            client.link.create_response()
+            assert (await client.until(OutputTranscript)).text == "Hello from afar."
             client.socket.drop()
         finally:
             process.terminate()

@@ -13,8 +13,8 @@ from picows import WSUpgradeRequest, ws_connect, ws_create_server
 from channels.voice.call.events import AgentAudio, AgentAudioEnded, CallerAudio, SpeechStarted, StreamStarted
 from channels.voice.call.ports import SessionSettings
 from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
-from channels.voice.testing.answer import Pace
 from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import item_number
 from channels.voice.testing.script import Say, Script
@@ -39,7 +39,7 @@ class Relay:
     def _from_line(self, message: bytes) -> None:
         event = decode_line(message)
         if isinstance(event, CallerAudio):
-            self._link.hear(event.payload)
+            self._link.append_audio(event.payload)
         elif isinstance(event, StreamStarted):
             self._line = TwilioLine(event.stream_id, self.line_socket.send, self.line_socket.close)
             self._connecting = asyncio.get_running_loop().create_task(self._connect())

@@ -161,10 +161,10 @@ def test_a_call_whose_audio_goes_elsewhere_says_no_format() -> None:  # V12
 
 
 COMMANDS: list[tuple[str, Callable[[ModelLink], object], dict[str, Any]]] = [
-    ("response.create", lambda link: link.respond(), {}),
+    ("response.create", lambda link: link.create_response(), {}),
     (
         "response.create",
-        lambda link: link.respond("Say goodbye."),
+        lambda link: link.create_response("Say goodbye."),
         {"response": {"instructions": "Say goodbye."}},
     ),
     ("response.cancel", lambda link: link.cancel("resp_1"), {"response_id": "resp_1"}),
@@ -173,10 +173,10 @@ COMMANDS: list[tuple[str, Callable[[ModelLink], object], dict[str, Any]]] = [
         lambda link: link.truncate("item_1", 0, 3010),
         {"item_id": "item_1", "content_index": 0, "audio_end_ms": 3010},
     ),
-    ("conversation.item.delete", lambda link: link.forget("item_1"), {"item_id": "item_1"}),
+    ("conversation.item.delete", lambda link: link.delete_item("item_1"), {"item_id": "item_1"}),
     (
         "conversation.item.create",
-        lambda link: link.answer_tool("call_1", '{"ok":true}'),
+        lambda link: link.send_function_output("call_1", '{"ok":true}'),
         {
             "item": {
                 "id": "own_1",
@@ -198,7 +198,7 @@ COMMANDS: list[tuple[str, Callable[[ModelLink], object], dict[str, Any]]] = [
             }
         },
     ),
-    ("input_audio_buffer.append", lambda link: link.hear(b"/38A"), {"audio": "/38A"}),
+    ("input_audio_buffer.append", lambda link: link.append_audio(b"/38A"), {"audio": "/38A"}),
 ]
 
 
@@ -231,7 +231,7 @@ def test_history_is_told_turn_by_turn_in_the_roles_content_types() -> None:  # V
 
 def test_items_are_known_by_the_id_that_the_link_gave_them() -> None:  # V12
     wire = Wire()
-    given_ids = [wire.link.add_text("user", "One."), wire.link.answer_tool("call_1", "{}")]
+    given_ids = [wire.link.add_text("user", "One."), wire.link.send_function_output("call_1", "{}")]
     assert [frame["item"]["id"] for frame in wire.frames] == given_ids
     added = [{"type": "conversation.item.added", "item": frame["item"]} for frame in wire.frames]
     assert [decode(json.dumps(event)) for event in added] == [
@@ -251,14 +251,14 @@ def test_items_of_the_past_are_no_news() -> None:  # V12
 @given(st.binary(max_size=2000))
 def test_the_caller_is_passed_on_byte_for_byte(raw: bytes) -> None:  # V12
     wire = Wire()
-    wire.link.hear(base64.b64encode(raw))
+    wire.link.append_audio(base64.b64encode(raw))
     assert base64.b64decode(wire.frames[0]["audio"]) == raw
 
 
 @given(st.text())
 def test_any_text_arrives_as_it_was(text: str) -> None:  # V12
     wire = Wire()
-    wire.link.answer_tool("call_1", text)
+    wire.link.send_function_output("call_1", text)
     assert wire.frames[0]["item"]["output"] == text
 
 

@@ -16,18 +16,18 @@ from pydantic import TypeAdapter
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
-    AgentSaid,
-    CallerSaid,
+    FunctionCall,
+    InputTranscript,
     ItemAdded,
     ModelError,
     ModelEvent,
-    RemotePlaying,
+    OutputBufferState,
+    OutputTranscript,
     ResponseEnded,
     ResponseStarted,
-    SessionConfirmed,
+    SessionUpdated,
     SpeechStarted,
     SpeechStopped,
-    ToolAsked,
     Unreadable,
 )
 from channels.voice.wires.openai_realtime import decode
@@ -81,7 +81,7 @@ EVENTS: list[tuple[dict[str, Any], ModelEvent]] = [
     ({"type": "response.output_audio.done", **PLACE}, AgentAudioEnded("resp_1", "item_1")),
     (
         {"type": "response.output_audio_transcript.done", "transcript": "Bonsoir !", **PLACE},
-        AgentSaid("item_1", "Bonsoir !"),
+        OutputTranscript("item_1", "Bonsoir !"),
     ),
     (
         {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}},
@@ -100,7 +100,7 @@ EVENTS: list[tuple[dict[str, Any], ModelEvent]] = [
         ended("failed", type="failed", error={"code": "insufficient_quota", "message": "Used up."}),
         ResponseEnded("resp_1", "failed", "insufficient_quota: Used up."),
     ),
-    (item_done(), ToolAsked("resp_1", "item_2", "call_1", "book", '{"at": 1}')),
+    (item_done(), FunctionCall("resp_1", "item_2", "call_1", "book", '{"at": 1}')),
     ({"type": "conversation.item.added", "item": MESSAGE}, ItemAdded("item_1", "assistant")),
     (
         {"type": "conversation.item.added", "item": {**MESSAGE, "role": "user"}, "previous_item_id": None},
@@ -112,9 +112,9 @@ EVENTS: list[tuple[dict[str, Any], ModelEvent]] = [
     ),
     (
         heard("completed", transcript="Une pizza.", usage={"type": "duration", "seconds": 2}),
-        CallerSaid("item_0", "Une pizza."),
+        InputTranscript("item_0", "Une pizza."),
     ),
-    (heard("failed", error={"type": "server_error", "message": "Broken."}), CallerSaid("item_0", "")),
+    (heard("failed", error={"type": "server_error", "message": "Broken."}), InputTranscript("item_0", "")),
     (
         {"type": "input_audio_buffer.speech_started", "item_id": "item_0", "audio_start_ms": 120},
         SpeechStarted("item_0"),
@@ -125,15 +125,15 @@ EVENTS: list[tuple[dict[str, Any], ModelEvent]] = [
     ),
     (
         session(input={"format": {"type": "audio/pcmu"}}, output={"format": {"type": "audio/pcma"}}),
-        SessionConfirmed("g711_ulaw", "g711_alaw", None),
+        SessionUpdated("g711_ulaw", "g711_alaw", None),
     ),
     (
         session(output={"format": {"type": "audio/pcm", "rate": 24000}, "voice": "sage"}),
-        SessionConfirmed(None, "pcm16", "sage"),
+        SessionUpdated(None, "pcm16", "sage"),
     ),
-    ({"type": "output_audio_buffer.started", "response_id": "resp_1"}, RemotePlaying(True)),
-    ({"type": "output_audio_buffer.stopped", "response_id": "resp_1"}, RemotePlaying(False)),
-    ({"type": "output_audio_buffer.cleared", "response_id": "resp_1"}, RemotePlaying(False)),
+    ({"type": "output_audio_buffer.started", "response_id": "resp_1"}, OutputBufferState(True)),
+    ({"type": "output_audio_buffer.stopped", "response_id": "resp_1"}, OutputBufferState(False)),
+    ({"type": "output_audio_buffer.cleared", "response_id": "resp_1"}, OutputBufferState(False)),
     (
         failed(code="response_cancel_not_active", event_id="response.cancel:4"),
         ModelError("response_cancel_not_active", "No.", "response.cancel:4"),
@@ -180,7 +180,7 @@ def test_names_of_the_beta_mean_the_same(beta: str, current: str) -> None:  # V1
 def test_a_beta_server_confirms_its_formats_in_our_names() -> None:  # V12
     told = {"input_audio_format": "g711_ulaw", "output_audio_format": "pcm16", "voice": "alloy"}
     frame = json.dumps({"type": "session.updated", "session": told})
-    assert decode(frame) == SessionConfirmed("g711_ulaw", "pcm16", "alloy")
+    assert decode(frame) == SessionUpdated("g711_ulaw", "pcm16", "alloy")
 
 
 def test_a_format_that_we_do_not_have_keeps_its_own_name() -> None:  # V12
@@ -188,7 +188,7 @@ def test_a_format_that_we_do_not_have_keeps_its_own_name() -> None:  # V12
         input={"format": {"type": "audio/opus"}},
         output={"format": {"type": "audio/pcm", "rate": 16000}, "voice": {"id": "voice_1"}},
     )
-    assert decode(json.dumps(formats)) == SessionConfirmed("audio/opus", "audio/pcm at 16000", "voice_1")
+    assert decode(json.dumps(formats)) == SessionUpdated("audio/opus", "audio/pcm at 16000", "voice_1")
 
 
 @pytest.mark.parametrize("status", ["in_progress", "incomplete"])

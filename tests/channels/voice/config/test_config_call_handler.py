@@ -15,11 +15,16 @@ from structlog.testing import capture_logs
 from adapters.models.tools import Approval, Verdict
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
-from channels.voice.config import lifecycle, playbook
+from channels.voice.config import call_handler, lifecycle
+from channels.voice.config.call_handler import (
+    ASK_WHETHER_THERE,
+    NOT_PUT_THROUGH,
+    SAY_GOODBYE,
+    open_configured,
+)
 from channels.voice.config.lifecycle import outcome_of
 from channels.voice.config.loader import load_config
 from channels.voice.config.models import OutcomeRule
-from channels.voice.config.playbook import ASK_WHETHER_THERE, NOT_PUT_THROUGH, SAY_GOODBYE, open_configured
 from channels.voice.config.transcripts import summary
 from channels.voice.config.wording import wording
 from flow_engine.ports.models import ToolCall
@@ -79,18 +84,18 @@ class TestChecks:
             "message": "{{agent.name}} is closed until {{ctx.x | default(9)}}.",
         }
         call = scene(self.config(blocking), {"GET /check/0": {"no": True}})
-        assert await call.playbook.open() == Refused("Desk is closed until 9.")
+        assert await call.handler.open() == Refused("Desk is closed until 9.")
 
     async def test_the_first_check_that_says_no_is_the_last_that_is_asked(self) -> None:  # V3
         replies = {"GET /check/0": {"no": False}, "GET /check/1": {"no": 1}, "GET /check/2": {"no": True}}
         call = scene(self.config({}, {}, {}), replies)
-        assert await call.playbook.open() == Refused(None)
+        assert await call.handler.open() == Refused(None)
         assert [address for _, address, _ in call.business.taken()] == ["/check/0", "/check/1"]
 
     @pytest.mark.parametrize("reply", [FAILED, UNREACHABLE, OutboundReply(404, b'{"no": true}'), "no"])
     async def test_a_check_that_cannot_be_asked_lets_the_call_through(self, reply: Any) -> None:  # V3
         call = scene(self.config({}), {"GET /check/0": reply})
-        assert isinstance(await call.playbook.open(), SessionSettings)
+        assert isinstance(await call.handler.open(), SessionSettings)
 
 
 class TestSession:
@@ -123,7 +128,7 @@ class TestSession:
         books = {"on_start": {"method": "POST", "url": "{{base_url}}/calls"}}
         call = fetched(reply, lifecycle=books)
         with capture_logs() as logs:
-            assert await call.playbook.open() == Refused(wording("en").apology)
+            assert await call.handler.open() == Refused(wording("en").apology)
         assert [entry["reason"] for entry in logs if entry["event"] == "session_failed"]
         assert [method for method, _, _ in call.business.taken()] == ["GET"]
 
@@ -135,8 +140,8 @@ class TestSession:
             raise AssertionError
 
         call.business.request = never  # type: ignore[method-assign]
-        monkeypatch.setattr(playbook, "OPEN_WITHIN_S", 0.01)
-        assert await call.playbook.open() == Refused(wording("en").apology)
+        monkeypatch.setattr(call_handler, "OPEN_WITHIN_S", 0.01)
+        assert await call.handler.open() == Refused(wording("en").apology)
 
     async def test_a_voice_that_there_is_not_is_replaced_by_that_of_the_config(self) -> None:  # V12
         call = fetched({"instructions": "x", "voice": "nova"}, openai={"voice": "echo"})
@@ -188,17 +193,17 @@ class TestGreeting:
     async def test_who_is_known_is_greeted_as_such(self, customer: Any, said: str) -> None:  # V4
         call = fetched({"instructions": "x", "customer": customer}, greeting=self.GREETING)
         await call.begin()
-        assert await call.playbook.started() == said
+        assert await call.handler.started() == said
 
     async def test_without_a_condition_nobody_is_known(self) -> None:  # V4
         call = fetched({"instructions": "x"}, greeting=self.GREETING | {"condition_field": None})
         await call.begin()
-        assert await call.playbook.started() == "Greet somebody"
+        assert await call.handler.started() == "Greet somebody"
 
     async def test_without_a_greeting_the_caller_speaks_first(self) -> None:  # V4
         call = scene(inline())
         await call.begin()
-        assert await call.playbook.started() is None
+        assert await call.handler.started() is None
 
 
 class TestBookkeeping:
@@ -226,7 +231,7 @@ class TestBookkeeping:
     async def test_it_is_kept_in_order(self) -> None:  # V5
         call = scene(self.config(), {f"POST /{name}": {"id": 5} for name in ("start", "nothing", "end")})
         await call.begin()
-        await call.playbook.started()
+        await call.handler.started()
         await call.end()
         assert call.business.taken() == [
             ("POST", "/start", {}),
@@ -241,7 +246,7 @@ class TestBookkeeping:
         call = scene(config, {f"POST /{name}": broken for name in ("start", "nothing", "end")})
         await call.begin()
         with capture_logs() as logs:
-            assert await call.playbook.started() == "Hello"
+            assert await call.handler.started() == "Hello"
             await call.end()
         assert [entry["lifecycle"] for entry in logs if entry["event"] == "lifecycle_failed"] == [
             "on_start",
@@ -269,7 +274,7 @@ class TestBookkeeping:
         call.business.request = never  # type: ignore[method-assign]
         monkeypatch.setattr(lifecycle, "WITHIN_S", 0.01)
         async with asyncio.timeout(5):
-            await call.playbook.started()
+            await call.handler.started()
             await call.end()
         assert asked == ["start", "nothing", "end"]
 
@@ -277,7 +282,7 @@ class TestBookkeeping:
         replies = {f"POST /{name}": {"id": 5} for name in ("start", "end")} | {"GET /do": None}
         call = scene(self.config(), replies)
         await call.begin()
-        await call.playbook.started()
+        await call.handler.started()
         await call.tool("do")
         with capture_logs() as logs:
             await call.end(seconds=61.2)
@@ -302,7 +307,7 @@ class TestBookkeeping:
         }
         call = scene(self.config() | {"tools": tools}, {"POST /look": None, "POST /start": {"id": "r-1"}})
         await call.begin()
-        await call.playbook.started()
+        await call.handler.started()
         call.business.taken()
         await call.tool("look")
         known = {
@@ -337,7 +342,7 @@ class TestBookkeeping:
         await call.begin()
         await call.hear("Hello", "We are open until", "Thanks")
         cut = (call.turns[0], Turn("assistant", "We are", call.turns[1].at, interrupted=True))
-        await call.playbook.ended(Ending(True, "caller_hung_up", 3.0, cut))
+        await call.handler.ended(Ending(True, "caller_hung_up", 3.0, cut))
         [(_, _, body)] = call.business.taken()
         assert isinstance(body, dict)
         assert [entry["content"] for entry in body["said"]] == ["Hello", "We are"]  # type: ignore[union-attr]
@@ -346,7 +351,7 @@ class TestBookkeeping:
         config = example("switchboard")
         call = scene(config, {"POST /api/calls": {"id": 1}}, phone=None)
         await call.begin()
-        await call.playbook.started()
+        await call.handler.started()
         assert call.business.taken() == [("POST", "/api/calls", {"startedAt": BEGIN_TEXT})]
 
 
@@ -362,7 +367,7 @@ class TestTools:
     async def test_a_caller_who_could_not_be_put_through_is_told_so(self) -> None:  # V6
         call = scene(inline())
         await call.begin()
-        await call.playbook.not_transferred("+390612345678")
+        await call.handler.not_transferred("+390612345678")
         assert call.controls.told == [("instruct", NOT_PUT_THROUGH)]
 
     async def test_the_operator_s_policy_is_asked(self) -> None:
@@ -379,11 +384,11 @@ class TestTools:
     async def test_a_silent_caller_is_asked_twice_then_left(self) -> None:
         call = scene(inline(silence_s=8))
         assert (await call.begin()).silence_s == 8
-        await call.playbook.silent()
-        await call.playbook.silent()
+        await call.handler.silent()
+        await call.handler.silent()
         await call.hear("Yes, I am here")
         for _ in range(3):
-            await call.playbook.silent()
+            await call.handler.silent()
         asked = ("instruct", ASK_WHETHER_THERE)
         assert call.controls.told == [asked] * 4 + [("instruct", SAY_GOODBYE), ("hang_up",)]
 
@@ -403,7 +408,7 @@ class TestLogs:
         )
         with capture_logs() as logs:
             await call.begin()
-            await call.playbook.started()
+            await call.handler.started()
             await call.tool("check_order_status", customer_phone=PHONE)
             await call.end()
         events = [entry for entry in logs if entry["log_level"] != "debug"]

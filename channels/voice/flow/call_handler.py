@@ -1,10 +1,10 @@
 """A call that follows a flow of the engine: `session.mode: flow` (V2).
 
-The engine owns tasks, memory and prompts; the call's machine owns audio. This playbook carries between them:
+The engine owns tasks, memory and prompts; the call's machine owns audio. This handler carries between them:
 
     open      handle-new-contact         → the session
     started                              → its command, `/start` or `/resume`
-    run_tool  change_task, MCP tools     → another scene, or an answer
+    run_tool  change_task, MCP tools     → another task, or an answer
     said      handle-utterance, in order → a fresh prompt, when it says something new
     silent    handle-utterance (system)  → the model asks whether somebody is there
     ended     handle-end-contact, once
@@ -25,7 +25,7 @@ import orjson
 import structlog
 
 from adapters.models.tools import Approval
-from channels.engine_client.client import EngineClient, Said
+from channels.engine_client.client import EngineClient, Utterance
 from channels.engine_client.errors import EngineError, StateConflict
 from channels.engine_client.listings import Listings
 from channels.engine_client.mcp_tools import McpServers
@@ -33,12 +33,12 @@ from channels.engine_client.replies import AgentData, PromptReply, ReachableTask
 from channels.engine_client.toolbox import Toolbox
 from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
 from channels.voice.call.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
-from channels.voice.flow.prompt_refresh import PromptWatch
+from channels.voice.flow.prompt_refresh import PromptRefresher
 from channels.voice.flow.reporting import DialogueReport
 from channels.voice.flow.settings import session_settings
 from channels.voice.flow.start import FlowStart, new_contact
-from channels.voice.flow.task_context import Scene
-from channels.voice.flow.transcript_barrier import CallerWords
+from channels.voice.flow.task_context import TaskContext
+from channels.voice.flow.transcript_barrier import TranscriptBarrier
 from channels.voice.flow.wording import LOST, NOBODY_FREE, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
 from flow_engine.ports.models import ToolCall
 from flow_engine.values import JsonValue
@@ -56,10 +56,10 @@ END_REASONS: Final[Mapping[EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
 a person. All others go as they are."""
 
 
-class FlowPlaybook:
-    """Implements `Playbook`. `base` is what the agent's own configuration says about the session, `servers`
-    are this call's own, `listings` what is remembered of them from other calls. `now` is the time of day,
-    aware."""
+class FlowCallHandler:
+    """Implements `CallHandler`. `base` is what the agent's own configuration says about the session,
+    `servers` are this call's own, `listings` what is remembered of them from other calls. `now` is the time
+    of day, aware."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class FlowPlaybook:
         self.contact = self._new.contact
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
         self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, listings)
-        self._watch = PromptWatch(engine, self.contact.conversation_id, self._refreshed, self._lose)
-        self._words = CallerWords(controls, self._watch)
+        self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
+        self._words = TranscriptBarrier(controls, self._watch)
         self._report = DialogueReport(engine, self.contact, self._told)
-        self._scene_lock = asyncio.Lock()
-        self._scene: Scene | None = None
+        self._task_lock = asyncio.Lock()
+        self._task: TaskContext | None = None
         self._first_words = True
         self._target: str | None = None
         """Where the current task hands the call over to."""
@@ -107,7 +107,7 @@ class FlowPlaybook:
             log.error("flow_not_started", reason=str(error))
             return Refused(self._start.apology)
         _note_model(data)
-        await self._set_scene(await self._or_without_human(data))
+        await self._set_task(await self._or_without_human(data))
         self._transfers_after_first_words = self._target is not None
         return self._settings()
 
@@ -144,7 +144,7 @@ class FlowPlaybook:
         if not turn.text.strip():
             return
         if turn.role == "user":
-            self._tell(Said(self._message_id(), turn.at, "user", turn.text))
+            self._tell(Utterance(self._message_id(), turn.at, "user", turn.text))
         else:
             self._tell(replace(self._own(turn.text), at=turn.at))
 
@@ -161,16 +161,16 @@ class FlowPlaybook:
     async def not_transferred(self, target: str) -> None:
         """The engine is told, and says how the conversation goes on without that person."""
         self._name_call()
-        async with self._scene_lock:
+        async with self._task_lock:
             try:
                 data = await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
             except EngineError as error:
-                log.error("handover_not_told", reason=str(error))
+                log.error("transfer_not_reported", reason=str(error))
                 self._controls.instruct(NOBODY_FREE)
                 return
-            await self._set_scene(data)
+            await self._set_task(data)
             self._target = None  # the same address again would be no help
-            self._controls.change_scene(self._settings(), data.command)
+            self._controls.switch_task(self._settings(), data.command)
 
     async def ended(self, ending: Ending) -> None:
         if self._has_ended:
@@ -180,7 +180,7 @@ class FlowPlaybook:
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
         if self._target is not None:
-            await self._tell_handover(ending.reason)
+            await self._report_transfer(ending.reason)
         try:
             reason = END_REASONS.get(ending.reason, ending.reason)
             reply = await self._engine.end_contact(self.contact, reason)
@@ -195,18 +195,18 @@ class FlowPlaybook:
     # Tasks -----------------------------------------------------------------------------------------
 
     @property
-    def _current(self) -> Scene:
-        if self._scene is None:
+    def _current(self) -> TaskContext:
+        if self._task is None:
             raise LookupError("the call has not been opened")
-        return self._scene
+        return self._task
 
     def _settings(self) -> SessionSettings:
-        scene = self._current
-        return session_settings(self._base, scene.data, scene.declarations(), first_words=self._first_words)
+        task = self._current
+        return session_settings(self._base, task.data, task.declarations(), first_words=self._first_words)
 
-    async def _set_scene(self, data: AgentData) -> None:
+    async def _set_task(self, data: AgentData) -> None:
         tools = await self._toolbox.of_task(data)
-        self._scene = Scene(data, tools, data.reachable_tasks)
+        self._task = TaskContext(data, tools, data.reachable_tasks)
         self._watch.knows(data.prefix_hash, data.prompt)
         self._target = self._start.target(data.routing_parameters) if _is_routing(data) else None
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
@@ -214,7 +214,7 @@ class FlowPlaybook:
     async def _change_task(self, asked: JsonValue) -> JsonValue:
         if any(task.missing_variables for task in self._current.reachable if task.name == asked):
             await self._words.read()
-        async with self._scene_lock:
+        async with self._task_lock:
             try:
                 reply = await self._engine.change_task(self.contact, asked if isinstance(asked, str) else "")
             except StateConflict as conflict:
@@ -230,8 +230,8 @@ class FlowPlaybook:
     async def _enter(self, data: AgentData) -> None:
         """Another task: the old one's words and tools stop, and the model begins by the command."""
         data = await self._or_without_human(data)
-        await self._set_scene(data)
-        self._controls.change_scene(self._settings(), data.command)
+        await self._set_task(data)
+        self._controls.switch_task(self._settings(), data.command)
         self._transfers_after_first_words = False
         if self._target is not None:
             self._controls.transfer(self._target)
@@ -244,15 +244,15 @@ class FlowPlaybook:
         try:
             return await self._engine.human_task(self.contact, "failed", NO_TARGET)
         except EngineError as error:
-            log.error("handover_not_told", reason=str(error))
+            log.error("transfer_not_reported", reason=str(error))
             return data
 
     def _refused(self, refusal: TaskRefused) -> JsonValue:
         log.info("task_refused", code=refusal.code)
-        scene = self._current
-        data = scene.data.model_copy(update={"revision": max(refusal.revision, scene.data.revision)})
-        self._scene = replace(scene, data=data, reachable=refusal.reachable_tasks)
-        if self._scene.declarations() != scene.declarations():
+        task = self._current
+        data = task.data.model_copy(update={"revision": max(refusal.revision, task.data.revision)})
+        self._task = replace(task, data=data, reachable=refusal.reachable_tasks)
+        if self._task.declarations() != task.declarations():
             self._controls.reconfigure(self._settings())
         return {
             "result": False,
@@ -291,7 +291,7 @@ class FlowPlaybook:
         if data.task_id != before.task_id:
             await self._enter(data)
         elif data.prefix_hash != before.prefix_hash or data.revision != before.revision:
-            await self._set_scene(data)
+            await self._set_task(data)
             self._controls.reconfigure(self._settings())
         return True
 
@@ -306,27 +306,27 @@ class FlowPlaybook:
 
     async def _refreshed(self, reply: PromptReply) -> bool:
         """Give the model a prompt that says something new; False for one that is too late."""
-        async with self._scene_lock:
-            scene = self._current
-            if self._has_ended or reply.revision < scene.data.revision:
+        async with self._task_lock:
+            task = self._current
+            if self._has_ended or reply.revision < task.data.revision:
                 return False
-            if reply.prefix_hash != scene.data.prefix_hash:
+            if reply.prefix_hash != task.data.prefix_hash:
                 await self._reload()
                 return False
-            data = scene.data.model_copy(update={"prompt": reply.prompt, "revision": reply.revision})
-            self._scene = replace(scene, data=data, reachable=await self._reachable_now(scene))
+            data = task.data.model_copy(update={"prompt": reply.prompt, "revision": reply.revision})
+            self._task = replace(task, data=data, reachable=await self._reachable_now(task))
             self._controls.reconfigure(self._settings())
             return True
 
-    async def _reachable_now(self, scene: Scene) -> tuple[ReachableTask, ...]:
-        if not any(task.required_variables for task in scene.reachable):
-            return scene.reachable
+    async def _reachable_now(self, task: TaskContext) -> tuple[ReachableTask, ...]:
+        if not any(task.required_variables for task in task.reachable):
+            return task.reachable
         try:
             memory = await self._engine.memory(self.contact.conversation_id)
         except EngineError as error:
             log.warning("memory_not_read", reason=str(error))
-            return scene.reachable
-        return with_missing(scene.reachable, memory)
+            return task.reachable
+        return with_missing(task.reachable, memory)
 
     def _first_words_said(self) -> None:
         before, self._first_words = self._settings(), False
@@ -335,14 +335,14 @@ class FlowPlaybook:
         if self._transfers_after_first_words and self._target is not None:
             self._controls.transfer(self._target)
 
-    def _tell(self, said: Said) -> None:
+    def _tell(self, said: Utterance) -> None:
         if not self._is_lost:
             self._report.add(said)
 
-    def _own(self, body: str, type: Literal["system", "message"] = "message") -> Said:
+    def _own(self, body: str, type: Literal["system", "message"] = "message") -> Utterance:
         """Something of the agent itself."""
         start = self._start
-        return Said(
+        return Utterance(
             self._message_id(),
             self._now(),
             "bot",
@@ -352,7 +352,7 @@ class FlowPlaybook:
             src_name=start.agent_name or None,
         )
 
-    def _told(self, said: Said) -> None:
+    def _told(self, said: Utterance) -> None:
         if said.src == "user":
             self._words.told(said)
             self._watch.after_user_turn()
@@ -361,7 +361,7 @@ class FlowPlaybook:
         self._messages += 1
         return f"{self.contact.contact_id}-{self._messages}"
 
-    async def _tell_handover(self, reason: EndReason) -> None:
+    async def _report_transfer(self, reason: EndReason) -> None:
         """A call that was moved is in a person's hands, as far as this line can know."""
         try:
             if reason == "transferred":
@@ -369,11 +369,11 @@ class FlowPlaybook:
             elif reason == "failed":
                 await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
         except EngineError as error:
-            log.warning("handover_not_told", reason=str(error))
+            log.warning("transfer_not_reported", reason=str(error))
 
     async def _tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
         body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
-        self._tell(Said(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name))
+        self._tell(Utterance(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name))
         await self._watch.look()
 
 

@@ -14,14 +14,14 @@ from channels.http_tools.tools import ToolExecutor
 from channels.voice.call.ports import (
     CallControls,
     Caller,
+    CallHandler,
     Ending,
-    OpenPlaybook,
-    Playbook,
+    OpenCallHandler,
     Refused,
     SessionSettings,
     Turn,
 )
-from channels.voice.config.books import CallBooks
+from channels.voice.config.call_lifecycle import CallLifecycle
 from channels.voice.config.models import ConfigUrlSession, InlineSession, VoiceConfig
 from channels.voice.config.sessions import Session, SessionFailed, fetched_session, inline_session
 from channels.voice.config.voices import VOICES
@@ -63,27 +63,27 @@ def open_configured(
     clock: Callable[[], datetime],
     builders: BuilderRegistry,
     approval: Approval | None = None,
-) -> OpenPlaybook:
-    """Playbooks for a config whose session is `config_url` or `inline`. Raises ValueError for a flow."""
+) -> OpenCallHandler:
+    """Handlers for a config whose session is `config_url` or `inline`. Raises ValueError for a flow."""
     if not isinstance(config.session, ConfigUrlSession | InlineSession):
         raise ValueError(f"a session of mode {config.session.mode!r} is not in the config")
     business = Business(config, config.session, outbound, builders, clock, approval)
 
-    def opened(caller: Caller, controls: CallControls) -> Playbook:
-        return ConfiguredPlaybook(business, caller, controls)
+    def opened(caller: Caller, controls: CallControls) -> CallHandler:
+        return ConfiguredCallHandler(business, caller, controls)
 
     return opened
 
 
-class ConfiguredPlaybook:
-    """Implements `Playbook` for one call."""
+class ConfiguredCallHandler:
+    """Implements `CallHandler` for one call."""
 
     def __init__(self, business: Business, caller: Caller, controls: CallControls) -> None:
         config = business.config
         self._business = business
         self._config = config
         self._controls = controls
-        self._books = books = CallBooks(config, business.outbound, business.clock, caller)
+        self._lifecycle = books = CallLifecycle(config, business.outbound, business.clock, caller)
         self._log = books.log
         self._context = books.context
         self._tools = ToolExecutor(config.tools, books.http, business.builders, business.approval)
@@ -92,7 +92,7 @@ class ConfiguredPlaybook:
     async def open(self) -> SessionSettings | Refused:
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
-                refusal = await self._books.refusal()
+                refusal = await self._lifecycle.refusal()
                 if refusal is not None:
                     return refusal
                 session = await self._session()
@@ -107,7 +107,7 @@ class ConfiguredPlaybook:
         return self._settings(session)
 
     async def started(self) -> str | None:
-        await self._books.began()
+        await self._lifecycle.began()
         return self._greeting()
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
@@ -116,7 +116,7 @@ class ConfiguredPlaybook:
     async def said(self, turn: Turn) -> None:
         if turn.role == "user":
             self._silences = 0
-        self._books.said(turn)
+        self._lifecycle.said(turn)
 
     async def silent(self) -> None:
         """Ask whether the caller is there; say goodbye when that was asked twice without an answer."""
@@ -132,15 +132,15 @@ class ConfiguredPlaybook:
         self._controls.instruct(NOT_PUT_THROUGH)
 
     async def ended(self, ending: Ending) -> None:
-        await self._books.ended(ending)
+        await self._lifecycle.ended(ending)
 
     # Inside ----------------------------------------------------------------------------------------
 
     async def _session(self) -> Session:
         session = self._business.session
         if isinstance(session, InlineSession):
-            return inline_session(session, self._books.scope())
-        return await fetched_session(session, self._books.http, self._books.scope())
+            return inline_session(session, self._lifecycle.scope())
+        return await fetched_session(session, self._lifecycle.http, self._lifecycle.scope())
 
     def _settings(self, session: Session) -> SessionSettings:
         settings = self._config.settings(session.instructions)
@@ -157,7 +157,7 @@ class ConfiguredPlaybook:
         greeting = self._config.greeting
         if greeting is None:
             return None
-        scope = self._books.scope()
+        scope = self._lifecycle.scope()
         field = greeting.condition_field
         is_known = field is not None and scope.lookup(field) is not None
         template = greeting.known_customer if is_known else None

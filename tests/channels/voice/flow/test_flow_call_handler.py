@@ -68,7 +68,7 @@ class TestAWholeCall:
     async def test_from_the_greeting_over_a_refusal_and_a_tool_to_a_person(self) -> None:  # V2
         async with flow_call(health_booking(), mcp=Clinic) as call:
             settings = await call.opened()
-            assert await call.playbook.started() == "/start"
+            assert await call.handler.started() == "/start"
             assert "Poliambulatorio Aurora" in settings.instructions
             assert "+393471234567" in settings.instructions
             assert list(call.tools()) == ["change_task", "cerca_prestazione", "end_call"]
@@ -90,7 +90,7 @@ class TestAWholeCall:
                 **{"result": True, "task": "disponibilità", "type": "AIO"}
             }
             name, scene, command = call.controls.told[-1]
-            assert (name, command) == ("change_scene", "/start_task disponibilità AIO")
+            assert (name, command) == ("switch_task", "/start_task disponibilità AIO")
             assert scene is call.settings
             assert list(call.tools()) == ["change_task", "cerca_disponibilita", "end_call"]
 
@@ -99,7 +99,7 @@ class TestAWholeCall:
 
             await call.tool("change_task", task="operatore")
             assert call.controls.told[-2][0::2] == (
-                "change_scene",
+                "switch_task",
                 "/start_task operatore HUM skills=segreteria optional_skills=inglese",
             )
             assert call.controls.told[-1] == ("transfer", OPERATOR)
@@ -136,7 +136,7 @@ class TestAWholeCall:
             await call.user("Vorrei un elettrocardiogramma")
             await call.user("   ")
             await call.tool("cerca_prestazione", testo="ECG")
-            await call.playbook.silent()
+            await call.handler.silent()
             await call.over()
             events = await call.events()
         said = [(event["type"], event["src"], event["body"], event["srcId"]) for event in events]
@@ -161,12 +161,12 @@ class TestOpening:
         self, document: JsonObject, version: str | None
     ) -> None:
         async with flow_call(document, version=version) as call:
-            assert await call.playbook.open() == Refused("Mi dispiace.")
+            assert await call.handler.open() == Refused("Mi dispiace.")
 
     async def test_an_engine_that_is_away_is_an_apology(self) -> None:  # V2
         away, script, _ = client_with(httpx.ConnectError("refused"))
         async with flow_call(quiet_clinic(), engine=lambda scene: away) as call:
-            assert await call.playbook.open() == Refused("Mi dispiace.")
+            assert await call.handler.open() == Refused("Mi dispiace.")
         assert len(script.requests) > 1
 
     async def test_tools_of_a_server_that_is_away_are_left_out_and_unknown_to_the_model(self) -> None:
@@ -188,7 +188,7 @@ class TestOpening:
             await call.scene.started(contactId="chat-1", channel="chat")
             await call.scene.written(entry("var_string", "ECG", contactId="chat-1"))
             settings = await call.opened()
-            assert await call.playbook.started() == "/resume"
+            assert await call.handler.started() == "/resume"
         assert "|a string||ECG|" in settings.instructions
         assert "r1" in settings.instructions
 
@@ -248,7 +248,7 @@ class TestFreshPrompts:
             await call.user("Hello?")
             await eventually(lambda: gate.passed >= 2)
             await asyncio.sleep(0.05)
-        assert call.controls.names == ["change_scene"]
+        assert call.controls.names == ["switch_task"]
         assert gate.contacts == 1
 
     async def test_a_task_that_somebody_else_has_changed_is_followed(self) -> None:
@@ -256,7 +256,7 @@ class TestFreshPrompts:
             await call.opened()
             await call.scene.changed("supervised", conversationId=CALL_ID)
             await call.user("Hello")
-            await eventually(lambda: "change_scene" in call.controls.names)
+            await eventually(lambda: "switch_task" in call.controls.names)
             assert call.controls.told[-1][2] == "/resume"
             assert list(change_task(call)["enum"]) == ["reception"]
 
@@ -266,7 +266,7 @@ class TestHandingOver:
         async with flow_call(quiet_clinic(), transfers={}) as call:
             await call.opened()
             assert (await call.tool("change_task", task="operator"))["result"] is True
-            assert call.controls.names == ["change_scene"]
+            assert call.controls.names == ["switch_task"]
             assert call.controls.told[0][2] == "/human_task_failed no address to transfer the call to"
             assert "Nobody was available" in call.settings.instructions
             await call.over()
@@ -277,9 +277,9 @@ class TestHandingOver:
         async with flow_call(quiet_clinic(), transfer_to=OPERATOR) as call:
             await call.opened()
             await call.tool("change_task", task="operator")
-            await call.playbook.not_transferred(OPERATOR)
+            await call.handler.not_transferred(OPERATOR)
             name, _, command = call.controls.told[-1]
-            assert (name, str(command).partition(" ")[0]) == ("change_scene", "/human_task_failed")
+            assert (name, str(command).partition(" ")[0]) == ("switch_task", "/human_task_failed")
             assert "Nobody was available" in call.settings.instructions
             await call.over()
             outcomes = [e for e in await call.system_events() if e["subtype"] == "human_task"]
@@ -295,7 +295,7 @@ class TestHandingOver:
             await call.opened()
             await call.tool("change_task", task="operator")
             gone = True
-            await call.playbook.not_transferred(OPERATOR)
+            await call.handler.not_transferred(OPERATOR)
             assert call.controls.told[-1] == ("instruct", NOBODY_FREE)
 
     async def test_a_call_that_could_not_be_moved_is_told_as_failed(self) -> None:  # F34
@@ -320,7 +320,7 @@ class TestHandingOver:
         async with flow_call(quiet_clinic(), transfer_to=OPERATOR) as call:
             await call.opened()
             await call.tool("change_task", task="supervised")
-            assert call.controls.names == ["change_scene"]
+            assert call.controls.names == ["switch_task"]
 
 
 class TestTrouble:
@@ -336,7 +336,7 @@ class TestTrouble:
             assert await call.tool("change_task", task="operatore") == {"result": False, "reason": TRY_AGAIN}
             assert "memory" in str(await call.tool("cerca_prestazione", testo="ECG"))
             await call.user("Hello?")
-            await call.playbook.silent()
+            await call.handler.silent()
             await call.over()
         assert call.controls.names == ["instruct"]
 
@@ -357,7 +357,7 @@ class TestTrouble:
     async def test_arguments_that_are_none_are_refused_by_the_engine(self, arguments: str) -> None:
         async with flow_call(quiet_clinic()) as call:
             await call.opened()
-            answer: Any = await call.playbook.run_tool("change_task", arguments)
+            answer: Any = await call.handler.run_tool("change_task", arguments)
         assert (answer["result"], answer["code"]) == (False, "task_unknown")
 
     async def test_arguments_that_break_a_tool_s_schema_are_not_sent(self) -> None:
@@ -399,12 +399,12 @@ class TestSilenceAndEnd:
         async with flow_call(health_booking(), mcp=Clinic) as call:
             assert (await call.opened()).silence_s == 15
             for _ in range(3):
-                await call.playbook.silent()
+                await call.handler.silent()
             await call.user("I am back")
-            await call.playbook.silent()
+            await call.handler.silent()
             assert "hang_up" not in call.controls.names
             for _ in range(3):
-                await call.playbook.silent()
+                await call.handler.silent()
             assert call.controls.names[-1] == "hang_up"  # the model has not done it itself
         texts = [str(told[1]) for told in call.controls.told if told[0] == "instruct"]
         assert ["end_call" in text for text in texts] == [False, False, True, False, False, True]

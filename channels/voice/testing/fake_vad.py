@@ -1,4 +1,4 @@
-"""The model's ear: where speech begins and ends in the audio that it is given.
+"""Voice activity detection of a fake model: where speech begins and ends in the audio that it is given.
 
 It hears milliseconds of audio, not time, as the real one does: audio that comes late is late for it too.
 """
@@ -26,7 +26,7 @@ class Ended:
     """Empty when the speech could not be understood."""
 
 
-class Ear:
+class FakeVad:
     def __init__(self) -> None:
         self.heard_ms = 0.0
         """All audio so far."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Speaker:
+class OutputBuffer:
     """`tell` takes the kind of an event and the id of the response that plays."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[str, str], None]) -> None:

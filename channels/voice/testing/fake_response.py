@@ -36,7 +36,7 @@ class Pace:
     transcription_ms: int = 20
 
 
-class Stage(Protocol):
+class ResponseContext(Protocol):
     """What a response needs of its session."""
 
     @property
@@ -61,10 +61,10 @@ class Stage(Protocol):
 
 
 @dataclass(slots=True)
-class Answer:
+class FakeResponse:
     """`over` is called when the last event was sent."""
 
-    stage: Stage
+    stage: ResponseContext
     response_id: str
     reaction: Reaction
     pace: Pace

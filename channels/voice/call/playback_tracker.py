@@ -1,4 +1,4 @@
-"""What the caller has heard: the ledger of audio that went to the line (V12).
+"""What the caller has heard: a tracker of audio that went to the line (V12).
 
 The model speaks faster than people listen, so that most of what it has said is still waiting on the line.
 How far the caller is, is not known but worked out from two things:
@@ -53,8 +53,8 @@ class Interruption:
     """Whether anything was left on the line to be thrown away."""
 
 
-class Playback:
-    """One call's ledger. Positions count the audio sent since the call began."""
+class PlaybackTracker:
+    """One call's. Positions count the audio sent since the call began."""
 
     def __init__(self) -> None:
         self._items: deque[_Item] = deque()

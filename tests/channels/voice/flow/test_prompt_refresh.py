@@ -11,7 +11,7 @@ import pytest
 
 from channels.engine_client.client import EngineClient
 from channels.engine_client.replies import PromptReply
-from channels.voice.flow.prompt_refresh import WAITS, PromptWatch, standing
+from channels.voice.flow.prompt_refresh import WAITS, PromptRefresher, standing
 from tests.api.harness import BASE_URL, clinic, entry, open_scene
 from tests.channels.engine_client.engine_doubles import Pauses
 from tests.channels.voice.flow.flow_call import eventually
@@ -82,12 +82,12 @@ class Model:
         self.closed += 1
 
 
-def watched() -> tuple[PromptWatch, Engine, Model]:
+def watched() -> tuple[PromptRefresher, Engine, Model]:
     engine, model = Engine(), Model()
-    return PromptWatch(engine.client(), "conv-1", model.changed, model.is_closed), engine, model
+    return PromptRefresher(engine.client(), "conv-1", model.changed, model.is_closed), engine, model
 
 
-async def looked(watch: PromptWatch, engine: Engine, *answers: httpx.Response) -> None:
+async def looked(watch: PromptRefresher, engine: Engine, *answers: httpx.Response) -> None:
     """Look once for each answer, one after the other."""
     for answer in answers:
         looking = asyncio.create_task(watch.look())

@@ -1,4 +1,4 @@
-"""The checks and the bookkeeping of a config around a playbook that comes from elsewhere (V3, V5)."""
+"""The checks and the bookkeeping of a config around a handler that comes from elsewhere (V3, V5)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from channels.http_tools.body_builders import default_builders
-from channels.voice.call.ports import Caller, Ending, EndReason, OpenPlaybook, Refused, SessionSettings, Turn
-from channels.voice.config import flow_books
-from channels.voice.config.flow_books import with_books
+from channels.voice.call.ports import (
+    Caller,
+    Ending,
+    EndReason,
+    OpenCallHandler,
+    Refused,
+    SessionSettings,
+    Turn,
+)
+from channels.voice.config import flow_lifecycle
+from channels.voice.config.flow_lifecycle import with_lifecycle
 from channels.voice.config.loader import load_config
 from channels.voice.testing.controls import RecordingControls
 from flow_engine.ports.outbound import OutboundReply
@@ -61,7 +69,9 @@ def business(*, blocked: bool = False) -> FakeBusiness:
 
 
 def opened(book: Book, told: FakeBusiness, **fields: Any) -> Any:
-    opens: OpenPlaybook = with_books(lambda caller, controls: book, config(**fields), told, lambda: BEGIN)
+    opens: OpenCallHandler = with_lifecycle(
+        lambda caller, controls: book, config(**fields), told, lambda: BEGIN
+    )
     return opens(Caller("call-1", PHONE, {}, BEGIN - timedelta(seconds=5)), RecordingControls())
 
 
@@ -69,7 +79,7 @@ def ending(reason: EndReason = "caller_hung_up", *, started: bool = True) -> End
     return Ending(started, reason, 30.0, (Turn("user", "Hello", BEGIN),) if started else ())
 
 
-async def test_without_checks_and_lifecycle_a_playbook_is_left_alone() -> None:
+async def test_without_checks_and_lifecycle_a_handler_is_left_alone() -> None:
     book = Book()
     assert opened(book, business()) is book
 
@@ -138,7 +148,7 @@ async def test_checks_that_hang_let_the_call_through(monkeypatch: pytest.MonkeyP
             await asyncio.sleep(60)
             raise AssertionError("nobody waits for that")
 
-    monkeypatch.setattr(flow_books, "CHECKED_WITHIN_S", 0.05)
+    monkeypatch.setattr(flow_lifecycle, "CHECKED_WITHIN_S", 0.05)
     book = Book()
     call = opened(book, Slow(BASE, {}), pre_call_checks=[CHECK])
     assert isinstance(await call.open(), SessionSettings)

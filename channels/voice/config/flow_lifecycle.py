@@ -14,14 +14,14 @@ from typing import Final
 from channels.voice.call.ports import (
     CallControls,
     Caller,
+    CallHandler,
     Ending,
-    OpenPlaybook,
-    Playbook,
+    OpenCallHandler,
     Refused,
     SessionSettings,
     Turn,
 )
-from channels.voice.config.books import CallBooks
+from channels.voice.config.call_lifecycle import CallLifecycle
 from channels.voice.config.models import Lifecycle, VoiceConfig
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
@@ -33,25 +33,25 @@ HANDED_OVER: Final = "transferred"
 """The flag in ctx of a call that was given to a person, for outcome rules: a flow's tools set none."""
 
 
-def with_books(
-    opens: OpenPlaybook, config: VoiceConfig, outbound: OutboundSender, clock: Callable[[], datetime]
-) -> OpenPlaybook:
-    """The playbooks of `opens`; as they are, where the config has neither checks nor a lifecycle."""
+def with_lifecycle(
+    opens: OpenCallHandler, config: VoiceConfig, outbound: OutboundSender, clock: Callable[[], datetime]
+) -> OpenCallHandler:
+    """The handlers of `opens`; as they are, where the config has neither checks nor a lifecycle."""
     if not config.pre_call_checks and config.lifecycle == Lifecycle():
         return opens
 
-    def opened(caller: Caller, controls: CallControls) -> Playbook:
-        return FlowWithBooks(opens(caller, controls), CallBooks(config, outbound, clock, caller))
+    def opened(caller: Caller, controls: CallControls) -> CallHandler:
+        return FlowWithLifecycle(opens(caller, controls), CallLifecycle(config, outbound, clock, caller))
 
     return opened
 
 
-class FlowWithBooks:
-    """Implements `Playbook` around another one."""
+class FlowWithLifecycle:
+    """Implements `CallHandler` around another one."""
 
-    def __init__(self, flow: Playbook, books: CallBooks) -> None:
+    def __init__(self, flow: CallHandler, books: CallLifecycle) -> None:
         self._flow = flow
-        self._books = books
+        self._lifecycle = books
         self._is_flow_open = False
 
     async def open(self) -> SessionSettings | Refused:
@@ -62,14 +62,14 @@ class FlowWithBooks:
         return await self._flow.open()
 
     async def started(self) -> str | None:
-        await self._books.began()
+        await self._lifecycle.began()
         return await self._flow.started()
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
         return await self._flow.run_tool(name, arguments)
 
     async def said(self, turn: Turn) -> None:
-        self._books.said(turn)
+        self._lifecycle.said(turn)
         await self._flow.said(turn)
 
     async def silent(self) -> None:
@@ -81,8 +81,8 @@ class FlowWithBooks:
     async def ended(self, ending: Ending) -> None:
         if not self._is_flow_open:
             return
-        self._books.context.ctx[HANDED_OVER] = ending.reason == "transferred"
-        ends = (self._flow.ended(ending), self._books.ended(ending))
+        self._lifecycle.context.ctx[HANDED_OVER] = ending.reason == "transferred"
+        ends = (self._flow.ended(ending), self._lifecycle.ended(ending))
         for failure in await asyncio.gather(*ends, return_exceptions=True):
             if failure is not None:
                 raise failure
@@ -90,7 +90,7 @@ class FlowWithBooks:
     async def _refusal(self) -> Refused | None:
         try:
             async with asyncio.timeout(CHECKED_WITHIN_S):
-                return await self._books.refusal()
+                return await self._lifecycle.refusal()
         except TimeoutError:
-            self._books.log.warning("checks_not_done", within_s=CHECKED_WITHIN_S)
+            self._lifecycle.log.warning("checks_not_done", within_s=CHECKED_WITHIN_S)
             return None

@@ -14,7 +14,7 @@ from channels.http_tools.scope import Scope
 from channels.http_tools.tools import CallContext
 from channels.voice.call.ports import Caller, Ending, Refused, Turn
 from channels.voice.config.checks import blocking
-from channels.voice.config.lifecycle import keep_books, outcome_of
+from channels.voice.config.lifecycle import outcome_of, send_lifecycle_call
 from channels.voice.config.models import VoiceConfig
 from channels.voice.config.transcripts import as_entry, summary, utc_milliseconds
 from channels.voice.config.wording import wording
@@ -24,7 +24,7 @@ from flow_engine.values import JsonValue
 _log: Any = structlog.get_logger("flow_engine.voice")
 
 
-class CallBooks:
+class CallLifecycle:
     """One call's. `clock` gives aware moments."""
 
     def __init__(
@@ -57,7 +57,7 @@ class CallBooks:
 
     async def began(self) -> None:
         on_start = self._config.lifecycle.on_start
-        stored = await keep_books("on_start", on_start, self.http, self.scope(), self.log)
+        stored = await send_lifecycle_call("on_start", on_start, self.http, self.scope(), self.log)
         self.context.ctx.update(stored)
 
     def said(self, turn: Turn) -> None:
@@ -76,7 +76,7 @@ class CallBooks:
         )
         for event, call in (("on_no_action", lifecycle.on_no_action), ("on_end", lifecycle.on_end)):
             scope = self.context.scope(outcome=outcome)
-            self.context.ctx.update(await keep_books(event, call, self.http, scope, self.log))
+            self.context.ctx.update(await send_lifecycle_call(event, call, self.http, scope, self.log))
 
     def _remember(self, turns: list[Turn]) -> None:
         self._turns = turns
