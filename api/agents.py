@@ -11,7 +11,6 @@ from starlette.responses import Response
 from api.bodies import ChangeTask, HandleEndContact, HandleHumanTask, HandleNewContact, HandleUtterance
 from api.calls import Call, Endpoint, Parameter, answer_response, json_response
 from flow_engine.runtime.contacts import NewContact
-from flow_engine.runtime.prompt import MemoryFormat
 from flow_engine.runtime.replies import (
     AgentData,
     ContactEndReply,
@@ -22,6 +21,7 @@ from flow_engine.runtime.replies import (
 )
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
+from flow_engine.vocabulary import MemoryFormat
 
 LONGEST_WAIT_MS = 10_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -20,9 +20,7 @@ from pydantic.alias_generators import to_camel
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue, ValueRejected, check_json
-
-Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
-HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
 
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -98,8 +96,8 @@ class HandleUtterance(Body):
     conversation_id: Id
     message_id: Id
     ts: Annotated[Instant, Field(strict=False)]
-    type: Literal["tool", "system", "message"]
-    src: Literal["user", "bot", "agent"]
+    type: UtteranceType
+    src: Source
     src_id: Id | None = None
     src_name: Name | None = None
     body: Annotated[str, Field(max_length=100_000)]

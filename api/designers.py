@@ -20,8 +20,7 @@ from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.values import utc_text
-
-CHANNELS = ("phone", "whatsapp", "sms", "mail", "chat")
+from flow_engine.vocabulary import CHANNELS
 
 
 class TagReply(TypedDict):

@@ -29,7 +29,8 @@ from flow_engine.runtime.replies import MemoryDump, MemoryWritten, TaskChanged, 
 from flow_engine.runtime.tables import Row, render_markdown, value_text
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
-from flow_engine.values import JsonValue, VariableType
+from flow_engine.values import JsonValue
+from flow_engine.vocabulary import VariableType
 
 # A header's value cannot hold a line break, so no `Idempotency-Key` of an HTTP call is one of these.
 _KEY_SPACE = "mcp\n"

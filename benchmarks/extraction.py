@@ -22,7 +22,8 @@ from zoneinfo import ZoneInfo
 from pydantic import TypeAdapter
 
 from adapters.extraction import ExtractionRequest, extract
-from flow_engine.values import JsonValue, VariableSpec, VariableType, canonical
+from flow_engine.values import JsonValue, VariableSpec, canonical
+from flow_engine.vocabulary import VariableType
 
 PRECISION, RECALL = 0.97, 0.85
 TABLES = {

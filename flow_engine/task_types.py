@@ -1,32 +1,102 @@
-"""The states that every flow has, and those inside its human tasks (F10, F34)."""
+"""What a task type means, in one table: everything that the engine does differently by type reads it.
+
+`AIO` is led by the AI alone, `AIS` by the AI under a human's supervision, `HUM` by a human (F10, F34).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass, field
 
-TaskType = Literal["AIO", "AIS", "HUM"]
+from flow_engine.vocabulary import TASK_TYPES, HumanOutcome, Phase, TaskType
 
-Phase = Literal["active", "between_contacts", "closed"]
 ACTIVE: Phase = "active"
 BETWEEN_CONTACTS: Phase = "between_contacts"
 CLOSED: Phase = "closed"
 
-HUMAN_EVENTS: Mapping[TaskType, Mapping[str, tuple[tuple[str, str], ...]]] = {
-    # event → (from, to) inside the task; the first sub-state named is where the task is entered
-    "AIO": {},
-    "HUM": {
-        "connected": (("routing", "connected"),),
-        "completed": (("connected", "completed"),),
-        "failed": (("routing", "failed"), ("connected", "failed")),
-    },
-    "AIS": {
-        "taken_over": (("ai", "human"),),
-        "released": (("human", "ai"),),
-    },
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Colours of a task in a diagram, as `#rrggbb`."""
+
+    fill: str
+    line: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind:
+    """`sub_states` begins with the one that the task is entered in; `events` gives by outcome the arcs
+    (from, to) between them.
+
+    `routed`: a human may take part, so the task has `routingParameters`. `transfers`: the contact is handed
+    over to the human. `hands_over` are the sub-states in which somebody of another type leads.
+    `prompt_section` tells the model what the type asks of it; `status_sections` what a sub-state does.
+    """
+
+    graphviz: Palette
+    mermaid: Palette
+    sub_states: tuple[str, ...] = ()
+    events: Mapping[HumanOutcome, tuple[tuple[str, str], ...]] = field(
+        default_factory=dict[HumanOutcome, tuple[tuple[str, str], ...]]
+    )
+    routed: bool = False
+    transfers: bool = False
+    hands_over: Mapping[str, TaskType] = field(default_factory=dict[str, TaskType])
+    prompt_section: str | None = None
+    status_sections: Mapping[str, str] = field(default_factory=dict[str, str])
+    diagram_path: str | None = None
+
+
+TASK_KINDS: Mapping[TaskType, TaskKind] = {
+    "AIO": TaskKind(
+        graphviz=Palette("#eaf2fe", "#2f6fd0", "#12305e"),
+        mermaid=Palette("#e8f1fd", "#2f6fd0", "#12305e"),
+    ),
+    "AIS": TaskKind(
+        graphviz=Palette("#f3edfe", "#7a4fd0", "#38206b"),
+        mermaid=Palette("#f1eafd", "#7a4fd0", "#38206b"),
+        sub_states=("ai", "human"),
+        events={"taken_over": (("ai", "human"),), "released": (("human", "ai"),)},
+        routed=True,
+        hands_over={"human": "HUM"},
+        prompt_section="transfer_ais",
+        status_sections={"ai": "human_supervising", "human": "human_in_control"},
+        diagram_path="ai ⇄ human",
+    ),
+    "HUM": TaskKind(
+        graphviz=Palette("#fef2e3", "#cf7f1c", "#5f3806"),
+        mermaid=Palette("#fdf0e0", "#cf7f1c", "#5f3806"),
+        sub_states=("routing", "connected", "completed", "failed"),
+        events={
+            "connected": (("routing", "connected"),),
+            "completed": (("connected", "completed"),),
+            "failed": (("routing", "failed"), ("connected", "failed")),
+        },
+        routed=True,
+        transfers=True,
+        prompt_section="transfer_hum",
+        status_sections={
+            "routing": "human_routing",
+            "connected": "human_connected",
+            "completed": "human_completed",
+            "failed": "human_failed",
+        },
+        diagram_path="routing → connected → completed | failed",
+    ),
 }
-SUB_STATES: Mapping[TaskType, tuple[str, ...]] = {
-    "AIO": (),
-    "HUM": ("routing", "connected", "completed", "failed"),
-    "AIS": ("ai", "human"),
-}
+
+ROUTED_TYPES: tuple[TaskType, ...] = tuple(name for name in TASK_TYPES if TASK_KINDS[name].routed)
+
+
+def _check(kinds: Mapping[TaskType, TaskKind]) -> None:
+    """At the import: every type has its row, and every row tells the model of each of its sub-states."""
+    for name, kind in kinds.items():
+        if kind.sub_states != tuple(kind.status_sections):
+            raise LookupError(f"task type {name!r} needs a status section for each of {kind.sub_states}")
+        arcs = [state for pairs in kind.events.values() for pair in pairs for state in pair]
+        if unknown := set(arcs) - set(kind.sub_states):
+            raise LookupError(f"the events of task type {name!r} name the unknown states {sorted(unknown)}")
+
+
+_check({name: TASK_KINDS[name] for name in TASK_TYPES})

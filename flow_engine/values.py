@@ -25,11 +25,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import phonenumbers
 
-VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "custom"]
+from flow_engine.vocabulary import VariableType
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 

@@ -37,7 +37,8 @@ from adapters.extraction.questions import (
 )
 from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, right_before, vocabulary
 from flow_engine.ports.extraction import ExtractionRequest
-from flow_engine.values import JsonValue, ValueRejected, VariableType, canonical
+from flow_engine.values import JsonValue, ValueRejected, canonical
+from flow_engine.vocabulary import VariableType
 
 _REACH = 40
 _WORD = re.compile(r"[^\W\d_]+")

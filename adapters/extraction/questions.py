@@ -17,7 +17,8 @@ from functools import cache
 
 from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold
 from adapters.extraction.vocabulary import vocabulary as tables_of
-from flow_engine.values import VariableSpec, VariableType
+from flow_engine.values import VariableSpec
+from flow_engine.vocabulary import VariableType
 
 _WORD = re.compile(r"[^\W\d_]+")
 _SENTENCE = re.compile(r"[^.?!;]+[.?!;]*")

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flow_engine.documents import Channel, FlowVersion, Task, TaskType
+from flow_engine.documents import FlowVersion, Task
 from flow_engine.errors import ReloadAndDecide
+from flow_engine.vocabulary import Channel, TaskType
 
 LONGEST_NAME = 60
 LISTED_NAMES = 12

@@ -7,10 +7,11 @@ them, and a flow has several times as many arrows as tasks.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from flow_engine.diagrams.drawing import Arrow, Box, Drawing, conditions, drawing_of
-from flow_engine.documents import FlowVersion, TaskType
+from flow_engine.documents import FlowVersion
+from flow_engine.task_types import TASK_KINDS, Palette
 
 _UNQUOTED = frozenset(" ,.()")
 
@@ -20,17 +21,7 @@ _WIDTH = 34
 _MANY = 60
 """Boxes from which on the layout is bounded: 300 tasks take a third of a second then, instead of 23."""
 
-# fill, line, text
-_COLOURS: Mapping[TaskType | None, tuple[str, str, str]] = {
-    "AIO": ("#eaf2fe", "#2f6fd0", "#12305e"),
-    "AIS": ("#f3edfe", "#7a4fd0", "#38206b"),
-    "HUM": ("#fef2e3", "#cf7f1c", "#5f3806"),
-    None: ("#ffffff", "#a8adb5", "#70757d"),
-}
-_INNER: Mapping[TaskType | None, str] = {
-    "HUM": "routing → connected → completed | failed",
-    "AIS": "ai ⇄ human",
-}
+_MISSING = Palette("#ffffff", "#a8adb5", "#70757d")
 
 _HEAD = """\
 digraph flow {
@@ -66,15 +57,19 @@ def _lines(drawing: Drawing) -> Iterator[str]:
 
 
 def _node(box: Box) -> str:
-    fill, line, text = _COLOURS[box.type]
-    kind = box.type or "missing"
-    rows = [f'<b>{_lines_of(box.name)}</b> <font point-size="9" color="{line}"> {kind}</font>']
-    rows += [_small(quoted(_INNER[box.type]))] if box.type in _INNER else []
+    kind = None if box.type is None else TASK_KINDS[box.type]
+    colours = _MISSING if kind is None else kind.graphviz
+    rows = [
+        f'<b>{_lines_of(box.name)}</b> <font point-size="9" color="{colours.line}">'
+        f" {box.type or 'missing'}</font>"
+    ]
+    rows += [_small(quoted(kind.diagram_path))] if kind is not None and kind.diagram_path else []
     rows += [_small(_lines_of(said)) for said in conditions(box)]
     table = "".join(f"<tr><td>{row}</td></tr>" for row in rows)
     label = f'<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{table}</table>'
+    colours_of = f'fillcolor="{colours.fill}", color="{colours.line}", fontcolor="{colours.text}"'
     dashed = "" if box.type else ', style="rounded,filled,dashed"'
-    return f'{_id(box)} [label=<{label}>, fillcolor="{fill}", color="{line}", fontcolor="{text}"{dashed}]'
+    return f"{_id(box)} [label=<{label}>, {colours_of}{dashed}]"
 
 
 def _small(markup: str) -> str:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from flow_engine.diagrams.drawing import Box, Drawing, conditions, drawing_of
 from flow_engine.documents import FlowVersion
-from flow_engine.task_types import HUMAN_EVENTS, SUB_STATES
+from flow_engine.task_types import TASK_KINDS
 
 # All that is neither letter nor digit goes as an entity, but for what no rule of the grammar begins with.
 _UNQUOTED = frozenset(" ,.()·")
 
 _CLASSES = {
-    "AIO": "fill:#e8f1fd,stroke:#2f6fd0,color:#12305e",
-    "AIS": "fill:#f1eafd,stroke:#7a4fd0,color:#38206b",
-    "HUM": "fill:#fdf0e0,stroke:#cf7f1c,color:#5f3806",
+    **{
+        name: f"fill:{kind.mermaid.fill},stroke:{kind.mermaid.line},color:{kind.mermaid.text}"
+        for name, kind in TASK_KINDS.items()
+    },
     "missing": "fill:#ffffff,stroke:#999999,color:#777777,stroke-dasharray:4",
 }
 
@@ -53,7 +54,7 @@ def _state(box: Box) -> Iterator[str]:
         yield f'state "{quoted(box.name)} · missing" as {_id(box)}'
         return
     heading = f'state "{quoted(box.name)} · {box.type}" as {_id(box)}'
-    inner = SUB_STATES[box.type]
+    inner = TASK_KINDS[box.type].sub_states
     if not inner:
         yield heading
         return
@@ -61,7 +62,7 @@ def _state(box: Box) -> Iterator[str]:
     for name in inner:
         yield f'    state "{name}" as {_id(box)}_{name}'
     yield f"    [*] --> {_id(box)}_{inner[0]}"
-    for event, arcs in HUMAN_EVENTS[box.type].items():
+    for event, arcs in TASK_KINDS[box.type].events.items():
         for source, target in arcs:
             yield f"    {_id(box)}_{source} --> {_id(box)}_{target} : {quoted(event.replace('_', ' '))}"
     yield "}"

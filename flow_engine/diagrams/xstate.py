@@ -25,7 +25,7 @@ from urllib.parse import quote
 from flow_engine.diagrams.drawing import Box, Drawing, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
-from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
 
 JsonObject = dict[str, object]
 
@@ -89,15 +89,15 @@ def _task(box: Box, transitions: JsonObject) -> JsonObject:
         "meta": {"taskId": box.task_id, "type": box.type, "channels": box.channels},
         "on": transitions,
     }
-    if box.type is None or not SUB_STATES[box.type]:
+    if box.type is None or not TASK_KINDS[box.type].sub_states:
         return state
-    inner: dict[str, JsonObject] = {name: {} for name in SUB_STATES[box.type]}
-    for event, arcs in HUMAN_EVENTS[box.type].items():
+    inner: dict[str, JsonObject] = {name: {} for name in TASK_KINDS[box.type].sub_states}
+    for event, arcs in TASK_KINDS[box.type].events.items():
         for source, target in arcs:
             inner[source][f"human_{event}"] = target
     return {
         **state,
-        "initial": SUB_STATES[box.type][0],
+        "initial": TASK_KINDS[box.type].sub_states[0],
         "states": {name: {"on": events} if events else {} for name, events in inner.items()},
     }
 

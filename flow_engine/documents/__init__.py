@@ -23,7 +23,6 @@ from flow_engine.documents.media import (
 )
 from flow_engine.documents.model import (
     AiHelper,
-    Channel,
     Checkpoint,
     ClosureConfig,
     ContactResult,
@@ -37,11 +36,9 @@ from flow_engine.documents.model import (
     ReasonOfContact,
     RoutingParameters,
     Task,
-    TaskType,
     TransitionParameter,
     UiMetadata,
     Variable,
-    VariableType,
     WaitingMessagesConfiguration,
 )
 from flow_engine.documents.parsing import (
@@ -62,7 +59,6 @@ __all__ = [
     "BaseAudioMediaConfig",
     "BaseSttConfig",
     "BaseTtsConfig",
-    "Channel",
     "Checkpoint",
     "ClosureConfig",
     "ContactResult",
@@ -89,14 +85,12 @@ __all__ = [
     "RoutingParameters",
     "SttConfig",
     "Task",
-    "TaskType",
     "TextMediaConfig",
     "TransitionParameter",
     "TtsConfig",
     "UiMetadata",
     "VadConfig",
     "Variable",
-    "VariableType",
     "WaitingMessagesConfiguration",
     "check_shape",
     "complete_version",

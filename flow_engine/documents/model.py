@@ -6,7 +6,7 @@ must not change a document's verdict, so it is not read strictly here either: ea
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, PlainValidator, ValidationInfo
 
@@ -34,12 +34,10 @@ from flow_engine.documents.values import (
     When,
     absent,
 )
+from flow_engine.task_types import ROUTED_TYPES, TASK_KINDS
+from flow_engine.vocabulary import VARIABLE_TYPES, Channel, TaskType, VariableType
 
 T = TypeVar("T")
-
-Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
-TaskType = Literal["AIO", "AIS", "HUM"]
-VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "custom"]
 
 
 class AiHelper(Document):
@@ -135,7 +133,7 @@ class TransitionParameter(Document):
     required: Flag
 
 
-_MAY_NEED_A_HUMAN = When("type", "HUM", "AIS")
+_MAY_NEED_A_HUMAN = When("type", *reversed(ROUTED_TYPES))
 
 
 def _routing(value: object, info: ValidationInfo) -> object:
@@ -188,7 +186,7 @@ class Task(Document):
     def suspend_transcription(self) -> bool:
         """HUM tasks: no dialogue is sent while a human is connected. An addition, unread by the schema
         as well, so anything but `true` is no (F40)."""
-        return self.type == "HUM" and self._extra("suspendTranscription") is True
+        return TASK_KINDS[self.type].transfers and self._extra("suspendTranscription") is True
 
     def _extra(self, name: str) -> object:
         return (self.model_extra or {}).get(name)
@@ -197,7 +195,7 @@ class Task(Document):
 # --- flows ------------------------------------------------------------------------------------
 
 
-_FOUND_BY_A_MODEL = tuple(name for name in get_args(VariableType) if name != "custom")
+_FOUND_BY_A_MODEL = tuple(name for name in VARIABLE_TYPES if name != "custom")
 
 
 class Variable(Document):

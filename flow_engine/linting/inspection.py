@@ -12,6 +12,7 @@ from flow_engine.documents.findings import quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
+from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template
 
 
@@ -76,7 +77,7 @@ class Inspection:
         return frozenset(
             task.id
             for task in self.version.tasks
-            if task.type != "AIO" or not self.connections[task.id] or self.closes(task)
+            if TASK_KINDS[task.type].routed or not self.connections[task.id] or self.closes(task)
         )
 
     def closes(self, task: Task) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from flow_engine.runtime import commands
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.runtime.prompt import MemoryFormat, Prompt, PromptInput, compose
+from flow_engine.runtime.prompt import Prompt, PromptInput, compose
 from flow_engine.runtime.replies import (
     AgentData,
     JsonObject,
@@ -22,6 +22,8 @@ from flow_engine.runtime.replies import (
 )
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.task_types import TASK_KINDS
+from flow_engine.vocabulary import MemoryFormat
 
 
 def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: str | None) -> AgentData:
@@ -43,7 +45,7 @@ def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: s
         taskStatus=runner.status,
         prompt=prompt.text,
         prefixHash=prompt.prefix_hash,
-        routingParameters=None if routing is None or task.type == "AIO" else _as_sent(routing),
+        routingParameters=_as_sent(routing) if routing is not None and TASK_KINDS[task.type].routed else None,
         mcpServers=list(dict.fromkeys(server["url"] for server in tools)),
         mcpTools=tools,
         reachableTasks=_reachable(runner),

@@ -14,8 +14,9 @@ from flow_engine.documents import (
 )
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.runtime.statechart import Chart
-from flow_engine.task_types import TaskType
+from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.vocabulary import TaskType
 
 DAY_S = 24 * 60 * 60
 LONGEST_S = 10 * 365 * DAY_S  # what a document may say is unbounded, an instant and an expiry are not
@@ -99,7 +100,7 @@ def _plan(task: Task) -> TaskPlan:
 
 def _transfer_tags(task: Task) -> tuple[tuple[str, tuple[str, ...]], ...]:
     routing = task.routing_parameters
-    if task.type == "AIO" or routing is None:
+    if routing is None or not TASK_KINDS[task.type].routed:
         return ()
     tags = (
         ("skills", routing.agent_skills),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.runtime.session import Channel
+from flow_engine.vocabulary import Channel
 
 
 @dataclass(frozen=True, slots=True)

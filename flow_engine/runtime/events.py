@@ -40,9 +40,10 @@ from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.mining_state import ReachedCheckpoint
 from flow_engine.runtime.session import Session
+from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import utc_text
+from flow_engine.vocabulary import Source
 
-Source = Literal["bot", "agent", "user"]
 EventKind = Literal["message", "checkpoint"]
 
 
@@ -66,8 +67,8 @@ ENGINE = Sender("bot")
 def task_status(flow: CompiledFlow, session: Session) -> str:
     """Who leads the task now: an AIS task that a human has taken over counts as HUM."""
     plan = flow.tasks[session.task.task_id]
-    taken_over = plan.type == "AIS" and flow.chart.status(session.states) == "human"
-    return "HUM" if taken_over else plan.type
+    status = flow.chart.status(session.states)
+    return plan.type if status is None else TASK_KINDS[plan.type].hands_over.get(status, plan.type)
 
 
 def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any, Never, get_args
+from typing import Any, Never
 
 import orjson
 
@@ -24,7 +24,6 @@ from flow_engine.values import (
     ValueRejected,
     VariableIndex,
     VariableSpec,
-    VariableType,
     canonical,
     check_text,
     listed,
@@ -32,8 +31,6 @@ from flow_engine.values import (
 )
 
 MINER = "convMiner"
-
-_TYPES = frozenset[str](get_args(VariableType))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,12 @@ class ValueDescription:
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
     """A variable in one of the two hashes (F17). `value` is canonical, None for no value; `updated_at`
-    is aware and in UTC; whoever took a value back is kept in `updated_by`."""
+    is aware and in UTC; whoever took a value back is kept in `updated_by`.
 
-    type: VariableType
+    `type` is text here: during an update of the service an entry may be of a type that only the newer
+    release knows, and is carried as it is."""
+
+    type: str
     updated_by: str | None
     updated_at: datetime | None
     value: JsonValue
@@ -57,7 +57,7 @@ class MemoryEntry:
     description_for_llm: tuple[ValueDescription, ...] | None
 
     @classmethod
-    def empty(cls, type: VariableType, contact_id: str) -> MemoryEntry:
+    def empty(cls, type: str, contact_id: str) -> MemoryEntry:
         """What every variable starts as, in both hashes."""
         return cls(type, None, None, None, contact_id, None)
 
@@ -209,7 +209,7 @@ def _decode(data: bytes) -> MemoryEntry:
         stored = orjson.loads(data)
         author, moment, described = stored["updatedBy"], stored["updatedAt"], stored["descriptionForLLM"]
         return MemoryEntry(
-            _variable_type(stored["type"]),
+            _text(stored["type"]),
             None if author is None else _text(author),
             None if moment is None else _moment(moment),
             stored["value"],
@@ -238,12 +238,6 @@ def decode_previous_contact(data: bytes) -> PreviousContact:
         return PreviousContact(_moment(stored["date"]), _text(stored["channel"]), _text(stored["resume"]))
     except (ValueError, KeyError, TypeError) as problem:
         _unreadable("previous contact", problem)
-
-
-def _variable_type(stored: Any) -> VariableType:
-    if stored not in _TYPES:
-        raise ValueError("an unknown type of variable")
-    return stored
 
 
 def _text(stored: Any) -> str:

@@ -6,7 +6,8 @@ from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.media import MediaSettings
-from flow_engine.runtime.prompt import MemoryFormat, PromptSections
+from flow_engine.runtime.prompt import PromptSections
+from flow_engine.vocabulary import MemoryFormat
 
 FALLBACK_LANGUAGE = "en-US"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from hashlib import sha256
-from typing import Literal, cast
+from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
@@ -23,11 +23,12 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
+from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import JsonValue
+from flow_engine.vocabulary import MemoryFormat
 
 ATTEMPTS_SHOWN_FROM = 2
 
-MemoryFormat = Literal["markdown", "toon"]
 PromptSections = Mapping[str, str]
 
 
@@ -116,9 +117,10 @@ def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
 
 
 def _transfer_lines(sections: PromptSections, plan: TaskPlan) -> Iterator[str]:
-    if plan.type == "AIO":
+    section = TASK_KINDS[plan.type].prompt_section
+    if section is None:
         return
-    yield sections["transfer_hum" if plan.type == "HUM" else "transfer_ais"]
+    yield sections[section]
     for kind, values in plan.transfer_tags:
         yield sections[f"transfer_{kind}"].format(
             **{"agents" if kind == "agents" else "skills": ", ".join(values)}
@@ -146,8 +148,8 @@ def _one_line(value: JsonValue) -> str:
 
 def _human_state(given: PromptInput) -> str:
     status = given.flow.chart.status(given.session.states)
-    names = {"ai": "human_supervising", "human": "human_in_control"}
-    return "" if status is None else given.sections[names.get(status, f"human_{status}")]
+    kind = TASK_KINDS[given.flow.tasks[given.session.task.task_id].type]
+    return "" if status is None else given.sections[kind.status_sections[status]]
 
 
 def _attempt_lines(given: PromptInput) -> Iterator[str]:

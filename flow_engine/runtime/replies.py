@@ -7,7 +7,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from flow_engine.task_types import Phase
+from flow_engine.vocabulary import Phase
 
 JsonObject = Mapping[str, object]
 

@@ -23,11 +23,12 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rendering import render_task, scope_of
 from flow_engine.runtime.rules import TaskGuard, TaskRefusal, explain
-from flow_engine.runtime.session import Contact, ContactStatus, Session, TaskEntry
+from flow_engine.runtime.session import Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
 from flow_engine.runtime.storage import LoadedConversation, NewMemory
-from flow_engine.task_types import ACTIVE, HUMAN_EVENTS
+from flow_engine.task_types import ACTIVE, TASK_KINDS
 from flow_engine.templates import TemplateScope
+from flow_engine.vocabulary import ContactStatus, HumanOutcome
 
 CONTACTS_KEPT = 200  # ended contacts remembered, so that one cannot come back to life
 
@@ -260,7 +261,7 @@ class ConversationalFlowRunner:
         self._set_states(self.flow.chart.close(self.session.states))
         self._note("conversation_closed", reason="time_limit")
 
-    def apply_human_outcome(self, outcome: str, reason: str | None) -> str | None:
+    def apply_human_outcome(self, outcome: HumanOutcome, reason: str | None) -> str | None:
         """Drive a HUM or AIS task (F34) and return the model's command, None where there is none.
 
         An outcome that has come true already is no error: its sender repeats it.
@@ -313,11 +314,11 @@ class ConversationalFlowRunner:
 
     # --- the parts of a move ------------------------------------------------------------------
 
-    def _has_come_true(self, outcome: str) -> bool:
-        arcs = HUMAN_EVENTS[self.task.type].get(outcome, ())
+    def _has_come_true(self, outcome: HumanOutcome) -> bool:
+        arcs = TASK_KINDS[self.task.type].events.get(outcome, ())
         return any(target == self.status for _, target in arcs)
 
-    def _apply_outcome(self, outcome: str, reason: str | None) -> None:
+    def _apply_outcome(self, outcome: HumanOutcome, reason: str | None) -> None:
         self._set_states(self.flow.chart.human(self.session.states, outcome))
         entry = self.session.task.model_copy(update={"human_reason": reason, "routing_deadline": None})
         self._update(task=entry)

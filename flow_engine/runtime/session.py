@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from flow_engine.errors import CallTheOperator
 from flow_engine.runtime.statechart import StateConfiguration
+from flow_engine.vocabulary import Channel, ContactStatus
 
 SNAPSHOT_FORMAT = 1
-
-Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
-ContactStatus = Literal["active", "ended", "superseded"]
 
 
 class _Stored(BaseModel):

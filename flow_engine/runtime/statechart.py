@@ -23,7 +23,8 @@ from statemachine.io import create_machine_class_from_definition  # pyright: ign
 from statemachine.orderedset import OrderedSet
 from statemachine.utils import qualname  # pyright: ignore[reportUnknownVariableType]
 
-from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, HUMAN_EVENTS, SUB_STATES, Phase, TaskType
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
+from flow_engine.vocabulary import HumanOutcome, Phase, TaskType
 
 
 class TaskNode(Protocol):
@@ -109,7 +110,7 @@ class Chart:
             self._reached[states, task_id] = reached
         return reached if reached != states and guard.allows(task_id) else states
 
-    def human(self, states: StateConfiguration, outcome: str) -> StateConfiguration:
+    def human(self, states: StateConfiguration, outcome: HumanOutcome) -> StateConfiguration:
         return self._send(states, f"human_{outcome}")
 
     def pause(self, states: StateConfiguration) -> StateConfiguration:
@@ -148,12 +149,12 @@ class Chart:
         """The active sub-state of a HUM or AIS task, for example `routing`."""
         return states.configuration[2].rpartition("/")[2] if len(states.configuration) > 2 else None
 
-    def accepted_outcomes(self, states: StateConfiguration) -> tuple[str, ...]:
+    def accepted_outcomes(self, states: StateConfiguration) -> tuple[HumanOutcome, ...]:
         """The outcomes of F34 that move the chart from here."""
         status = self.status(states)
         if status is None:
             return ()
-        moves = HUMAN_EVENTS[self._tasks[self.current_task(states)].type]
+        moves = TASK_KINDS[self._tasks[self.current_task(states)].type].events
         return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
 
     def check(self, states: StateConfiguration) -> None:
@@ -173,7 +174,7 @@ class Chart:
         if states.phase in (BETWEEN_CONTACTS, CLOSED):
             return (StateConfiguration((states.phase,), states.history),)
         task_id = self.current_task(StateConfiguration(states.configuration))
-        inner = SUB_STATES[self._tasks[task_id].type]
+        inner = TASK_KINDS[self._tasks[task_id].type].sub_states
         outer = (ACTIVE, task_state(task_id))
         if not inner:
             return (StateConfiguration(outer, states.history),)
@@ -253,19 +254,19 @@ def _task_definition(
             if target != task.id
         },
     }
-    if SUB_STATES[task.type]:
+    if TASK_KINDS[task.type].sub_states:
         definition["states"] = {
             f"{ids[task.id]}_{name}": {
                 "value": sub_state(task.id, name),
                 "initial": number == 0,
                 "on": {
                     f"human_{event}": [{"target": f"{ids[task.id]}_{target}"}]
-                    for event, arcs in HUMAN_EVENTS[task.type].items()
+                    for event, arcs in TASK_KINDS[task.type].events.items()
                     for source, target in arcs
                     if source == name
                 },
             }
-            for number, name in enumerate(SUB_STATES[task.type])
+            for number, name in enumerate(TASK_KINDS[task.type].sub_states)
         }
     return definition
 

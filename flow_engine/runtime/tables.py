@@ -18,7 +18,8 @@ import orjson
 import toon_format
 
 from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.values import JsonValue, VariableSpec, VariableType
+from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.vocabulary import VariableType
 
 Row = tuple[str, str, str]
 

@@ -20,13 +20,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from flow_engine.runtime.compiled import LONGEST_S
-from flow_engine.runtime.events import Source
 from flow_engine.runtime.rules import RefusalCode
-from flow_engine.runtime.session import Channel
-from flow_engine.task_types import Phase, TaskType
+from flow_engine.vocabulary import Channel, HumanOutcome, Phase, Source, TaskType
 
 Verdict = Literal[True, False, "fails"]
-HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
 REFUSED = "refused"
 """The type of pydantic's error where a rule of this file is broken; its message is ready to be shown."""
 TOOL = "flow-test"

@@ -19,6 +19,7 @@ from flow_engine.runtime.session import Contact
 from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate, turns_of_contact
 from flow_engine.runtime.tables import value_text
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
+from flow_engine.vocabulary import HumanOutcome
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
 
@@ -131,7 +132,7 @@ class Conversations:
         self,
         conversation: ConversationRef,
         contact_id: str,
-        outcome: str,
+        outcome: HumanOutcome,
         reason: str | None,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:

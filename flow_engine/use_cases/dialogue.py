@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 import orjson
 
@@ -13,14 +12,15 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.runtime.agent_data import compose_prompt
-from flow_engine.runtime.events import Sender, Source, dialogue_event
+from flow_engine.runtime.events import Sender, dialogue_event
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
-from flow_engine.runtime.prompt import MemoryFormat, tenant_zone
+from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition, to_changes
 from flow_engine.values import utc_text
+from flow_engine.vocabulary import MemoryFormat, Source, UtteranceType
 
 LOOK_AGAIN_S = 0.03
 
@@ -32,7 +32,7 @@ class Utterance:
     contact_id: str
     message_id: str
     ts: datetime
-    type: Literal["tool", "system", "message"]
+    type: UtteranceType
     src: Source
     body: str
     src_id: str | None = None

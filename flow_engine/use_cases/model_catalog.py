@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from flow_engine.documents import Channel
+from flow_engine.vocabulary import Channel
 
 _Text = Annotated[str, Field(min_length=1)]
 LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Z][a-z]{3})?-([A-Z]{2}|\d{3})$")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flow_engine.documents import content_hash, parse_json
-from flow_engine.errors import CallTheOperator, LookElsewhere
+from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.storage import DefinitionStore
 from flow_engine.use_cases.flow_service import FlowService
@@ -106,7 +106,13 @@ class VersionsInUse:
         return StartableVersion(version, record.campaign_id)
 
     def _compile(self, tenant_id: str, document: bytes, digest: str) -> VersionInUse:
-        version = VersionInUse(compile_flow(parse_json(document), digest), document)
+        try:
+            version = VersionInUse(compile_flow(parse_json(document), digest), document)
+        except CorrectTheInput as refused:
+            raise RetryLater(
+                "version_of_newer_release",
+                "this replica's release cannot read the version; one that is updated already can",
+            ) from refused
         _keep(self._compiled, (tenant_id, digest), version, self._capacity)
         return version
 

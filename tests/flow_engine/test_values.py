@@ -17,10 +17,10 @@ from flow_engine.values import (
     ValueRejected,
     VariableIndex,
     VariableSpec,
-    VariableType,
     canonical,
     listed,
 )
+from flow_engine.vocabulary import VariableType
 
 TYPES: tuple[VariableType, ...] = ("string", "number", "boolean", "enum", "date", "phone", "custom")
 ENUM = ("red", "1", 2, 2.5)

@@ -9,6 +9,7 @@ from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule
+from flow_engine.task_types import TASK_KINDS
 
 # --- humans -------------------------------------------------------------------------------------
 
@@ -16,7 +17,7 @@ from flow_engine.linting.inspection import Inspection, Rule
 def routing(inspection: Inspection) -> Findings:
     for number, task in enumerate(inspection.version.tasks):
         parameters = task.routing_parameters
-        if parameters is None or task.type == "AIO":
+        if parameters is None or not TASK_KINDS[task.type].routed:
             continue
         place = pointer("tasks", number, "routingParameters")
         if parameters.timeout <= 0:
@@ -27,7 +28,7 @@ def routing(inspection: Inspection) -> Findings:
                 f"{parameters.timeout} seconds",
             )
         asked = (*parameters.agent_skills, *parameters.agent_optional_skills, *parameters.agent_ids)
-        if task.type == "HUM" and not any(name.strip() for name in asked):
+        if TASK_KINDS[task.type].transfers and not any(name.strip() for name in asked):
             yield LintFinding(
                 place,
                 "routing_without_target",

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from flow_engine.documents import Channel, Task
+from flow_engine.documents import Task
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.graph import Arrival, components, leading_to, path_to
 from flow_engine.linting.inspection import Inspection, Rule
+from flow_engine.task_types import TASK_KINDS
+from flow_engine.vocabulary import Channel
 
 # --- channels -----------------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ def dead_ends(inspection: Inspection) -> Findings:
         if not inspection.connections[task.id] and not inspection.closes(task):
             name = inspection.name(task.id)
             end = "the contact can only end there"
-            if task.type == "HUM":
+            if TASK_KINDS[task.type].transfers:
                 end = "whoever is not put through to a human can do nothing more"
             yield LintFinding(
                 pointer("tasks", number, "connectedTasks"),

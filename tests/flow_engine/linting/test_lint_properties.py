@@ -13,10 +13,10 @@ from flow_engine.documents import FlowVersion, parse_version
 from flow_engine.errors import CorrectTheInput
 from flow_engine.linting import CODES, lint
 from flow_engine.linting.graph import Barriers, components, explore, explore_arrivals
+from flow_engine.vocabulary import CHANNELS
 from tests.flow_engine.documents.samples import ENVIRONMENT, full_version, minimal_version
 from tests.flow_engine.linting.versions import JsonObject, sound_version
 
-CHANNELS = ("phone", "whatsapp", "sms", "mail", "chat")
 TEXTS = (
     "",
     " ",

@@ -22,8 +22,8 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, tenant_zone
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.session import Channel
 from flow_engine.runtime.storage import LoadedConversation
+from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts, load_system_prompts
 from system_prompts.prompt_sections import SECTIONS
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version

@@ -20,6 +20,7 @@ from flow_engine.runtime.session import (
     decode_session,
     encode_session,
 )
+from flow_engine.vocabulary import CHANNELS
 
 NOW = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)
 texts = st.text(max_size=20)
@@ -43,7 +44,7 @@ def made(model: Callable[..., Any], **fields: Any) -> st.SearchStrategy[Any]:
 
 contacts = made(
     Contact,
-    channel=st.sampled_from(("phone", "whatsapp", "sms", "mail", "chat")),
+    channel=st.sampled_from(CHANNELS),
     status=st.sampled_from(("active", "ended", "superseded")),
     started_at=moments,
     ended_at=st.none() | moments,

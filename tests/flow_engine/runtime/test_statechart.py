@@ -19,7 +19,7 @@ from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.rules import TaskGuard, explain
 from flow_engine.runtime.statechart import Chart, StateConfiguration, UnknownStates
-from flow_engine.task_types import TaskType
+from flow_engine.vocabulary import TaskType
 from tests.flow_engine.documents.samples import aio_task, hum_task, minimal_version
 
 NOW = datetime(2026, 1, 15, tzinfo=UTC)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from flow_engine.runtime.memory import MemoryEntry, ValueDescription
 from flow_engine.runtime.tables import memory_rows, parse_markdown, parse_toon, render_markdown, render_toon
-from flow_engine.values import VariableSpec, VariableType
+from flow_engine.values import VariableSpec
+from flow_engine.vocabulary import VariableType
 
 HOSTILE = [
     *[

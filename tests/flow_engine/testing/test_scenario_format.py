@@ -83,7 +83,7 @@ def test_every_mistake_is_told_at_once_with_line_and_pointer(tmp_path: Path) -> 
         ("{wait: 1, expect: {task: x}}", "/expect", "exactly one key"),
         ("{contact: {channel: fax}}", "/contact/channel", "'phone', 'whatsapp', 'sms', 'mail' or 'chat'"),
         ("{contact: {data: [1]}}", "/contact/data", "a mapping"),
-        ("{utterance: {src: caller, body: hi}}", "/utterance/src", "'bot', 'agent' or 'user'"),
+        ("{utterance: {src: caller, body: hi}}", "/utterance/src", "'user', 'bot' or 'agent'"),
         ("{utterance: {text: hi, body: hi}}", "/utterance/text", "'body', 'src', 'language'"),
         ("{utterance: }", "/utterance/body", "'body' is missing"),
         ("{memory: [{varId: x}]}", "/memory/0/value", "'value' is missing"),

@@ -90,6 +90,19 @@ class TestGoingOn:
             assert reply.headers["Retry-After"] == "1"
 
 
+class TestDuringAnUpdate:
+    async def test_a_version_of_a_newer_release_is_retried_not_refused(self) -> None:
+        """A replica of the release before sees a type of variable that it does not know."""
+        async with two_processes(clinic()) as (first, second):
+            key = await definition_key(first)
+            newer = orjson.loads(await first.memory.client.get(key))
+            newer["variables"][0]["type"] = "money"
+            await first.memory.client.set(key, orjson.dumps(newer))
+            reply = await second.change("operator")
+            assert (reply.status_code, reply.json()["code"]) == (503, "version_of_newer_release")  # D4
+            assert reply.headers["Retry-After"] == "1"
+
+
 class TestTheDefinitionsKey:
     @pytest.mark.parametrize(
         ("document", "lifetime"),

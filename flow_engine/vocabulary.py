@@ -1,0 +1,35 @@
+"""The closed sets of words that documents, requests and stored data share: each is written down here only.
+
+A type and the tuple of its members, in the order in which schemas list them. What a task type means stands
+in `task_types.TASK_KINDS`, what values a variable type takes in `values.canonical`: both fail at the import
+or in the type checker when a member is added here and not there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
+CHANNELS: tuple[Channel, ...] = get_args(Channel)
+
+TaskType = Literal["AIO", "AIS", "HUM"]
+TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
+
+VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "custom"]
+VARIABLE_TYPES: tuple[VariableType, ...] = get_args(VariableType)
+
+HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+HUMAN_OUTCOMES: tuple[HumanOutcome, ...] = get_args(HumanOutcome)
+
+Source = Literal["user", "bot", "agent"]
+"""Who speaks in a dialogue: the person who called, the model, the human agent."""
+
+UtteranceType = Literal["tool", "system", "message"]
+
+Phase = Literal["active", "between_contacts", "closed"]
+"""Where a conversation stands: `closed` is final."""
+
+ContactStatus = Literal["active", "ended", "superseded"]
+
+MemoryFormat = Literal["markdown", "toon"]
+"""How the memory is written into a prompt (F21)."""
