@@ -17,6 +17,7 @@ import orjson
 import structlog
 
 from flow_engine.ports.clock import Clock
+from flow_engine.ports.delivery import ReceiverAway, ReceiverRefused
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 from flow_engine.runtime.events import kind_of
@@ -28,18 +29,6 @@ LONGEST_REST_S = 60.0
 _LATER = frozenset((408, 425, 429))
 
 log: Any = structlog.get_logger("flow_engine.reporting")
-
-
-class WebhookAway(Exception):
-    """It does not answer, or asks for time: nothing is wrong with the event. `again_at`: not before."""
-
-    def __init__(self, again_at: datetime) -> None:
-        super().__init__("the webhook is away")
-        self.again_at = again_at
-
-
-class WebhookRefused(Exception):
-    """It answered, and does not want this event."""
 
 
 class Webhook:
@@ -55,10 +44,10 @@ class Webhook:
         self._rests_until: datetime | None = None
 
     async def send(self, conversation: ConversationRef, event: bytes) -> None:
-        """Returns once the event was taken (any 2xx). Raises WebhookAway or WebhookRefused."""
+        """Returns once the event was taken (any 2xx). Raises ReceiverAway or ReceiverRefused."""
         now = self._clock.now()
         if self._rests_until is not None and now < self._rests_until:
-            raise WebhookAway(self._rests_until)
+            raise ReceiverAway(self._rests_until)
         try:
             reply = await self._caller.request(
                 "POST",
@@ -68,24 +57,24 @@ class Webhook:
                 content=event,
             )
         except OutboundRefused as refused:
-            raise WebhookRefused(f"the outbound policy forbids it: {refused}") from refused
+            raise ReceiverRefused(f"the outbound policy forbids it: {refused}") from refused
         except OutboundFailed as failed:
             raise self._away(str(failed)) from failed
         if reply.status in _LATER or reply.status >= 500:
             raise self._away(f"status {reply.status}")
         self._failures, self._rests_until = 0, None
         if not 200 <= reply.status < 300:
-            raise WebhookRefused(f"the webhook answered with status {reply.status}")
+            raise ReceiverRefused(f"the webhook answered with status {reply.status}")
 
-    def _away(self, reason: str) -> WebhookAway:
+    def _away(self, reason: str) -> ReceiverAway:
         now = self._clock.now()
         if self._rests_until is not None and now < self._rests_until:  # several calls failed together
-            return WebhookAway(self._rests_until)
+            return ReceiverAway(self._rests_until)
         rest_s = min(FIRST_REST_S * 2.0 ** min(self._failures, 30), LONGEST_REST_S)
         self._failures += 1
         self._rests_until = now + timedelta(seconds=rest_s)
         log.warning("webhook_away", reason=reason, rest_s=rest_s)
-        return WebhookAway(self._rests_until)
+        return ReceiverAway(self._rests_until)
 
     def _headers(self, conversation: ConversationRef, event: bytes, now: datetime) -> Mapping[str, str]:
         """Ids in headers are percent-encoded, as headers hold ASCII only."""

@@ -1,8 +1,10 @@
 -- Appends events to the reporting stream, all of them or none.
--- KEYS: reporting stream
--- ARGV: stream's length, tenant, conversation, event, kind, event, kind, ...
-for i = 4, #ARGV, 2 do
-  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*',
-    'event', ARGV[i], 'tenant', ARGV[2], 'conversation', ARGV[3], 'kind', ARGV[i + 1])
+-- KEYS: stream
+-- ARGV: length tenant conversation
+-- LISTS: events
+-- Events are listed as event, kind, event, kind, ...
+for i = 1, #arg.events, 2 do
+  redis.call('XADD', key.stream, 'MAXLEN', '~', arg.length, '*',
+    'event', arg.events[i], 'tenant', arg.tenant, 'conversation', arg.conversation, 'kind', arg.events[i + 1])
 end
-return #ARGV
+return #arg.events

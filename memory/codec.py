@@ -1,7 +1,8 @@
-"""Stored forms of dialogue turns and kept replies; entries and snapshots have theirs in the core."""
+"""Stored forms of instants, turns and kept replies; entries and snapshots have theirs in the core."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TypedDict
 
 import orjson
@@ -19,11 +20,21 @@ class _ReplyHead(TypedDict):
     status: int
 
 
+def encode_instant(instant: datetime) -> str:
+    """ISO 8601; the instants of this package are in UTC."""
+    return instant.isoformat()
+
+
+def decode_instant(stored: bytes) -> datetime:
+    return datetime.fromisoformat(stored.decode())
+
+
 def encode_turn(turn: DialogueTurn) -> bytes:
     return orjson.dumps(turn)
 
 
 def decode_turn(stored: bytes) -> DialogueTurn:
+    """Raises CallTheOperator `utterance_unreadable`."""
     try:
         return _TURN.validate_json(stored)
     except ValidationError as error:

@@ -1,145 +1,115 @@
 -- Commits one step of a conversation as a whole, or leaves everything as it was.
--- KEYS: snapshot, tenant, mined, tools, previousContacts, utterances, messages, outbox, stored reply
---       [, definition, jobs]: only where one server holds every slot
--- ARGV is read in order by take(); every value is opaque here: a JSON round trip in Lua would turn
--- [] into {} and lose digits of large integers.
-local position = 0
-local function take()
-  position = position + 1
-  return ARGV[position]
+-- KEYS: snapshot tenant mined tools previous utterances messages outbox reply
+-- KEYS: definition jobs
+-- ARGV: expected_revision expected_memory_revision expected_mining_revision now lifetime definition_lifetime
+-- ARGV: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
+-- ARGV: new_revision session version_id message_id turn turns_kept is_user_turn mining
+-- ARGV: reset new_tenant rewrite_previous trace
+-- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
+-- The definition and the jobs are given only where one server holds every slot. What is not wanted is "":
+-- an expected revision, the reply where the request carries no idempotency key, a session that stays as it
+-- is, a message, the state of mining, a trace. Variables are listed as id, entry, id, entry, ...; jobs as due
+-- time, name, ... Every value is opaque here: a JSON round trip in Lua would turn [] into {} and lose digits
+-- of large integers.
+local state = {
+  key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages, key.outbox
+}
+local function revision(field)
+  return redis.call('HGET', key.snapshot, field) or '0'
 end
-local function take_number()
-  return tonumber(take())
+local function set_fields(command, hash, flat)
+  for i = 1, #flat, 2 do
+    redis.call(command, hash, flat[i], flat[i + 1])
+  end
 end
 
-local expected_revision = take()
-local expected_memory_revision = take()
-local lifetime = take()
-local definition_lifetime = take()
-local reply_prefix = take()   -- "" when the request carries no idempotency key
-local reply_lifetime = take()
-local reply_head = take()
-local reply_has_tail = take()
-local reply_tail = take()
-local now = take()
-local new_revision = take()   -- "" when the session stays as it is
-local session = take()
-local version_id = take()
-local message_id = take()     -- "" when no turn is stored
-local turn = take()
-local turns_kept = take_number()
-local reply_when_seen = take()
-local is_user_turn = take()
-local expected_mining_revision = take()
-local mining = take()         -- "" when the state of mining stays as it is
-
-if reply_prefix ~= '' then
-  local reply = redis.call('GET', KEYS[9])
+if arg.reply_prefix ~= '' then
+  local reply = redis.call('GET', key.reply)
   if reply then
     return {'replayed', reply}
   end
 end
-if message_id ~= '' and redis.call('HEXISTS', KEYS[7], message_id) == 1 then
-  if reply_prefix ~= '' then
-    redis.call('SET', KEYS[9], reply_when_seen, 'EX', reply_lifetime)
+if arg.message_id ~= '' and redis.call('HEXISTS', key.messages, arg.message_id) == 1 then
+  if arg.reply_prefix ~= '' then
+    redis.call('SET', key.reply, arg.reply_when_seen, 'EX', arg.reply_lifetime)
   end
   return {'seen'}
 end
-if (redis.call('HGET', KEYS[1], 'revision') or '0') ~= expected_revision then
-  return {'lost'}
-end
-local memory_revision = redis.call('HGET', KEYS[1], 'memoryRevision') or '0'
-if expected_memory_revision ~= '' and memory_revision ~= expected_memory_revision then
-  return {'lost'}
-end
-if expected_mining_revision ~= ''
-  and (redis.call('HGET', KEYS[1], 'miningRevision') or '0') ~= expected_mining_revision then
+if revision('revision') ~= arg.expected_revision
+  or arg.expected_memory_revision ~= '' and revision('memoryRevision') ~= arg.expected_memory_revision
+  or arg.expected_mining_revision ~= '' and revision('miningRevision') ~= arg.expected_mining_revision then
   return {'lost'}
 end
 
 -- Before the DEL of a reset: out of memory, Redis refuses only a script's first write, and never a DEL.
-if new_revision ~= '' then
-  redis.call('HSET', KEYS[1], 'revision', new_revision, 'versionId', version_id, 'session', session)
+if arg.new_revision ~= '' then
+  redis.call('HSET', key.snapshot,
+    'revision', arg.new_revision, 'versionId', arg.version_id, 'session', arg.session)
 end
-
-local reset = take()
-if reset == '1' then
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
-  redis.call('HDEL', KEYS[1], 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision')
-  redis.call('SET', KEYS[2], take())
-  for _ = 1, take_number() do
-    local field, entry = take(), take()
-    redis.call('HSET', KEYS[3], field, entry)
-    redis.call('HSET', KEYS[4], field, entry)
-  end
-  if expected_revision == '0' then
-    redis.call('HSET', KEYS[1], 'memoryRevision', '0')
+if arg.reset == '1' then
+  redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages)
+  redis.call('HDEL', key.snapshot, 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision')
+  redis.call('SET', key.tenant, arg.new_tenant)
+  set_fields('HSET', key.mined, arg.new_variables)
+  set_fields('HSET', key.tools, arg.new_variables)
+  if arg.expected_revision == '0' then
+    redis.call('HSET', key.snapshot, 'memoryRevision', '0')
   else
-    redis.call('HINCRBY', KEYS[1], 'memoryRevision', 1)
+    redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
   end
 end
-for _ = 1, take_number() do
-  local field, entry = take(), take()
-  redis.call('HSETNX', KEYS[3], field, entry)
-  redis.call('HSETNX', KEYS[4], field, entry)
+set_fields('HSETNX', key.mined, arg.added_variables)
+set_fields('HSETNX', key.tools, arg.added_variables)
+set_fields('HSET', key.tools, arg.set_tools)
+set_fields('HSET', key.mined, arg.set_mined)
+if #arg.set_tools + #arg.set_mined > 0 then
+  redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
+  redis.call('HSET', key.snapshot, 'memoryUpdatedAt', arg.now)
 end
-local writes = take_number()
-for _ = 1, writes do
-  redis.call('HSET', KEYS[4], take(), take())
+if arg.mining ~= '' then
+  redis.call('HSET', key.snapshot, 'mining', arg.mining)
+  redis.call('HINCRBY', key.snapshot, 'miningRevision', 1)
 end
-local mined = take_number()
-for _ = 1, mined do
-  redis.call('HSET', KEYS[3], take(), take())
+if arg.rewrite_previous == '1' then
+  redis.call('DEL', key.previous)  -- never the first write: only a concluding commit asks for it
 end
-if writes + mined > 0 then
-  redis.call('HINCRBY', KEYS[1], 'memoryRevision', 1)
-  redis.call('HSET', KEYS[1], 'memoryUpdatedAt', now)
+for _, contact in ipairs(arg.previous_contacts) do
+  redis.call('RPUSH', key.previous, contact)
 end
-if mining ~= '' then
-  redis.call('HSET', KEYS[1], 'mining', mining)
-  redis.call('HINCRBY', KEYS[1], 'miningRevision', 1)
-end
-if take() == '1' then
-  redis.call('DEL', KEYS[5])  -- never the first write: only a concluding commit asks for it
-end
-for _ = 1, take_number() do
-  redis.call('RPUSH', KEYS[5], take())
-end
-if message_id ~= '' then
-  redis.call('HSET', KEYS[7], message_id, '1')
-  redis.call('RPUSH', KEYS[6], turn)
-  redis.call('LTRIM', KEYS[6], -turns_kept, -1)
-  if is_user_turn == '1' then
-    redis.call('HSET', KEYS[1], 'lastUserTurn', message_id)
+if arg.message_id ~= '' then
+  redis.call('HSET', key.messages, arg.message_id, '1')
+  redis.call('RPUSH', key.utterances, arg.turn)
+  redis.call('LTRIM', key.utterances, -tonumber(arg.turns_kept), -1)
+  if arg.is_user_turn == '1' then
+    redis.call('HSET', key.snapshot, 'lastUserTurn', arg.message_id)
   end
 end
-for _ = 1, take_number() do
-  redis.call('XADD', KEYS[8], '*', 'event', take())
+for _, event in ipairs(arg.events) do
+  redis.call('XADD', key.outbox, '*', 'event', event)
 end
 
-memory_revision = redis.call('HGET', KEYS[1], 'memoryRevision')
-if reply_prefix ~= '' then
-  local body = reply_head
-  if reply_has_tail == '1' then
-    body = reply_head .. memory_revision .. reply_tail
+local memory_revision = redis.call('HGET', key.snapshot, 'memoryRevision')
+if arg.reply_prefix ~= '' then
+  local body = arg.reply_head
+  if arg.reply_has_tail == '1' then
+    body = arg.reply_head .. memory_revision .. arg.reply_tail
   end
-  redis.call('SET', KEYS[9], reply_prefix .. body, 'EX', reply_lifetime)
+  redis.call('SET', key.reply, arg.reply_prefix .. body, 'EX', arg.reply_lifetime)
 end
-for key = 1, 8 do
-  redis.call('EXPIRE', KEYS[key], lifetime)
+for _, each in ipairs(state) do
+  redis.call('EXPIRE', each, arg.lifetime)
 end
-local trace = take()          -- "" when nothing is traced
-for _ = 1, take_number() do
-  local due, job = take(), take()
-  if KEYS[11] then
-    redis.call('ZADD', KEYS[11], due, job)
+for i = 1, #arg.jobs, 2 do
+  local due, job = arg.jobs[i], arg.jobs[i + 1]
+  if key.jobs then
+    redis.call('ZADD', key.jobs, due, job)
   end
-  if trace ~= '' then
-    redis.call('HSET', KEYS[1], 'trace:' .. string.match(job, '^%a+'), trace)
+  if arg.trace ~= '' then
+    redis.call('HSET', key.snapshot, 'trace:' .. string.match(job, '^%a+'), arg.trace)
   end
 end
 local definition_present = 1
-if KEYS[10] then
-  definition_present = redis.call('EXPIRE', KEYS[10], definition_lifetime)
+if key.definition then
+  definition_present = redis.call('EXPIRE', key.definition, arg.definition_lifetime)
 end
 return {'committed', memory_revision, definition_present}

@@ -2,72 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, cast
+from urllib.parse import unquote
 
-from fakeredis import FakeAsyncRedis, FakeServer
-from redis.asyncio import Redis
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
+from fakeredis import FakeServer
 
-from memory.listing import RedisConversationIndex
-from memory.manager import MemoryManager, RedisCommands, RedisDefinitions
-from memory.safety import check_safety
-from memory.translate import store_errors_translated
+from memory.driver import Driver
+from memory.keys import READY_KEY, snapshots_of
+from memory.manager import MemoryManager, RedisDefinitions
+from memory.redis_py import driver_in_process, driver_to
+from memory.safety import Durability, check_readiness, check_safety
 
-CONNECTIONS = 512  # the driver's default of 100 fails beyond it instead of waiting
-ANSWER_WITHIN_S = 2.0
+READY_KEY_LIFETIME_S = 60
+
+
+class RedisConversationIndex:
+    """Implements `ConversationIndex` by scanning a tenant's snapshots: for migrations, which are rare."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    async def on_version(self, tenant_id: str, version_id: str) -> AsyncIterator[str]:
+        start, pattern, end = snapshots_of(tenant_id)
+        seen: set[str] = set()
+        async for name in self._driver.scan(pattern):
+            if name not in seen and await self._driver.hget(name, "versionId") == version_id.encode():
+                seen.add(name)
+                yield unquote(name.removeprefix(start).removesuffix(end))
 
 
 @dataclass(frozen=True, slots=True)
 class RedisMemory:
-    """An open connection with the two stores on it."""
+    """An open connection with the stores on it."""
 
-    client: Any
+    driver: Driver
     conversations: MemoryManager
     definitions: RedisDefinitions
     index: RedisConversationIndex
 
-    async def ready(self) -> None:
-        """Raises RetryLater when Redis does not answer."""
-        with store_errors_translated():
-            await self.client.ping()
+    async def ready(self, durability: Durability | None = None) -> None:
+        """Raises RetryLater when Redis does not answer, or a write would be refused or lost."""
+        await check_readiness(self.driver, durability)
+        await self.driver.set(READY_KEY, b"", lifetime_s=READY_KEY_LIFETIME_S)
 
-    async def check_safety(self, durability: str) -> None:
-        with store_errors_translated():
-            await check_safety(self.client, durability)
+    async def check_safety(self, durability: Durability) -> None:
+        """Raises CallTheOperator `redis_unsafe`, RetryLater."""
+        await check_safety(self.driver, durability)
 
     async def close(self) -> None:
-        await self.client.aclose()
+        await self.driver.close()
 
 
-def connect(url: str, *, cluster: bool = False) -> RedisMemory:
-    """Open `url`. The driver never repeats a command: a write repeated after a pause counts twice."""
-    options: dict[str, Any] = {
-        "max_connections": CONNECTIONS,
-        "socket_timeout": ANSWER_WITHIN_S,
-        "socket_connect_timeout": ANSWER_WITHIN_S,
-        "retry": Retry(NoBackoff(), 0),
-        # While these are enabled the driver does not see that a pooled connection was closed, and every
-        # one of them fails a request after Redis has restarted.
-        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-    }
-    client: Any = RedisCluster.from_url(url, **options) if cluster else Redis.from_url(url, **options)
-    return _memory_on(client, single_node=not cluster)
+def connect(url: str, *, cluster: bool = False, wait_replicas: int = 0) -> RedisMemory:
+    """Open `url`; a commit is answered once `wait_replicas` replicas have it."""
+    return _memory_on(driver_to(url, cluster=cluster, wait_replicas=wait_replicas))
 
 
 def embedded(server: FakeServer | None = None) -> RedisMemory:
     """Redis inside this process, gone with it. Pass one server to share it between connections."""
-    return _memory_on(FakeAsyncRedis(server=server or FakeServer()), single_node=True)
+    return _memory_on(driver_in_process(server or FakeServer()))
 
 
-def _memory_on(client: Any, *, single_node: bool) -> RedisMemory:
-    commands = cast("RedisCommands", client)
+def _memory_on(driver: Driver) -> RedisMemory:
     return RedisMemory(
-        client=client,
-        conversations=MemoryManager(commands, single_node=single_node),
-        definitions=RedisDefinitions(commands),
-        index=RedisConversationIndex(client),
+        driver, MemoryManager(driver), RedisDefinitions(driver), RedisConversationIndex(driver)
     )

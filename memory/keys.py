@@ -6,6 +6,7 @@ them together on a cluster. Ids are percent-encoded: no id can forge a separator
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
@@ -17,40 +18,67 @@ def _encode(part: str) -> str:
     return quote(part, safe="")
 
 
+_STATE: Mapping[str, str] = {
+    "snapshot": "snapshot",  # hash: the session and its revisions, see commit.lua
+    "tenant": "tenant",  # string: JSON object
+    "mined": "vars::convMiner",  # hash: variable id → entry
+    "tools": "vars::tools",  # hash: variable id → entry
+    "previous": "previousContacts",  # list of JSON objects
+    "utterances": "utterances",  # list of JSON objects, oldest first
+    "messages": "messages",  # hash: message id → "1", what F33 deduplicates by
+    "outbox": "outbox",  # stream: one event an entry, in field "event"
+}
+"""What a script calls a key, and the end of the key's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationKeys:
-    """`state` lists the keys that live and expire together, in the order the scripts expect."""
+    """`named` are the keys that live and expire together, by what the scripts call them."""
 
     tag: str
-    state: tuple[str, ...]
+    named: Mapping[str, str]
 
     @classmethod
     def of(cls, conversation: ConversationRef) -> ConversationKeys:
         tag = f"{{{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}}}"
-        names = (
-            "snapshot",  # hash: the session and its revisions, see commit.lua
-            "tenant",  # string: JSON object
-            "vars::convMiner",  # hash: variable id → entry
-            "vars::tools",  # hash: variable id → entry
-            "previousContacts",  # list of JSON objects
-            "utterances",  # list of JSON objects, oldest first
-            "messages",  # hash: message id → "1", what F33 deduplicates by
-            "outbox",  # stream: one event an entry, in field "event"
-        )
-        return cls(tag, tuple(f"{tag}::{name}" for name in names))
+        return cls(tag, {name: f"{tag}::{end}" for name, end in _STATE.items()})
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """As `named`, the names left out."""
+        return tuple(self.named.values())
+
+    @property
+    def webhook_queue(self) -> str:
+        """Stream: what has left the outbox and waits for the webhook."""
+        return f"{self.named['outbox']}::webhook"
+
+    @property
+    def confirmation(self) -> str:
+        """String, empty: written where replicas are to confirm what was written before it."""
+        return f"{self.tag}::confirmation"
 
     def reply(self, idempotency_key: str) -> str:
         return f"{self.tag}::reply::{_encode(idempotency_key)}"
 
 
-def outbox_key(conversation: ConversationRef) -> str:
-    return ConversationKeys.of(conversation).state[-1]
+def snapshots_of(tenant_id: str) -> tuple[str, str, str]:
+    """How the names of a tenant's snapshots start, the glob that matches them, and how they end."""
+    start, end = f"{{{_encode(tenant_id)}:", "}::snapshot"
+    escaped = "".join(f"[{c}]" if c in "*?[]^-\\" else c for c in start)
+    return start, f"{escaped}*{end}", end
 
 
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
     return f"{{{_encode(tenant_id)}:definition:{content_hash}}}"
 
+
+EVENTS_KEY = "{flow-engine}:events"
+"""Stream for consumers: one event an entry, fields `event`, `tenant`, `conversation` and `kind`."""
+
+READY_KEY = "{flow-engine}:ready"
+"""String, empty: what a readiness check writes, to see that writes are taken."""
 
 JOBS_KEY = "{flow-engine}:jobs"
 """Sorted set: a job's name by the time it is due, in milliseconds since 1970."""

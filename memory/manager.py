@@ -6,8 +6,8 @@ commit; `commit` compares the revision and writes everything, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import orjson
 
@@ -33,39 +33,32 @@ from flow_engine.runtime.storage import (
     LoadedConversation,
     Outcome,
 )
-from memory.codec import decode_reply, decode_turn, encode_reply_head, encode_turn
-from memory.instants import decode_instant, encode_instant
+from memory.codec import (
+    decode_instant,
+    decode_reply,
+    decode_turn,
+    encode_instant,
+    encode_reply_head,
+    encode_turn,
+)
+from memory.driver import Argument, Driver, Script, Value
 from memory.keys import JOBS_KEY, ConversationKeys, definition_key, due_score
-from memory.script import Script, ScriptRunner
-from memory.translate import store_errors_translated
 
 REPLY_LIFETIME_S = 24 * 60 * 60
 TURNS_KEPT = 1000
 _NO_REPLY_KEY = "-"
 
-_Value = TypeVar("_Value")
-
-
-class RedisCommands(ScriptRunner, Protocol):
-    """The part of a redis-py asyncio client, standalone or cluster, that the stores need."""
-
-    async def get(self, name: str) -> Any: ...
-    async def set(self, name: str, value: bytes, *, ex: int) -> Any: ...
-    async def expire(self, name: str, time: int) -> Any: ...
-    async def zadd(self, name: str, mapping: Mapping[str, float]) -> Any: ...
-    async def hget(self, name: str, key: str) -> Any: ...
+_Decoded = TypeVar("_Decoded")
 
 
 class MemoryManager:
-    """Implements `ConversationMemory` over redis-py's asyncio client.
+    """Implements `ConversationMemory`, and what single reads and writes of a conversation are called.
 
-    `single_node` is True where one server holds every hash slot: the definition's expiry is then moved
-    inside the commit instead of by a command of its own.
+    Raises what `Driver` raises, and CallTheOperator where stored data do not fit their format.
     """
 
-    def __init__(self, redis: RedisCommands, *, single_node: bool = True) -> None:
-        self._redis = redis
-        self._single_node = single_node
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._load = Script.read("load")
         self._commit = Script.read("commit")
 
@@ -78,10 +71,11 @@ class MemoryManager:
     ) -> LoadedConversation:
         keys = ConversationKeys.of(conversation)
         reply_key = keys.reply(idempotency.key if idempotency else _NO_REPLY_KEY)
-        with store_errors_translated():
-            found = await self._load.run(
-                self._redis, (*keys.state[:6], reply_key), ("1" if with_turns else "0",)
-            )
+        found = await self._driver.run(
+            self._load,
+            {name: keys.named[name] for name in self._load.keys[:-1]} | {"reply": reply_key},
+            {"with_turns": "1" if with_turns else "0"},
+        )
         head, tenant, mined, tools, previous, turns, reply = found
         session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
         replay = None if reply is None or idempotency is None else decode_reply(reply)
@@ -109,121 +103,103 @@ class MemoryManager:
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         keys = ConversationKeys.of(conversation)
         definition = definition_key(conversation.tenant_id, changes.content_hash)
-        script_keys = (
-            *keys.state,
-            keys.reply(changes.idempotency.key if changes.idempotency else _NO_REPLY_KEY),
-        )
-        if self._single_node:
-            script_keys = (*script_keys, definition, JOBS_KEY)
-        with store_errors_translated():
-            if not self._single_node:
-                # Before the commit: a job without its cause finds nothing to do, a cause without job is lost.
-                await self._write_down(changes)
-            verdict, *rest = await self._commit.run(self._redis, script_keys, tuple(_arguments(changes)))
-            match verdict:
-                case b"lost":
-                    return Conflict()
-                case b"seen":
-                    return DuplicateMessage()
-                case b"replayed":
-                    return AlreadyAnswered(decode_reply(rest[0]))
-                case _:
-                    present = bool(rest[1])
-                    if not self._single_node:
-                        present = bool(await self._redis.expire(definition, 2 * changes.lifetime_s))
-                        await self._write_down(changes)  # a worker may have looked before there was a cause
+        reply_key = keys.reply(changes.idempotency.key if changes.idempotency else _NO_REPLY_KEY)
+        script_keys = {**keys.named, "reply": reply_key}
+        if self._driver.single_node:
+            script_keys |= {"definition": definition, "jobs": JOBS_KEY}
+        else:
+            # Before the commit: a job without its cause finds nothing to do, a cause without job is lost.
+            await self._write_down(changes)
+        verdict, *rest = await self._driver.run(self._commit, script_keys, _arguments(changes))
+        match verdict:
+            case b"lost":
+                return Conflict()
+            case b"seen":
+                return DuplicateMessage()
+            case b"replayed":
+                return AlreadyAnswered(decode_reply(rest[0]))
+            case _:
+                present = bool(rest[1])
+                if not self._driver.single_node:
+                    present = await self._driver.expire(definition, 2 * changes.lifetime_s)
+                    await self._write_down(changes)  # a worker may have looked before there was a cause
         reply = changes.reply
         return Committed(reply.body(int(rest[0])), reply.status, present)
 
     async def trace_of(self, job: Job) -> str | None:
         """The `traceparent` of the request that scheduled a job last; None when nothing was traced then."""
-        snapshot = ConversationKeys.of(job.conversation).state[0]
-        with store_errors_translated():
-            trace = await self._redis.hget(snapshot, f"trace:{job.kind}")
+        snapshot = ConversationKeys.of(job.conversation).named["snapshot"]
+        trace = await self._driver.hget(snapshot, f"trace:{job.kind}")
         return None if trace is None else trace.decode()
 
     async def _write_down(self, changes: Changes) -> None:
         if changes.jobs:
-            await self._redis.zadd(JOBS_KEY, {d.job.name: due_score(d.due_at) for d in changes.jobs})
+            await self._driver.zadd(JOBS_KEY, {d.job.name: due_score(d.due_at) for d in changes.jobs})
 
 
 class RedisDefinitions:
     """Implements `DefinitionStore`: version documents by content hash (F13)."""
 
-    def __init__(self, redis: RedisCommands) -> None:
-        self._redis = redis
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
     async def get(self, tenant_id: str, content_hash: str) -> bytes | None:
-        with store_errors_translated():
-            return await self._redis.get(definition_key(tenant_id, content_hash))
+        return await self._driver.get(definition_key(tenant_id, content_hash))
 
     async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None:
-        with store_errors_translated():
-            await self._redis.set(definition_key(tenant_id, content_hash), document, ex=2 * lifetime_s)
+        key = definition_key(tenant_id, content_hash)
+        await self._driver.set(key, document, lifetime_s=2 * lifetime_s)
 
 
-def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Value]) -> Mapping[str, _Value]:
+def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Decoded]) -> Mapping[str, _Decoded]:
     return {name.decode(): decode(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def _arguments(changes: Changes) -> Iterator[bytes | str | int]:
-    """In the order in which commit.lua takes them."""
-    reply, session, turn = changes.reply, changes.session, changes.turn
-    memory_revision = changes.expected_memory_revision
-    yield changes.expected_revision
-    yield "" if memory_revision is None else memory_revision
-    yield changes.lifetime_s
-    yield 2 * changes.lifetime_s
-    yield encode_reply_head(changes.idempotency.fingerprint, reply.status) if changes.idempotency else b""
-    yield REPLY_LIFETIME_S
-    yield reply.head
-    yield "0" if reply.tail is None else "1"
-    yield reply.tail or b""
-    yield encode_instant(changes.now)
-    yield "" if session is None else session.revision
-    yield b"" if session is None else encode_session(session)
-    yield "" if session is None else session.version_id
-    yield turn.message_id if turn else ""
-    yield encode_turn(turn) if turn else b""
-    yield TURNS_KEPT
-    yield _reply_when_seen(changes)
-    yield "1" if turn is not None and is_user_turn(turn) else "0"
-    expected_mining = changes.expected_mining_revision
-    yield "" if expected_mining is None else expected_mining
-    yield b"" if changes.mining is None else encode_mining(changes.mining)
-    yield from _memory_arguments(changes)
-    yield len(changes.events)
-    yield from changes.events
-    yield changes.trace or ""
-    yield len(changes.jobs)
-    for due in changes.jobs:
-        yield due_score(due.due_at)
-        yield due.job.name
+def _arguments(changes: Changes) -> Mapping[str, Argument]:
+    """What commit.lua takes, by the names that it has there."""
+    idempotency, reply, session, turn = changes.idempotency, changes.reply, changes.session, changes.turn
+    new = changes.new_memory
+    when_seen = b""
+    if idempotency is not None and changes.on_seen is not None:
+        when_seen = encode_reply_head(idempotency.fingerprint, changes.on_seen.status) + changes.on_seen.head
+    return {
+        "expected_revision": changes.expected_revision,
+        "expected_memory_revision": _or_empty(changes.expected_memory_revision),
+        "expected_mining_revision": _or_empty(changes.expected_mining_revision),
+        "now": encode_instant(changes.now),
+        "lifetime": changes.lifetime_s,
+        "definition_lifetime": 2 * changes.lifetime_s,
+        "reply_prefix": encode_reply_head(idempotency.fingerprint, reply.status) if idempotency else b"",
+        "reply_lifetime": REPLY_LIFETIME_S,
+        "reply_head": reply.head,
+        "reply_has_tail": "0" if reply.tail is None else "1",
+        "reply_tail": reply.tail or b"",
+        "reply_when_seen": when_seen,
+        "new_revision": "" if session is None else session.revision,
+        "session": b"" if session is None else encode_session(session),
+        "version_id": "" if session is None else session.version_id,
+        "message_id": turn.message_id if turn else "",
+        "turn": encode_turn(turn) if turn else b"",
+        "turns_kept": TURNS_KEPT,
+        "is_user_turn": "1" if turn is not None and is_user_turn(turn) else "0",
+        "mining": b"" if changes.mining is None else encode_mining(changes.mining),
+        "reset": "0" if new is None else "1",
+        "new_tenant": b"" if new is None else orjson.dumps(new.tenant),
+        "rewrite_previous": "1" if changes.rewrite_previous_contacts else "0",
+        "trace": changes.trace or "",
+        "new_variables": () if new is None else _flat(new.variables),
+        "added_variables": _flat(changes.added_variables),
+        "set_tools": _flat(changes.set_tools),
+        "set_mined": _flat(changes.set_mined),
+        "previous_contacts": tuple(map(encode_previous_contact, changes.previous_contacts)),
+        "events": changes.events,
+        "jobs": [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)],
+    }
 
 
-def _reply_when_seen(changes: Changes) -> bytes:
-    if changes.idempotency is None or changes.on_seen is None:
-        return b""
-    return encode_reply_head(changes.idempotency.fingerprint, changes.on_seen.status) + changes.on_seen.head
+def _or_empty(number: int | None) -> int | str:
+    return "" if number is None else number
 
 
-def _memory_arguments(changes: Changes) -> Iterator[bytes | str | int]:
-    if changes.new_memory is None:
-        yield "0"
-    else:
-        yield "1"
-        yield orjson.dumps(changes.new_memory.tenant)
-        yield from _counted_entries(changes.new_memory.variables)
-    yield from _counted_entries(changes.added_variables)
-    yield from _counted_entries(changes.set_tools)
-    yield from _counted_entries(changes.set_mined)
-    yield "1" if changes.rewrite_previous_contacts else "0"
-    yield len(changes.previous_contacts)
-    yield from map(encode_previous_contact, changes.previous_contacts)
-
-
-def _counted_entries(entries: Mapping[str, MemoryEntry]) -> Iterator[bytes | str | int]:
-    yield len(entries)
-    for var_id, entry in entries.items():
-        yield var_id
-        yield encode_entry(entry)
+def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
+    return [part for var_id, entry in entries.items() for part in (var_id, encode_entry(entry))]

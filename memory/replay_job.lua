@@ -1,9 +1,9 @@
 -- Schedules a buried job again and forgets its letter. Returns 0 when there is no such letter.
--- KEYS: jobs, dead letters' ids, dead letters
--- ARGV: letter's id, name, now
-if redis.call('HDEL', KEYS[3], ARGV[1]) == 0 then
+-- KEYS: jobs letter_ids letters
+-- ARGV: letter_id name now
+if redis.call('HDEL', key.letters, arg.letter_id) == 0 then
   return 0
 end
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZADD', KEYS[1], ARGV[3], ARGV[2])
+redis.call('ZREM', key.letter_ids, arg.letter_id)
+redis.call('ZADD', key.jobs, arg.now, arg.name)
 return 1

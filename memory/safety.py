@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
-from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import ResponseError
+from flow_engine.errors import CallTheOperator, RetryLater
+from memory.driver import Driver, ServerState
 
-from flow_engine.errors import CallTheOperator
+Durability = Literal["none", "aof", "always"]
 
-DURABILITY_LEVELS: Mapping[str, str] = {
-    "none": "nothing is asked: conversations may be lost with the server",
-    "aof": "append only file, synced at least every second",
-    "always": "append only file, synced before every reply",
-}
-_STRONG_ENOUGH: Mapping[str, tuple[str, ...]] = {"aof": ("everysec", "always"), "always": ("always",)}
+_STRONG_ENOUGH: Mapping[Durability, tuple[str, ...]] = {"aof": ("everysec", "always"), "always": ("always",)}
 
 
-async def check_safety(client: Any, durability: str) -> None:
-    """Raises CallTheOperator `redis_unsafe`, naming every setting to change."""
-    if isinstance(client, RedisCluster):
-        await client.initialize()
-        nodes = client.get_primaries()
-        problems = [
-            f"{problem} ({node.name})"
-            for node in nodes
-            for problem in await _problems(client, durability, target_nodes=node)
-        ]
-    else:
-        problems = await _problems(client, durability)
+async def check_safety(driver: Driver, durability: Durability) -> None:
+    """Raises CallTheOperator `redis_unsafe`, naming every setting to change.
+
+    `none` asks for nothing: conversations may be lost with the server. `aof` asks for an append only file
+    that is synced at least every second, `always` for one that is synced before every reply.
+    """
+    problems = [
+        f"{problem} ({server.name})" if server.name else problem
+        for server in await driver.servers()
+        for problem in _losses(server, durability)
+    ]
     if problems:
         raise CallTheOperator(
             "redis_unsafe",
@@ -39,29 +33,41 @@ async def check_safety(client: Any, durability: str) -> None:
         )
 
 
-async def _problems(client: Any, durability: str, **target: Any) -> list[str]:
-    """Of one server: `target` names it on a cluster, where each has settings of its own."""
+async def check_readiness(driver: Driver, durability: Durability | None) -> None:
+    """Raises RetryLater `memory_unavailable` while a server would refuse or lose a write.
+
+    Without `durability`, as with FLOW_ENGINE_REDIS_UNSAFE, only refusals count.
+    """
     problems: list[str] = []
-    policy = str((await client.info("memory", **target))["maxmemory_policy"])
-    if policy != "noeviction":
-        problems.append(f"maxmemory-policy is {policy}, it must be noeviction")
+    for server in await driver.servers():
+        found = [*_refusals(server), *(() if durability is None else _losses(server, durability))]
+        problems += [f"{problem} ({server.name})" if server.name else problem for problem in found]
+    if problems:
+        raise RetryLater(
+            "memory_unavailable", "the conversation memory is not safe now: " + "; ".join(problems)
+        )
+
+
+def _refusals(server: ServerState) -> Iterator[str]:
+    if server.is_replica:
+        yield "it is a replica and takes no writes"
+    if server.memory_limit and server.memory_used >= server.memory_limit:
+        yield "it is out of memory"
+    if not server.covers:
+        yield "some slots of the cluster are served by nobody"
+
+
+def _losses(server: ServerState, durability: Durability) -> Iterator[str]:
+    if server.eviction_policy != "noeviction":
+        yield f"maxmemory-policy is {server.eviction_policy}, it must be noeviction"
     if durability == "none":
-        return problems
-    if not int((await client.info("persistence", **target))["aof_enabled"]):
-        problems.append("appendonly is no, it must be yes")
-        return problems
-    sync = await _appendfsync(client, **target)
-    if sync is None:
-        problems.append("appendfsync cannot be read, CONFIG is refused")
-    elif sync not in _STRONG_ENOUGH[durability]:
-        problems.append(f"appendfsync is {sync}, durability {durability!r} needs more")
-    return problems
-
-
-async def _appendfsync(client: Any, **target: Any) -> str | None:
-    try:
-        answer = await client.config_get("appendfsync", **target)
-    except ResponseError:  # hosted servers do not let everybody read their settings
-        return None
-    value = answer["appendfsync"]
-    return value.decode() if isinstance(value, bytes) else value
+        return
+    if not server.appends:
+        yield "appendonly is no, it must be yes"
+        return
+    if server.sync is None:
+        yield "appendfsync cannot be read, CONFIG is refused"
+    elif server.sync not in _STRONG_ENOUGH[durability]:
+        yield f"appendfsync is {server.sync}, durability {durability!r} needs more"
+    if durability == "always" and server.syncs_while_rewriting is False:
+        yield "no-appendfsync-on-rewrite is yes, durability 'always' needs no"

@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
 
 import orjson
 
 from flow_engine.ports.jobs import Claim, DeadLetter, DueJob, Job
-from memory.instants import decode_instant, encode_instant
+from memory.codec import decode_instant, encode_instant
+from memory.driver import Driver, Script
 from memory.keys import (
     DEAD_LETTER_TEXTS_KEY,
     DEAD_LETTERS_KEY,
@@ -23,56 +23,54 @@ from memory.keys import (
     JOBS_KEY,
     due_score,
 )
-from memory.script import Script
-from memory.translate import store_errors_translated
 
 MOST_LETTERS = 10_000
 UNKNOWN_AGAIN_AFTER = timedelta(hours=1)
 
 
-class RedisJobSchedule:
-    """Implements `JobSchedule`. `client` is a redis-py asyncio client, standalone or cluster."""
+_SCHEDULE_KEYS = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY}
+_LETTER_KEYS = {"letter_ids": DEAD_LETTERS_KEY, "letters": DEAD_LETTER_TEXTS_KEY}
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+
+class RedisJobSchedule:
+    """Implements `JobSchedule`. Every method raises RetryLater when Redis does not answer."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._claim = Script.read("claim_jobs")
         self._renew = Script.read("renew_job")
         self._settle = Script.read("settle_job")
 
     async def schedule(self, due: DueJob) -> None:
         """Write a job down as a commit does: again, it only moves its time."""
-        with store_errors_translated():
-            await self._client.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
+        await self._driver.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
 
     async def claim(self, now: datetime, *, at_most: int, lease_s: float) -> Sequence[Claim]:
         token = uuid.uuid4().hex
-        until = _own_score(now + timedelta(seconds=lease_s))
-        with store_errors_translated():
-            found = await self._claim.run(
-                self._client, (JOBS_KEY, JOB_LEASES_KEY), (due_score(now), until, at_most, token)
-            )
+        lease_end = _own_score(now + timedelta(seconds=lease_s))
+        found = await self._driver.run(
+            self._claim,
+            _SCHEDULE_KEYS,
+            {"now": due_score(now), "lease_end": lease_end, "wanted": at_most, "token": token},
+        )
         claims: list[Claim] = []
         for name, attempt in zip(found[::2], found[1::2], strict=True):
             try:
                 claims.append(Claim(Job.named(name.decode()), token, int(attempt)))
             except ValueError:  # a newer release wrote it down: it is left for one that knows it
-                await self._give_back(name.decode(), token, _own_score(now + UNKNOWN_AGAIN_AFTER))
+                await self._settled(name.decode(), token, again_at=_own_score(now + UNKNOWN_AGAIN_AFTER))
         return claims
 
     async def renew(self, claim: Claim, now: datetime, *, lease_s: float) -> bool:
-        until = _own_score(now + timedelta(seconds=lease_s))
-        with store_errors_translated():
-            return bool(
-                await self._renew.run(
-                    self._client, (JOBS_KEY, JOB_LEASES_KEY), (claim.job.name, claim.token, until)
-                )
-            )
+        lease_end = _own_score(now + timedelta(seconds=lease_s))
+        args = {"name": claim.job.name, "token": claim.token, "lease_end": lease_end}
+        return bool(await self._driver.run(self._renew, _SCHEDULE_KEYS, args))
 
     async def finish(self, claim: Claim) -> None:
-        await self._give_back(claim.job.name, claim.token, "")
+        await self._settled(claim.job.name, claim.token)
 
     async def retry(self, claim: Claim, due_at: datetime) -> None:
-        await self._give_back(claim.job.name, claim.token, _own_score(due_at))
+        await self._settled(claim.job.name, claim.token, again_at=_own_score(due_at))
 
     async def bury(self, claim: Claim, reason: str, now: datetime) -> None:
         """The job's earlier letter, if it has one, is replaced; beyond MOST_LETTERS the oldest go."""
@@ -80,54 +78,65 @@ class RedisJobSchedule:
         letter = orjson.dumps(
             {"job": name, "reason": reason, "attempts": claim.attempt, "buriedAt": encode_instant(now)}
         )
-        await self._give_back(name, claim.token, "", _letter_id(name), letter, due_score(now))
+        await self._settled(name, claim.token, letter=letter, buried_at=due_score(now))
 
-    async def _give_back(
-        self,
-        name: str,
-        token: str,
-        again_at: str,
-        letter_id: str = "",
-        letter: bytes = b"",
-        buried_at: int = 0,
+    async def _settled(
+        self, name: str, token: str, *, again_at: str = "", letter: bytes = b"", buried_at: int = 0
     ) -> None:
-        keys = (JOBS_KEY, JOB_LEASES_KEY, DEAD_LETTERS_KEY, DEAD_LETTER_TEXTS_KEY)
-        args = (name, token, again_at, letter_id, letter, buried_at, MOST_LETTERS)
-        with store_errors_translated():
-            await self._settle.run(self._client, keys, args)
+        args = {
+            "name": name,
+            "token": token,
+            "again_at": again_at,
+            "letter_id": sha256(name.encode()).hexdigest()[:16] if letter else "",
+            "letter": letter,
+            "buried_at": buried_at,
+            "most_letters": MOST_LETTERS,
+        }
+        await self._driver.run(self._settle, {**_SCHEDULE_KEYS, **_LETTER_KEYS}, args)
+
+
+class RedisBacklog:
+    """How much background work waits, for those who watch it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    async def read(self, now: datetime) -> tuple[int, float, int]:
+        """Due jobs that nobody has taken, the age of the oldest in seconds, and buried jobs.
+
+        Raises RetryLater when Redis does not answer.
+        """
+        score = due_score(now)
+        waiting = await self._driver.zcount(JOBS_KEY, up_to=score)
+        first = await self._driver.zrange(JOBS_KEY, at_most=1)
+        oldest_s = max(0.0, (score - first[0][1]) / 1000) if first else 0.0
+        return waiting, oldest_s, await self._driver.zcount(DEAD_LETTERS_KEY)
 
 
 class RedisDeadLetters:
-    """Implements `DeadLetters`. `client` is a redis-py asyncio client, standalone or cluster."""
+    """Implements `DeadLetters`. Every method raises RetryLater when Redis does not answer."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._replay = Script.read("replay_job")
 
     async def list(self, *, at_most: int) -> Sequence[DeadLetter]:
-        with store_errors_translated():
-            ids = await self._client.zrange(DEAD_LETTERS_KEY, 0, at_most - 1, desc=True)
-            texts = await self._client.hmget(DEAD_LETTER_TEXTS_KEY, ids) if ids else ()
-        found = zip(ids, texts, strict=True)
-        return [_letter(letter_id.decode(), text) for letter_id, text in found if text is not None]
+        found = await self._driver.zrange(DEAD_LETTERS_KEY, at_most=at_most, highest_first=True)
+        ids = [letter_id.decode() for letter_id, _ in found]
+        texts = await self._driver.hmget(DEAD_LETTER_TEXTS_KEY, ids) if ids else ()
+        return [_letter(each, text) for each, text in zip(ids, texts, strict=True) if text is not None]
 
     async def replay(self, letter_id: str, now: datetime) -> bool:
-        with store_errors_translated():
-            text = await self._client.hget(DEAD_LETTER_TEXTS_KEY, letter_id)
-            if text is None:
-                return False
-            keys = (JOBS_KEY, DEAD_LETTERS_KEY, DEAD_LETTER_TEXTS_KEY)
-            args = (letter_id, orjson.loads(text)["job"], due_score(now))
-            return bool(await self._replay.run(self._client, keys, args))
+        text = await self._driver.hget(DEAD_LETTER_TEXTS_KEY, letter_id)
+        if text is None:
+            return False
+        args = {"letter_id": letter_id, "name": orjson.loads(text)["job"], "now": due_score(now)}
+        return bool(await self._driver.run(self._replay, {"jobs": JOBS_KEY, **_LETTER_KEYS}, args))
 
 
 def _own_score(at: datetime) -> str:
     """Half a millisecond past a whole one: no commit writes such a score, see claim_jobs.lua."""
     return f"{due_score(at)}.5"
-
-
-def _letter_id(name: str) -> str:
-    return sha256(name.encode()).hexdigest()[:16]
 
 
 def _letter(letter_id: str, text: bytes) -> DeadLetter:

@@ -1,8 +1,8 @@
 -- Forgets an event that the webhook has taken, and the queue with its last one.
--- KEYS: webhook's queue
+-- KEYS: webhook_queue
 -- ARGV: id
-redis.call('XDEL', KEYS[1], ARGV[1])
-if redis.call('XLEN', KEYS[1]) == 0 then
-  redis.call('DEL', KEYS[1])
+redis.call('XDEL', key.webhook_queue, arg.id)
+if redis.call('XLEN', key.webhook_queue) == 0 then
+  redis.call('DEL', key.webhook_queue)
 end
 return 1

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from adapters import extraction
 from adapters.jobs.running import JobRunner, Tuning
-from adapters.jobs.streaq_worker import StreaqWorker
 from adapters.jobs.worker import Worker
 from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
@@ -20,13 +19,12 @@ from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.observing import Observer
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
+from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import JsonValue
 from memory.connection import RedisMemory, connect
 from memory.event_stream import RedisEvents, Routing
-from memory.keys import outbox_key
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
-from service.relay import Delivery, Relay
 from service.settings import Settings
 
 
@@ -67,14 +65,8 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
         BackgroundDependencies(extractor, model, has_model=not isinstance(model, NoModel), observer=observer),
     )
     webhook = _webhook(settings, parts.outbound, clock)
-    routing = Routing(
-        outbox_key=outbox_key,
-        stream_length=settings.events_kept,
-        single_node=settings.redis_url is None or not settings.redis_cluster,
-        webhook=webhook is not None,
-    )
-    events = RedisEvents(parts.memory.client, routing)
-    schedule = RedisJobSchedule(parts.memory.client).schedule
+    events = RedisEvents(parts.memory.driver, Routing(settings.events_kept, webhook is not None))
+    schedule = RedisJobSchedule(parts.memory.driver).schedule
     relay = Relay(events, clock, observer, None if webhook is None else schedule)
     # Without a webhook too: jobs may be left from a time when there was one.
     delivery = Delivery(events, webhook, schedule, clock, observer)
@@ -107,18 +99,13 @@ def tuning_of(settings: Settings) -> Tuning:
     )
 
 
-def worker_for(settings: Settings, runner: JobRunner) -> Worker | StreaqWorker:
-    """What runs jobs in a process of its own. Raises CallTheOperator `redis_needed`, `engine_unsuitable`."""
+def worker_for(settings: Settings, runner: JobRunner) -> Worker:
+    """What runs jobs in a process of its own. Raises CallTheOperator `redis_needed`."""
     if settings.redis_url is None:
         raise CallTheOperator(
             "redis_needed", "set FLOW_ENGINE_REDIS_URL; without it, `serve` does the background work itself"
         )
-    engine = settings.jobs_engine or ("builtin" if settings.redis_cluster else "streaq")
-    if engine == "builtin":
-        return Worker(runner)
-    if settings.redis_cluster:
-        raise CallTheOperator("engine_unsuitable", "on a cluster set FLOW_ENGINE_JOBS_ENGINE=builtin")
-    return StreaqWorker(runner, settings.redis_url)
+    return Worker(runner)
 
 
 async def dead_letters(settings: Settings, at_most: int) -> Sequence[DeadLetter]:
@@ -143,6 +130,6 @@ async def _letters(settings: Settings) -> AsyncGenerator[RedisDeadLetters]:
         )
     memory = connect(settings.redis_url, cluster=settings.redis_cluster)
     try:
-        yield RedisDeadLetters(memory.client)
+        yield RedisDeadLetters(memory.driver)
     finally:
         await memory.close()

@@ -17,7 +17,7 @@ from adapters.models.audit import CallLog, ModelCallRecord
 from flow_engine.errors import RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.tracing import Tracing
-from memory.backlog import RedisBacklog
+from memory.schedule import RedisBacklog
 
 COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "task_changes": ("Changes of task asked for: accepted, or the code of the refusal.", ("outcome",)),

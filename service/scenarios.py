@@ -77,7 +77,7 @@ async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> Asyn
     database, memory = SqliteDatabase(MEMORY), embedded()
 
     async def forget(conversation: ConversationRef) -> None:
-        await memory.client.delete(*ConversationKeys.of(conversation).state)
+        await memory.driver.delete(ConversationKeys.of(conversation).state)
 
     stores = Stores(
         memory=memory.conversations,

@@ -72,10 +72,6 @@ class Settings(BaseSettings):
         default=None,
         description="Whether `serve` does the background work too; unset: only without FLOW_ENGINE_REDIS_URL",
     )
-    jobs_engine: Literal["streaq", "builtin"] | None = Field(
-        default=None,
-        description="What `worker` runs jobs with; unset: streaq, on a cluster builtin",
-    )
     jobs_at_once: int = Field(default=16, ge=1, le=1_000, description="Background jobs at once, a process")
     job_lease_s: float = Field(
         default=15.0, ge=0.3, le=600, description="Seconds after which a killed worker's job is taken over"

@@ -54,10 +54,9 @@ from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
-from memory.backlog import RedisBacklog
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
-from memory.schedule import RedisJobSchedule
+from memory.schedule import RedisBacklog, RedisJobSchedule
 from service.background import JobDependencies, job_handlers, tuning_of
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
@@ -159,13 +158,13 @@ def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing 
     authenticator = authenticator_for(settings, host)
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
     clock, memory = SystemClock(), open_memory(settings)
-    budget = RedisCallBudget(memory.client, settings.llm_calls_per_minute)
+    budget = RedisCallBudget(memory.driver, settings.llm_calls_per_minute)
     calls = ObservedCalls(LoggedCalls(), observer, tracing)
     model = build_model(settings, clock, budget=budget, log=calls)
     dependencies = ServiceDependencies(
         clock, outbound, memory, open_flow_database(settings), model, observer, tracing
     )
-    watch = Watch(observer, RedisBacklog(memory.client), clock)
+    watch = Watch(observer, RedisBacklog(memory.driver), clock)
     service = assemble(settings, dependencies, authenticator, base_url=f"http://{host}:{port}")
 
     @asynccontextmanager
@@ -271,7 +270,7 @@ def _job_runner(settings: Settings, transactor: Transactor, dependencies: Servic
         transactor, dependencies.model, memory, dependencies.outbound, clock, observer
     )
     return JobRunner(
-        RedisJobSchedule(memory.client),
+        RedisJobSchedule(memory.driver),
         job_handlers(settings, work_with),
         clock,
         observer,

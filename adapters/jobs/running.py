@@ -104,13 +104,6 @@ class JobRunner:
             except RetryLater as away:
                 log.warning("job_not_given_back", code=away.code)  # its lease ends without us
 
-    async def run_if_still_held(self, claim: Claim) -> None:
-        """For a claim that has waited: by now it may be somebody else's."""
-        if await self._renewed(claim):
-            await self.run(claim)
-        else:
-            log.info("job_taken_over", job=claim.job.kind)
-
     async def _run_traced(self, claim: Claim) -> None:
         if not self._tracing.on:
             await self._run(claim)

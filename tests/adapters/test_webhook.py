@@ -20,8 +20,8 @@ from adapters.webhook import ANSWER_WITHIN_S, Webhook
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
-from service import relay as relay_module
-from service.relay import Delivery, Relay
+from flow_engine.use_cases import delivery as delivery_module
+from flow_engine.use_cases.delivery import Delivery, Relay
 from tests.adapters.outbound.local_server import ok, serving
 from tests.api.harness import SettableClock
 from tests.memory.events_scene import (
@@ -109,7 +109,7 @@ class TestSending:
         assert last.headers["X-Flow-Engine-Signature"] == f"t={seconds},v1={digest}"
 
     async def test_more_than_a_batch_goes_in_one_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(relay_module, "BATCH", 3)
+        monkeypatch.setattr(delivery_module, "BATCH", 3)
         scene = Scene(TAKEN)
         await scene.happened(some_events(10))
         await scene.deliver()

@@ -116,7 +116,7 @@ class Scene:
 
     async def events(self, conversation: str = "conv-1", tenant: str = "default") -> list[Any]:
         """The outbox of a conversation, oldest first."""
-        entries = await self.memory.client.xrange(f"{{{tenant}:{conversation}}}::outbox")
+        entries = await self.memory.driver.client.xrange(f"{{{tenant}:{conversation}}}::outbox")
         return [orjson.loads(fields[b"event"]) for _, fields in entries]
 
 

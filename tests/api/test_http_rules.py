@@ -467,7 +467,8 @@ async def main():
         await scene.prompt()
         await scene.http.get("/v1/prompt/conv-1", headers={"Authorization": "Bearer sk-another-secret"})
         await scene.http.post("/v1/change-task", content=b'{"task": "Ada Lovelace')
-        await scene.memory.client.hset("{alfa:conv-1}::snapshot", "session", b'{"contacts": "Ada Lovelace"}')
+        client = scene.memory.driver.client
+        await client.hset("{alfa:conv-1}::snapshot", "session", b'{"contacts": "Ada Lovelace"}')
         assert (await scene.change("operator")).status_code == 500
         await scene.end(reason="Ada Lovelace hung up")
 

@@ -47,7 +47,7 @@ async def in_a_transfer(scene: Scene) -> None:
 
 
 async def whole_state(scene: Scene) -> Any:
-    client = scene.memory.client
+    client = scene.memory.driver.client
     return [
         await scene.events(),
         await client.hgetall("{default:conv-1}::snapshot"),
@@ -176,7 +176,7 @@ class TestAgents:
     async def test_a_kept_reply_outlives_a_day_no_longer(self) -> None:
         async with open_scene(clinic()) as scene:
             await send(scene, "POST", "/v1/handle-new-contact", START)
-            kept = await scene.memory.client.ttl("{default:conv-1}::reply::key-1")
+            kept = await scene.memory.driver.client.ttl("{default:conv-1}::reply::key-1")
             assert 86_390 < kept <= 86_400  # F15
 
 

@@ -228,7 +228,7 @@ class TestReading:
         async with open_scene(clinic()) as scene:
             await scene.started()
             await scene.say("m-1", "hello")
-            client = scene.memory.client
+            client = scene.memory.driver.client
             keys = [key async for key in client.scan_iter("{default:conv-1}::*")]
             for key in keys:
                 await client.expire(key, 100)

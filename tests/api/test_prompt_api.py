@@ -136,7 +136,7 @@ async def test_an_unknown_conversation_is_404() -> None:
 async def test_reading_the_prompt_changes_nothing() -> None:
     async with open_scene(clinic()) as scene:
         await scene.started()
-        client = scene.memory.client
+        client = scene.memory.driver.client
 
         async def state() -> Any:
             return [await client.hgetall("{default:conv-1}::snapshot"), await scene.events()]

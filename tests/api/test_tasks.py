@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def snapshot(scene: Scene) -> Any:
-    return orjson.loads(await scene.memory.client.hget("{default:conv-1}::snapshot", "session"))
+    return orjson.loads(await scene.memory.driver.client.hget("{default:conv-1}::snapshot", "session"))
 
 
 def crossroads() -> JsonObject:

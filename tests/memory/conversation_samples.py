@@ -87,13 +87,13 @@ class Conversation:
 
     async def expiries_ms(self) -> dict[str, int]:
         """Of the keys that exist."""
-        found = {key: int(await self.store.client.pttl(key)) for key in self.keys}
+        found = {key: int(await self.store.driver.client.pttl(key)) for key in self.keys}
         return {key: expiry for key, expiry in found.items() if expiry != -2}
 
     async def everything(self) -> list[Any]:
         """All that is stored of the conversation, to be compared before and after."""
         client, (snapshot, tenant, mined, tools, previous, turns, messages, outbox) = (
-            self.store.client,
+            self.store.driver.client,
             self.keys,
         )
         hashes = [await client.hgetall(key) for key in (snapshot, mined, tools, messages)]
@@ -101,4 +101,4 @@ class Conversation:
         return [*hashes, *lists, await client.get(tenant), await client.xrange(outbox)]
 
     async def events(self) -> list[bytes]:
-        return [fields[b"event"] for _, fields in await self.store.client.xrange(self.keys[-1])]
+        return [fields[b"event"] for _, fields in await self.store.driver.client.xrange(self.keys[-1])]

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import orjson
 from fakeredis import FakeAsyncRedis, FakeServer
+from redis.exceptions import NoScriptError
 
 from flow_engine.ports.dialogue import ConversationRef
-from memory.event_stream import EVENTS_KEY, RedisEvents, Routing
-from memory.keys import outbox_key
+from memory.event_stream import RedisEvents, Routing
+from memory.keys import EVENTS_KEY, ConversationKeys
+from memory.redis_py import RedisPyDriver
 
 Moment = Literal["before", "after"]
 
@@ -27,6 +29,9 @@ class Breaking:
         self._client = client
         self._left = at
         self._moment: Moment = moment
+
+    async def evalsha(self, *args: Any) -> Any:
+        raise NoScriptError  # so that a script is one command
 
     async def eval(self, *args: Any) -> Any:
         return await self._run(self._client.eval(*args))
@@ -58,6 +63,10 @@ def fresh_ref() -> ConversationRef:
     return ConversationRef(f"tenant {uuid.uuid4().hex}", "c:é")
 
 
+def outbox_key(conversation: ConversationRef) -> str:
+    return ConversationKeys.of(conversation).named["outbox"]
+
+
 def new_redis() -> FakeAsyncRedis:
     return FakeAsyncRedis(server=FakeServer())
 
@@ -65,7 +74,9 @@ def new_redis() -> FakeAsyncRedis:
 def events_on(
     client: Any, *, single_node: bool = True, webhook: bool = False, stream_length: int = 100_000
 ) -> RedisEvents:
-    return RedisEvents(client, Routing(outbox_key, stream_length, single_node, webhook))
+    driver = RedisPyDriver(client)
+    driver.single_node = single_node
+    return RedisEvents(driver, Routing(stream_length, webhook))
 
 
 async def write_down(client: Any, conversation: ConversationRef, events: Sequence[bytes]) -> None:

@@ -274,7 +274,7 @@ class TestReplies:
 
     async def test_it_is_kept_for_a_day(self, talk: Conversation) -> None:  # F15
         await talk.start(idempotency=KEYED)
-        expiry = await talk.store.client.ttl(ConversationKeys.of(talk.ref).reply(KEYED.key))
+        expiry = await talk.store.driver.client.ttl(ConversationKeys.of(talk.ref).reply(KEYED.key))
         assert 86_390 <= expiry <= 86_400
 
 
@@ -318,7 +318,7 @@ class TestMessages:
         await talk.start()
         await talk.commit(1, turn=turn("oldest"))
         fill = [encode_turn(turn(f"f{number}")) for number in range(TURNS_KEPT - 1)]
-        await talk.store.client.rpush(talk.keys[5], *fill)
+        await talk.store.driver.client.rpush(talk.keys[5], *fill)
         await talk.commit(1, turn=turn("newest"))
         turns = (await load(talk)).turns
         assert len(turns) == TURNS_KEPT
@@ -382,7 +382,7 @@ class TestExpiry:
         )
         assert len(await talk.expiries_ms()) == len(talk.keys)
         for key in talk.keys:
-            await talk.store.client.expire(key, 1_000)
+            await talk.store.driver.client.expire(key, 1_000)
         await load(talk)
         assert max((await talk.expiries_ms()).values()) <= 1_000_000, "a read moves no expiry"  # F32
         await talk.commit(2, set_tools={"name": written("x")})
@@ -392,7 +392,7 @@ class TestExpiry:
 
     async def test_a_conversation_that_is_partly_gone_is_refused_not_reset(self, talk: Conversation) -> None:
         await talk.start()  # F16
-        await talk.store.client.delete(talk.keys[1])
+        await talk.store.driver.client.delete(talk.keys[1])
         with pytest.raises(CallTheOperator) as refused:
             await load(talk)
         assert refused.value.code == "conversation_incomplete"
@@ -409,7 +409,7 @@ class TestExpiry:
         self, talk: Conversation, stored: bytes, code: str
     ) -> None:  # F13, F14
         await talk.start()
-        await talk.store.client.hset(talk.keys[0], "session", stored)
+        await talk.store.driver.client.hset(talk.keys[0], "session", stored)
         before = await talk.everything()
         with pytest.raises(CallTheOperator) as refused:
             await load(talk)
@@ -443,7 +443,7 @@ class TestNames:
         await one.start()
         assert await load(other) == LoadedConversation()
         for key in one.keys:
-            await store.client.delete(key)
+            await store.driver.client.delete(key)
 
     @given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=2, unique=True), st.text())
     def test_two_conversations_share_no_key_and_each_is_in_one_slot(
@@ -467,7 +467,7 @@ class TestDefinitions:
         assert await definitions.get(tenant, HASH) == document
         assert await definitions.get(tenant, HASH + "0") is None
         assert await definitions.get(tenant + "0", HASH) is None
-        expiry = await talk.store.client.ttl(definition_key(tenant, HASH))
+        expiry = await talk.store.driver.client.ttl(definition_key(tenant, HASH))
         assert 2 * LIFETIME_S - 5 <= expiry <= 2 * LIFETIME_S
 
     async def test_a_commit_touches_the_definition_and_reports_it_missing(
@@ -480,14 +480,14 @@ class TestDefinitions:
         present = await talk.commit(1, set_tools={VARIABLES[0]: written("x")})
         assert isinstance(present, Committed)
         assert present.definition_present is True
-        expiry = await talk.store.client.ttl(definition_key(talk.ref.tenant_id, HASH))
+        expiry = await talk.store.driver.client.ttl(definition_key(talk.ref.tenant_id, HASH))
         assert 2 * LIFETIME_S - 5 <= expiry <= 2 * LIFETIME_S
 
 
 async def test_a_store_that_forgot_its_scripts_goes_on(talk: Conversation) -> None:  # F15
     await talk.start()
-    await talk.store.client.script_flush()
+    await talk.store.driver.client.script_flush()
     assert (await load(talk)).revision == 1
-    await talk.store.client.script_flush()
+    await talk.store.driver.client.script_flush()
     assert isinstance(await talk.commit(1, set_tools={"name": written("x")}), Committed)
     assert (await load(talk)).memory_revision == 1

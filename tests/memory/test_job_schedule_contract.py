@@ -51,7 +51,7 @@ class Place:
 
     async def put(self, *jobs: Job, at: datetime = T0) -> None:
         """As a commit does."""
-        await self.store.client.zadd(JOBS_KEY, {job.name: due_score(at) for job in jobs})
+        await self.store.driver.client.zadd(JOBS_KEY, {job.name: due_score(at) for job in jobs})
 
     async def claim(self, at: datetime = T0, at_most: int = 100) -> Sequence[Claim]:
         return await self.schedule.claim(at, at_most=at_most, lease_s=LEASE_S)
@@ -63,11 +63,11 @@ class Place:
     async def due(self) -> Mapping[str, float]:
         return {
             name.decode(): score
-            for name, score in await self.store.client.zrange(JOBS_KEY, 0, -1, withscores=True)
+            for name, score in await self.store.driver.client.zrange(JOBS_KEY, 0, -1, withscores=True)
         }
 
     async def empty(self) -> bool:
-        return not await self.due() and not await self.store.client.hgetall(JOB_LEASES_KEY)
+        return not await self.due() and not await self.store.driver.client.hgetall(JOB_LEASES_KEY)
 
 
 @pytest.fixture(params=["embedded", "standalone", "cluster"])
@@ -78,10 +78,10 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         name = "redis_cluster" if request.param == "cluster" else "redis_server"
         server: RedisServer = request.getfixturevalue(name)
         opened = connect(server.url, cluster=request.param == "cluster")
-        await opened.client.delete(*KEYS)
-    yield Place(opened, RedisJobSchedule(opened.client), RedisDeadLetters(opened.client))
+        await opened.driver.client.delete(*KEYS)
+    yield Place(opened, RedisJobSchedule(opened.driver), RedisDeadLetters(opened.driver))
     if request.param != "embedded":
-        await opened.client.delete(*KEYS)
+        await opened.driver.client.delete(*KEYS)
     await opened.close()
 
 
@@ -122,16 +122,16 @@ class TestClaiming:
         assert sorted(names) == sorted(job(f"c{number}").name for number in range(60))
 
     async def test_a_kind_that_only_a_later_release_knows_is_left_for_it(self, place: Place) -> None:
-        await place.store.client.zadd(JOBS_KEY, {"rewind:t:c:": due_score(T0)})
+        await place.store.driver.client.zadd(JOBS_KEY, {"rewind:t:c:": due_score(T0)})
         assert await place.claim() == []
         assert await place.claim(after(LEASE_S + 1)) == []
         assert list(await place.due()) == ["rewind:t:c:"]
 
     async def test_a_server_that_forgot_its_scripts_goes_on(self, place: Place) -> None:
         await place.put(job())
-        await place.store.client.script_flush()
+        await place.store.driver.client.script_flush()
         claim = await place.claim_one()
-        await place.store.client.script_flush()
+        await place.store.driver.client.script_flush()
         await place.schedule.finish(claim)
         assert await place.empty()
 
@@ -279,19 +279,19 @@ class TestDeadLetters:
 
     async def test_the_oldest_beyond_the_cap_go(self, place: Place) -> None:
         filling = {f"id{number}": number for number in range(MOST_LETTERS)}
-        await place.store.client.zadd(DEAD_LETTERS_KEY, filling)
-        await place.store.client.hset(DEAD_LETTER_TEXTS_KEY, mapping=dict.fromkeys(filling, "{}"))
+        await place.store.driver.client.zadd(DEAD_LETTERS_KEY, filling)
+        await place.store.driver.client.hset(DEAD_LETTER_TEXTS_KEY, mapping=dict.fromkeys(filling, "{}"))
         await place.put(job())
         await place.schedule.bury(await place.claim_one(), "r", after(1))
-        assert await place.store.client.zcard(DEAD_LETTERS_KEY) == MOST_LETTERS
-        assert await place.store.client.hlen(DEAD_LETTER_TEXTS_KEY) == MOST_LETTERS
-        assert await place.store.client.zscore(DEAD_LETTERS_KEY, "id0") is None
+        assert await place.store.driver.client.zcard(DEAD_LETTERS_KEY) == MOST_LETTERS
+        assert await place.store.driver.client.hlen(DEAD_LETTER_TEXTS_KEY) == MOST_LETTERS
+        assert await place.store.driver.client.zscore(DEAD_LETTERS_KEY, "id0") is None
 
 
 async def test_a_redis_that_is_away_is_said_so(start_redis: StartRedis) -> None:  # F44
     server = start_redis()
     store = connect(server.url)
-    schedule, letters = RedisJobSchedule(store.client), RedisDeadLetters(store.client)
+    schedule, letters = RedisJobSchedule(store.driver), RedisDeadLetters(store.driver)
     server.kill()
     claim = Claim(job(), "token", 1)
     for call in (

@@ -24,7 +24,7 @@ class NaiveMemory:
     """Has the shape of `ConversationMemory`, and none of its promises."""
 
     def __init__(self, redis: RedisMemory) -> None:
-        self._client: Any = redis.client
+        self._client: Any = redis.driver.client
         self._reading = redis.conversations
 
     async def load(

@@ -57,8 +57,8 @@ async def read_stored(redis: RedisMemory, conversation: str) -> Stored:
     ref = ConversationRef(TENANT, conversation)
     keys = ConversationKeys.of(ref)
     loaded = await redis.conversations.load(ref, with_turns=True)
-    entries = await redis.client.xrange(keys.state[-1])
-    expiries = {key.rpartition("::")[2]: int(await redis.client.pttl(key)) for key in keys.state}
+    entries = await redis.driver.client.xrange(keys.state[-1])
+    expiries = {key.rpartition("::")[2]: int(await redis.driver.client.pttl(key)) for key in keys.state}
     events = [orjson.loads(fields[b"event"]) for _, fields in entries]
     return Stored(loaded, events, {name: expiry for name, expiry in expiries.items() if expiry != -2})
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,10 @@ def redis(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 async def bury(url: str) -> None:
     memory = connect(url)
-    schedule = RedisJobSchedule(memory.client)
+    schedule = RedisJobSchedule(memory.driver)
     for number in (1, 2):
         job = Job("conclude", ConversationRef("tenant", f"c{number}"), "call 1")
-        await memory.client.zadd(JOBS_KEY, {job.name: 0})
+        await memory.driver.client.zadd(JOBS_KEY, {job.name: 0})
         (claim,) = await schedule.claim(T0, at_most=1, lease_s=15)
         await schedule.bury(claim, "the model refused", T0.replace(minute=number))
     await memory.close()
@@ -103,27 +103,17 @@ def test_without_a_redis_there_is_nothing_to_work_on(
     assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("settings", "advice"),
-    [
-        ({}, "set FLOW_ENGINE_REDIS_URL"),
-        (
-            {"REDIS_URL": "redis://127.0.0.1:1", "REDIS_CLUSTER": "true", "JOBS_ENGINE": "streaq"},
-            "set FLOW_ENGINE_JOBS_ENGINE=builtin",
-        ),
-    ],
-)
-def test_a_worker_that_could_not_work_does_not_start(settings: Mapping[str, str], advice: str) -> None:
+def test_a_worker_that_could_not_work_does_not_start() -> None:
     """In a process of its own: starting sets up the logging of the whole process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
     refused = subprocess.run(
         (sys.executable, "-m", "service.cli", "worker"),
         cwd=ROOT,
-        env=environment | {f"FLOW_ENGINE_{name}": value for name, value in settings.items()},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert refused.returncode == 2
-    assert advice in refused.stderr
+    assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr

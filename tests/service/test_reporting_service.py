@@ -18,6 +18,7 @@ from flow_engine.runtime.storage import NewMemory
 from memory.connection import connect
 from memory.keys import JOBS_KEY
 from memory.manager import MemoryManager
+from memory.redis_py import RedisPyDriver
 from service.settings import Settings
 from service.wiring import build_service
 from tests.adapters.outbound.local_server import ok, serving
@@ -92,8 +93,10 @@ async def test_on_a_cluster_a_worker_that_looks_too_early_forgets_no_job(redis_c
     memory = connect(redis_cluster.url, cluster=True)
     talk = Conversation.fresh(memory)
     job = Job("relay", talk.ref)
-    manager = MemoryManager(EagerWorker(memory.client), single_node=False)
+    driver = RedisPyDriver(EagerWorker(memory.driver.client))
+    driver.single_node = False
+    manager = MemoryManager(driver)
     changes = replace(talk.changes(0, session=session(talk.ref), events=(b"{}",)), jobs=(DueJob(job, T0),))
     await manager.commit(talk.ref, replace(changes, new_memory=NewMemory({}, empty_memory())))
-    assert await memory.client.zscore(JOBS_KEY, job.name) is not None
+    assert await memory.driver.client.zscore(JOBS_KEY, job.name) is not None
     await memory.close()

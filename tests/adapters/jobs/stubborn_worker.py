@@ -1,6 +1,6 @@
 """A worker whose first job never ends.
 
-    python -m tests.adapters.jobs.stubborn_worker ENGINE REDIS_URL LEASE_S
+    python -m tests.adapters.jobs.stubborn_worker REDIS_URL LEASE_S
 
 Every start of a job is told in the list `started`. A second start, in whichever process, ends at once.
 """
@@ -13,7 +13,6 @@ import sys
 from datetime import UTC, datetime
 
 from adapters.jobs.running import JobRunner, Tuning
-from adapters.jobs.streaq_worker import StreaqWorker
 from adapters.jobs.worker import Worker
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.observing import Unobserved
@@ -28,20 +27,19 @@ class _Clock:
         return datetime.now(UTC)
 
 
-async def work(engine: str, redis_url: str, lease_s: float) -> None:
+async def work(redis_url: str, lease_s: float) -> None:
     memory = connect(redis_url)
 
     async def mine(_: Job) -> None:
-        if await memory.client.rpush(STARTED, os.getpid()) == 1:
+        if await memory.driver.client.rpush(STARTED, os.getpid()) == 1:
             await asyncio.sleep(600)
 
     runner = JobRunner(
-        RedisJobSchedule(memory.client), {"mine": mine}, _Clock(), Unobserved(), Tuning(lease_s=lease_s)
+        RedisJobSchedule(memory.driver), {"mine": mine}, _Clock(), Unobserved(), Tuning(lease_s=lease_s)
     )
-    worker = Worker(runner) if engine == "builtin" else StreaqWorker(runner, redis_url)
-    async with worker.running() as working:
+    async with Worker(runner).running() as working:
         await working
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    asyncio.run(work(sys.argv[1], float(sys.argv[2])))

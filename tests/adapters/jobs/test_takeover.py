@@ -35,16 +35,12 @@ def wait_until(happened: Callable[[], bool], within_s: float = 30.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("engine", ["streaq", "builtin"])
-def test_a_killed_workers_job_is_taken_over_within_a_lease(
-    redis: Redis, engine: str, tmp_path: Path
-) -> None:  # F41
+def test_a_killed_workers_job_is_taken_over_within_a_lease(redis: Redis, tmp_path: Path) -> None:  # F41
     port = redis.connection_pool.connection_kwargs["port"]
     command = (
         sys.executable,
         "-m",
         "tests.adapters.jobs.stubborn_worker",
-        engine,
         f"redis://127.0.0.1:{port}/0",
     )
     with ExitStack() as stack:
@@ -64,5 +60,5 @@ def test_a_killed_workers_job_is_taken_over_within_a_lease(
         wait_until(lambda: redis.llen(STARTED) == 2)
         taken_over_after_s = time.monotonic() - killed_at
         wait_until(lambda: not redis.exists(JOBS_KEY, JOB_LEASES_KEY))
-    print(f"{engine}: taken over after {taken_over_after_s:.2f} s, the lease being {LEASE_S} s")
+    print(f"taken over after {taken_over_after_s:.2f} s, the lease being {LEASE_S} s")
     assert taken_over_after_s < LEASE_S + 2.0

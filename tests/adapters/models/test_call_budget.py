@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fakeredis import FakeAsyncRedis, FakeServer
-from redis.asyncio import Redis
+from fakeredis import FakeServer
 
 from adapters.models.limits import CallBudget, ProcessCallBudget
 from flow_engine.errors import RetryLater
 from memory.call_budget import RedisCallBudget
-from memory.connection import connect
+from memory.connection import connect, embedded
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +22,7 @@ def in_process(calls: int, clock: Clock) -> CallBudget:
 
 
 def on_redis(calls: int, clock: Clock) -> CallBudget:
-    return RedisCallBudget(FakeAsyncRedis(server=FakeServer()), calls, clock=clock)
+    return RedisCallBudget(embedded().driver, calls, clock=clock)
 
 
 @pytest.mark.parametrize("budget_of", [in_process, on_redis])
@@ -39,28 +38,29 @@ async def test_calls_are_granted_up_to_the_number_of_a_minute(
 
 async def test_processes_on_one_redis_share_a_budget() -> None:
     server = FakeServer()
-    budgets = [RedisCallBudget(FakeAsyncRedis(server=server), 3, clock=lambda: 0.0) for _ in range(2)]
+    budgets = [RedisCallBudget(embedded(server).driver, 3, clock=lambda: 0.0) for _ in range(2)]
     granted = [await budgets[n % 2].take() == 0 for n in range(5)]
     assert granted == [True, True, True, False, False]
 
 
 async def test_counters_of_past_minutes_expire() -> None:
-    client = FakeAsyncRedis(server=FakeServer())
-    await RedisCallBudget(client, 3, clock=lambda: 120.0).take()
+    memory = embedded()
+    client = memory.driver.client
+    await RedisCallBudget(memory.driver, 3, clock=lambda: 120.0).take()
     [key] = await client.keys("*")
     assert 0 < await client.ttl(key) <= 120
 
 
 async def test_a_redis_that_is_away_is_told_as_such() -> None:
-    client = Redis.from_url("redis://127.0.0.1:9")
+    memory = connect("redis://127.0.0.1:9")
     with pytest.raises(RetryLater):
-        await RedisCallBudget(client, 3).take()
-    await client.aclose()
+        await RedisCallBudget(memory.driver, 3).take()
+    await memory.close()
 
 
 @pytest.mark.parametrize("server", ["redis_server", "redis_cluster"])
 async def test_real_servers_count_as_well(server: str, request: pytest.FixtureRequest) -> None:
     memory = connect(request.getfixturevalue(server).url, cluster=server == "redis_cluster")
-    budget = RedisCallBudget(memory.client, 2, clock=lambda: 90.0)
+    budget = RedisCallBudget(memory.driver, 2, clock=lambda: 90.0)
     assert [await budget.take() for _ in range(3)] == [0, 0, 30]
     await memory.close()

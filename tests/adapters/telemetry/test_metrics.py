@@ -16,8 +16,8 @@ from adapters.models.scripted import Answers, Fails
 from api.metrics import Metrics
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
-from memory.backlog import RedisBacklog
 from memory.keys import JOBS_KEY, due_score
+from memory.schedule import RedisBacklog
 from service.observing import COUNTED, Watch, own_observer
 from tests.adapters.telemetry.watched import Watched, watched
 from tests.api.harness import clinic, entry, over_many_contacts
@@ -109,11 +109,11 @@ class TestStory:
 
     async def test_what_waits_is_seen_with_its_age(self) -> None:  # F41
         async with watched(clinic()) as w:
-            watch = Watch(w.observer, RedisBacklog(w.scene.memory.client), w.scene.clock)
+            watch = Watch(w.observer, RedisBacklog(w.scene.memory.driver), w.scene.clock)
             await watch.measure_backlog()
             assert w.metric("jobs_waiting") == w.metric("jobs_oldest_seconds") == 0
             due = DueJob(Job("mine", ConversationRef("default", "conv-1")), w.scene.clock.now())
-            await w.scene.memory.client.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
+            await w.scene.memory.driver.client.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
             w.scene.clock.advance(seconds=42)
             await watch.measure_backlog()
             assert (w.metric("jobs_waiting"), w.metric("jobs_oldest_seconds")) == (1, 42)
@@ -129,7 +129,7 @@ class TestStory:
             assert seconds == 0.5
 
         async with watched(clinic()) as w:
-            backlog = RedisBacklog(w.scene.memory.client)
+            backlog = RedisBacklog(w.scene.memory.driver)
             watch = Watch(w.observer, backlog, w.scene.clock, pause=pause, stopwatch=lambda: next(times))
             await watch.measure_lag()
             assert w.metric("event_loop_lag_seconds_sum") == 0.25

@@ -198,7 +198,7 @@ class TestOff:
             w.scene.http.headers["traceparent"] = CALLER
             await w.scene.say("m-1", "An ECG please")
             await w.work()
-            fields = await w.scene.memory.client.hkeys("{default:conv-1}::snapshot")
+            fields = await w.scene.memory.driver.client.hkeys("{default:conv-1}::snapshot")
             assert not [name for name in fields if name.startswith(b"trace:")]
 
 

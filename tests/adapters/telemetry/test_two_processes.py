@@ -54,7 +54,7 @@ def test_a_turn_goes_on_in_another_process(tmp_path: Path, start_redis: StartRed
         "FLOW_ENGINE_DATA_DIR": str(tmp_path),
         "FLOW_ENGINE_TRACES": "console",
     }
-    worker = {**both, "FLOW_ENGINE_JOBS_ENGINE": "builtin", "FLOW_ENGINE_WORKER_METRICS_PORT": str(port)}
+    worker = {**both, "FLOW_ENGINE_WORKER_METRICS_PORT": str(port)}
     both.pop("FLOW_ENGINE_DATA_DIR")
     with running_service(tmp_path, **both) as base, running_worker(out, err, **worker):
         ids = {"contactId": "call-1", "conversationId": f"two-processes-{tmp_path.name}"}

@@ -101,7 +101,7 @@ async def dump(scene: Scene) -> dict[str, Any]:
 
 
 async def jobs(scene: Scene) -> list[str]:
-    return [name.decode() for name in await scene.memory.client.zrange("{flow-engine}:jobs", 0, -1)]
+    return [name.decode() for name in await scene.memory.driver.client.zrange("{flow-engine}:jobs", 0, -1)]
 
 
 class TestTaking:

@@ -47,7 +47,7 @@ async def two_processes(
 
 
 async def definition_key(scene: Scene) -> bytes:
-    keys = [key async for key in scene.memory.client.scan_iter("*definition*")]
+    keys = [key async for key in scene.memory.driver.client.scan_iter("*definition*")]
     assert len(keys) == 1
     return keys[0]
 
@@ -55,10 +55,10 @@ async def definition_key(scene: Scene) -> bytes:
 async def rewrite(scene: Scene, change: Callable[[Any], None]) -> bytes:
     """Change the stored snapshot behind the service's back."""
     key = "{default:conv-1}::snapshot"
-    stored = orjson.loads(await scene.memory.client.hget(key, "session"))
+    stored = orjson.loads(await scene.memory.driver.client.hget(key, "session"))
     change(stored)
     written = orjson.dumps(stored)
-    await scene.memory.client.hset(key, "session", written)
+    await scene.memory.driver.client.hset(key, "session", written)
     return written
 
 
@@ -117,14 +117,14 @@ class TestTheDefinitionsKey:
     ) -> None:
         async with open_scene(document) as scene:
             await scene.started()
-            client = scene.memory.client
+            client = scene.memory.driver.client
             assert lifetime - 10 < await client.ttl("{default:conv-1}::snapshot") <= lifetime  # F16
             assert await client.ttl(await definition_key(scene)) >= 2 * lifetime - 10  # F13
 
     async def test_every_use_moves_its_expiry(self) -> None:
         async with open_scene(clinic()) as scene:
             await scene.started()
-            client, key = scene.memory.client, await definition_key(scene)
+            client, key = scene.memory.driver.client, await definition_key(scene)
             uses: list[Callable[[], Any]] = [
                 lambda: scene.changed("operator"),
                 lambda: scene.written(entry("size", "S")),
@@ -140,7 +140,7 @@ class TestTheDefinitionsKey:
     async def test_it_is_put_back_by_the_next_change_when_it_has_gone(self) -> None:
         async with open_scene(clinic()) as scene:
             await scene.started()
-            client, key = scene.memory.client, await definition_key(scene)
+            client, key = scene.memory.driver.client, await definition_key(scene)
             document = await client.get(key)
             await client.delete(key)
             await scene.changed("operator")
@@ -151,32 +151,36 @@ class TestTheDefinitionsKey:
         server, flows = FakeServer(), sqlite_in_memory()
         async with open_scene(clinic(), server=server, flows=flows) as first:
             await first.started()
-            await first.memory.client.delete(await definition_key(first))
+            await first.memory.driver.client.delete(await definition_key(first))
             flow_service = FlowService(
                 flows=flows.flows, versions=flows.versions, clock=SettableClock(), new_id=lambda: "unused"
             )
             fresh = VersionsInUse(flow_service, embedded(server).definitions)
-            stored = orjson.loads(await first.memory.client.hget("{default:conv-1}::snapshot", "session"))
+            stored = orjson.loads(
+                await first.memory.driver.client.hget("{default:conv-1}::snapshot", "session")
+            )
             found = await fresh.pinned("default", stored["versionId"], stored["contentHash"])
             assert found.flow.version_id == "version-1"  # F13
             assert await definition_key(first)
 
     async def test_in_neither_store_it_is_lost_and_an_operator_is_called(self) -> None:
         async with two_processes(clinic()) as (first, second):
-            await first.memory.client.delete(await definition_key(first))
+            await first.memory.driver.client.delete(await definition_key(first))
             for reply in (await second.change("operator"), await second.contact(), await second.end()):
                 assert (reply.status_code, reply.json()["code"]) == (500, "definition_lost")  # F13
 
     async def test_while_the_flow_store_is_away_nobody_says_that_it_is_lost(self) -> None:
         async with two_processes(clinic()) as (first, second):
-            await first.memory.client.delete(await definition_key(first))
+            await first.memory.driver.client.delete(await definition_key(first))
             await second.flows.connection.close()
             assert (await second.change("operator")).status_code == 503  # F13, F44
 
     async def test_another_tenants_definition_is_not_found(self) -> None:
         async with open_scene(clinic()) as scene:
             await scene.started()
-            stored = orjson.loads(await scene.memory.client.hget("{default:conv-1}::snapshot", "session"))
+            stored = orjson.loads(
+                await scene.memory.driver.client.hget("{default:conv-1}::snapshot", "session")
+            )
             flow_service = FlowService(
                 flows=scene.flows.flows,
                 versions=scene.flows.versions,
@@ -241,7 +245,7 @@ class TestSnapshotsThatDoNotFit:
                 await scene.http.get("/v1/memory/conv-1"),
             ]
             assert {(reply.status_code, reply.json()["code"]) for reply in replies} == {(500, code)}  # F13
-            assert await scene.memory.client.hget("{default:conv-1}::snapshot", "session") == written
+            assert await scene.memory.driver.client.hget("{default:conv-1}::snapshot", "session") == written
 
 
 class TestConcurrentStarts:
@@ -263,7 +267,9 @@ class TestConcurrentStarts:
     async def test_two_contacts_at_once_leave_one_active_and_one_superseded(self) -> None:
         async with open_scene(over_many_contacts()) as scene:
             await asyncio.gather(*(scene.started(contactId=f"call-{number}") for number in range(6)))
-            stored = orjson.loads(await scene.memory.client.hget("{default:conv-1}::snapshot", "session"))
+            stored = orjson.loads(
+                await scene.memory.driver.client.hget("{default:conv-1}::snapshot", "session")
+            )
             states = sorted(contact["status"] for contact in stored["contacts"].values())
             assert states == ["active"] + ["superseded"] * 5  # F15, F28
             assert stored["revision"] == 6

@@ -11,16 +11,17 @@ import pytest
 from fakeredis import FakeServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis.exceptions import NoScriptError
 
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.ports.observing import Unobserved
+from flow_engine.use_cases import delivery as delivery_module
+from flow_engine.use_cases.delivery import Relay
 from memory.connection import connect, embedded
-from memory.event_stream import EVENTS_KEY, WEBHOOK_QUEUE_LIFETIME_S, RedisEvents
-from memory.keys import outbox_key
-from service import relay as relay_module
-from service.relay import Relay
+from memory.event_stream import WEBHOOK_QUEUE_LIFETIME_S, RedisEvents
+from memory.keys import EVENTS_KEY
 from tests.memory.events_scene import (
     Breaking,
     Killed,
@@ -33,6 +34,7 @@ from tests.memory.events_scene import (
     left_for_webhook,
     left_in_outbox,
     new_redis,
+    outbox_key,
     some_events,
     write_down,
 )
@@ -65,7 +67,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, bool
         cluster = request.param == "cluster"
         server: RedisServer = request.getfixturevalue("redis_cluster" if cluster else "redis_server")
         memory = connect(server.url, cluster=cluster)
-    yield memory.client, request.param != "cluster"
+    yield memory.driver.client, request.param != "cluster"
     await memory.close()
 
 
@@ -87,7 +89,7 @@ class TestSendingOn:
     async def test_more_than_a_batch_is_sent_on_in_one_go(
         self, store: tuple[Any, bool], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(relay_module, "BATCH", 3)
+        monkeypatch.setattr(delivery_module, "BATCH", 3)
         client, single_node = store
         conversation = fresh_ref()
         await write_down(client, conversation, some_events(10))
@@ -127,24 +129,24 @@ class TestSendingOn:
     async def test_a_full_redis_takes_an_event_whole_or_not_at_all(self, start_redis: Any) -> None:
         server: RedisServer = start_redis()
         memory, conversation = connect(server.url), fresh_ref()
-        await write_down(memory.client, conversation, some_events(3))
-        await memory.client.config_set("maxmemory", "100kb")
-        on = events_on(memory.client, webhook=True)
+        await write_down(memory.driver.client, conversation, some_events(3))
+        await memory.driver.client.config_set("maxmemory", "100kb")
+        on = events_on(memory.driver.client, webhook=True)
         with pytest.raises(RetryLater):
             await relaying(on, []).relay(Job("relay", conversation))
-        assert len(await left_in_outbox(memory.client, conversation)) == 3
-        assert await in_stream(memory.client, conversation) == []
-        await memory.client.config_set("maxmemory", "0")
+        assert len(await left_in_outbox(memory.driver.client, conversation)) == 3
+        assert await in_stream(memory.driver.client, conversation) == []
+        await memory.driver.client.config_set("maxmemory", "0")
         await relaying(on, []).relay(Job("relay", conversation))
-        assert await ids_in_stream(memory.client, conversation) == ["e0", "e1", "e2"]
+        assert await ids_in_stream(memory.driver.client, conversation) == ["e0", "e1", "e2"]
         await memory.close()
 
     async def test_a_redis_that_is_away_has_the_job_tried_again(self, start_redis: Any) -> None:  # F44
         server: RedisServer = start_redis()
         memory = connect(server.url)
         server.kill()
-        with pytest.raises(RetryLater, match="events_unavailable"):
-            await relaying(events_on(memory.client)).relay(Job("relay", fresh_ref()))
+        with pytest.raises(RetryLater, match="memory_unavailable"):
+            await relaying(events_on(memory.driver.client)).relay(Job("relay", fresh_ref()))
         await memory.close()
 
 
@@ -154,7 +156,7 @@ class TestKilledInBetween:
     async def test_nothing_is_lost_or_out_of_order_and_one_server_repeats_nothing(
         self, store: tuple[Any, bool], at: int, moment: Moment, monkeypatch: pytest.MonkeyPatch
     ) -> None:  # F41
-        monkeypatch.setattr(relay_module, "BATCH", 4)
+        monkeypatch.setattr(delivery_module, "BATCH", 4)
         client, single_node = store
         conversation, scheduled = fresh_ref(), list[DueJob]()
         await write_down(client, conversation, some_events(10))
@@ -183,6 +185,9 @@ class Turns:
         turns = self
 
         class Client:
+            async def evalsha(self, *args: Any) -> Any:
+                raise NoScriptError
+
             async def eval(self, *args: Any) -> Any:
                 await turns.wait(name)
                 return await turns._client.eval(*args)
@@ -251,11 +256,11 @@ def test_two_relays_at_once_keep_the_order_however_they_take_turns(
         assert not single_node or ids == expected
         assert await left_for_webhook(client, conversation) == some_events(written)
 
-    relay_module_batch, relay_module.BATCH = relay_module.BATCH, 2  # type: ignore[misc]
+    delivery_module_batch, delivery_module.BATCH = delivery_module.BATCH, 2  # type: ignore[misc]
     try:
         asyncio.run(play())
     finally:
-        relay_module.BATCH = relay_module_batch  # type: ignore[misc]
+        delivery_module.BATCH = delivery_module_batch  # type: ignore[misc]
 
 
 def start(turns: Turns, name: str, single_node: bool, conversation: ConversationRef) -> asyncio.Task[None]:

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from adapters.webhook import Webhook, WebhookAway, WebhookRefused
 from flow_engine.ports.clock import Clock
+from flow_engine.ports.delivery import EventQueues, EventReceiver, ReceiverAway, ReceiverRefused
 from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
 from flow_engine.ports.observing import Observer
-from memory.event_stream import RedisEvents
 
 BATCH = 100
 DELIVERING_FOR = timedelta(seconds=20)
@@ -31,7 +30,7 @@ class Relay:
     """Handler of `relay`. `schedule` is None where there is no webhook."""
 
     def __init__(
-        self, events: RedisEvents, clock: Clock, observer: Observer, schedule: Schedule | None = None
+        self, events: EventQueues, clock: Clock, observer: Observer, schedule: Schedule | None = None
     ) -> None:
         self._events = events
         self._clock = clock
@@ -56,8 +55,8 @@ class Delivery:
 
     def __init__(
         self,
-        events: RedisEvents,
-        webhook: Webhook | None,
+        events: EventQueues,
+        webhook: EventReceiver | None,
         schedule: Schedule,
         clock: Clock,
         observer: Observer,
@@ -80,11 +79,11 @@ class Delivery:
                     return
                 try:
                     await webhook.send(conversation, queued.event)
-                except WebhookAway as away:
+                except ReceiverAway as away:
                     self._observer.count("webhook_events", outcome="away")
                     await self._schedule(DueJob(job, away.again_at))
                     return
-                except WebhookRefused as refused:
+                except ReceiverRefused as refused:
                     self._observer.count("webhook_events", outcome="refused")
                     raise TryJobAgain(str(refused)) from refused
                 await self._events.taken(conversation, queued)

@@ -1,0 +1,59 @@
+"""The ports that events go through on their way out (F40): the queues that hold them, and the webhook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from flow_engine.ports.dialogue import ConversationRef
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedEvent:
+    """`id` is that of its entry in the queue that it was read from."""
+
+    id: str
+    event: bytes
+
+
+class EventQueues(Protocol):
+    """Events of a conversation from its outbox to the stream of all consumers, and to the webhook's queue.
+
+    Every method raises RetryLater when the store does not answer.
+    """
+
+    async def in_outbox(self, conversation: ConversationRef, *, at_most: int) -> Sequence[QueuedEvent]:
+        """The oldest events of a conversation that no consumer can see yet, in order."""
+        ...
+
+    async def publish(self, conversation: ConversationRef, events: Sequence[QueuedEvent]) -> int:
+        """Send events of the outbox on; the number of those that nobody else had sent on meanwhile."""
+        ...
+
+    async def for_webhook(self, conversation: ConversationRef, *, at_most: int) -> Sequence[QueuedEvent]:
+        """The oldest events that the webhook has not taken yet, in order."""
+        ...
+
+    async def taken(self, conversation: ConversationRef, event: QueuedEvent) -> None: ...
+
+
+class EventReceiver(Protocol):
+    """Somebody outside who wants every event."""
+
+    async def send(self, conversation: ConversationRef, event: bytes) -> None:
+        """Returns once the event was taken. Raises ReceiverAway or ReceiverRefused."""
+        ...
+
+
+class ReceiverAway(Exception):
+    """It does not answer, or asks for time: nothing is wrong with the event. `again_at` (UTC): not before."""
+
+    def __init__(self, again_at: datetime) -> None:
+        super().__init__("the receiver is away")
+        self.again_at = again_at
+
+
+class ReceiverRefused(Exception):
+    """It answered, and does not want this event."""

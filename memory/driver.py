@@ -1,0 +1,171 @@
+"""What the stores of this package need of Redis: `Driver`. Another client is one more implementation of it.
+
+An implementation raises the core's errors only:
+
+    RetryLater `memory_unavailable`      no answer within its time limit (seconds), or writes are refused
+    RetryLater `memory_not_replicated`   taken, but not by as many replicas as asked for
+    CallTheOperator `memory_unreadable`  a key holds another type than this package writes
+    CallTheOperator `memory_refused`     anything else that Redis has against the command
+
+It never repeats a command by itself: a write that is repeated after a lost reply counts twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, Protocol
+
+Value = bytes | str | int
+Argument = Value | Sequence[Value]
+
+_NAMES = re.compile(r"^-- (KEYS|ARGV|LISTS): (.+)$", re.MULTILINE)
+_LIST_READER = """local position = {scalars}
+local function next_list()
+  local list, length = {{}}, tonumber(ARGV[position + 1])
+  for i = 1, length do
+    list[i] = ARGV[position + 1 + i]
+  end
+  position = position + 1 + length
+  return list
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script of a file beside this module, which names what it takes in its first comment lines.
+
+    `-- KEYS:`, `-- ARGV:` and `-- LISTS:` list names, over as many lines as needed; the script finds them
+    as `key.name` and `arg.name`, a list as a table of texts. Their order is nowhere else. Keys may be left
+    out from the end: they are nil then.
+    """
+
+    source: str
+    sha: str
+    keys: tuple[str, ...]
+    scalars: tuple[str, ...]
+    lists: tuple[str, ...]
+
+    @classmethod
+    def read(cls, name: str) -> Script:
+        text = (Path(__file__).parent / f"{name}.lua").read_text(encoding="utf-8")
+        found: dict[str, tuple[str, ...]] = {}
+        for kind, names in _NAMES.findall(text):
+            found[kind] = (*found.get(kind, ()), *names.split())
+        keys, scalars, lists = (found.get(kind, ()) for kind in ("KEYS", "ARGV", "LISTS"))
+        source = "".join(
+            (
+                _table("key", "KEYS", keys),
+                _table("arg", "ARGV", scalars),
+                _LIST_READER.format(scalars=len(scalars)) if lists else "",
+                *(f"arg.{each} = next_list()\n" for each in lists),
+                text,
+            )
+        )
+        return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys, scalars, lists)
+
+    def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
+        """The number of keys, and keys and arguments in the script's order. KeyError: other names."""
+        if len(args) != len(self.scalars) + len(self.lists):
+            raise KeyError(*(args.keys() - {*self.scalars, *self.lists}))
+        flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
+        flat += [args[name] for name in self.scalars]
+        for name in self.lists:
+            flat.append(len(args[name]))
+            flat += args[name]
+        return len(keys), flat
+
+
+def _table(name: str, source: str, fields: Sequence[str]) -> str:
+    members = ", ".join(f"{field} = {source}[{number}]" for number, field in enumerate(fields, 1))
+    return f"local {name} = {{{members}}}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server that takes writes, as it says of itself. Sizes in bytes, `memory_limit` 0 for none.
+
+    `sync` is `appendfsync` and `syncs_while_rewriting` the contrary of `no-appendfsync-on-rewrite`; both are
+    None where the server does not let its settings be read. `covers` is False on a cluster with slots that
+    nobody serves.
+    """
+
+    name: str
+    is_replica: bool
+    eviction_policy: str
+    memory_used: int
+    memory_limit: int
+    appends: bool
+    sync: str | None
+    syncs_while_rewriting: bool | None
+    covers: bool = True
+
+
+class Driver(Protocol):
+    """One connected Redis, standalone, cluster or in this process. Names are texts, values bytes.
+
+    `single_node`: one server holds every hash slot, so a script may touch the keys of different tags.
+    """
+
+    @property
+    def single_node(self) -> bool: ...
+
+    async def run(
+        self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
+    ) -> Any:
+        """What the script returns. `confirmed`: only once as many replicas as set have taken its writes."""
+        ...
+
+    async def confirm(self, key: str) -> None:
+        """Return once the replicas have everything that the server of `key` has taken; it writes `key`."""
+        ...
+
+    async def get(self, key: str) -> bytes | None: ...
+
+    async def set(self, key: str, value: bytes, *, lifetime_s: int) -> None: ...
+
+    async def expire(self, key: str, lifetime_s: int) -> bool:
+        """False when there is no such key."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """All of one hash slot."""
+        ...
+
+    async def hget(self, key: str, field: str) -> bytes | None: ...
+
+    async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]: ...
+
+    async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None: ...
+
+    async def zrange(
+        self, key: str, *, at_most: int, highest_first: bool = False
+    ) -> Sequence[tuple[bytes, float]]:
+        """Members with their scores."""
+        ...
+
+    async def zcount(self, key: str, *, up_to: float = float("inf")) -> int: ...
+
+    async def xrange(self, key: str, *, at_most: int) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
+        """The oldest entries of a stream: id and fields."""
+        ...
+
+    def scan(self, pattern: str) -> AsyncIterator[str]:
+        """Names of keys, of the whole cluster; one may come twice. `pattern` is a glob."""
+        ...
+
+    async def publish(self, channel: str, message: bytes) -> None:
+        """To whoever listens now; nobody else gets it."""
+        ...
+
+    async def ping(self) -> None: ...
+
+    async def servers(self) -> Sequence[ServerState]:
+        """Every server that takes writes; none where Redis is inside this process."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,254 @@
+"""`Driver` on redis-py's asyncio clients: one server, a cluster, or fakeredis inside this process.
+
+The only module that knows redis-py and its errors. Its clients have no common type that pyright could
+check, so `client` is untyped here, and here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fakeredis import FakeAsyncRedis, FakeServer
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+from redis.maint_notifications import MaintNotificationsConfig
+
+from flow_engine.errors import CallTheOperator, RetryLater
+from memory.driver import Script, ServerState
+
+CONNECTIONS = 512  # redis-py's default of 100 fails beyond it instead of waiting
+ANSWER_WITHIN_S = 2.0
+REPLICATED_WITHIN_MS = 1_000
+SCANNED_AT_ONCE = 1_000
+CONFIRMATION_LIFETIME_S = 60
+
+_AWAY = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    BusyLoadingError,
+    ClusterDownError,
+    RedisClusterException,  # no node of the cluster answers: no kind of ConnectionError
+    TryAgainError,
+)
+_REFUSING_WRITES = (OutOfMemoryError, ReadOnlyError)
+# redis-py has no class for these: the disk is full, too few replicas, a script that runs too long.
+_REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
+
+
+@contextmanager
+def _errors_translated() -> Generator[None]:
+    try:
+        yield
+    except _AWAY as error:
+        raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
+    except RedisError as error:
+        code = str(error).split(" ")[0]
+        if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:
+            raise RetryLater(
+                "memory_unavailable", "the conversation memory takes no writes now", after_seconds=5
+            ) from error
+        if "WRONGTYPE" in str(error):
+            raise CallTheOperator(
+                "memory_unreadable", "a key of the conversation memory holds another type: it was overwritten"
+            ) from error
+        raise CallTheOperator("memory_refused", f"Redis refuses a command: {code}") from error
+
+
+class RedisPyDriver:
+    """Implements `Driver`. `wait_replicas` is how many replicas confirm a write that asks for it."""
+
+    def __init__(self, client: Any, *, wait_replicas: int = 0) -> None:
+        self.client = client
+        self.single_node = not isinstance(client, RedisCluster)
+        self._wait_replicas = wait_replicas
+
+    async def run(
+        self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
+    ) -> Any:
+        number, packed = script.packed(keys, args)
+        with _errors_translated():
+            if confirmed and self._wait_replicas:
+                try:
+                    return await self._replicated("EVALSHA", script.sha, number, *packed)
+                except NoScriptError:
+                    return await self._replicated("EVAL", script.source, number, *packed)
+            try:
+                return await self.client.evalsha(script.sha, number, *packed)
+            except NoScriptError:
+                return await self.client.eval(script.source, number, *packed)
+
+    async def confirm(self, key: str) -> None:
+        if self._wait_replicas:
+            with _errors_translated():
+                await self._replicated("SET", key, b"", "EX", CONFIRMATION_LIFETIME_S)
+
+    async def _replicated(self, *command: Any) -> Any:
+        """WAIT counts for the writes of its own connection only, so both go through one."""
+        wait = ("WAIT", self._wait_replicas, REPLICATED_WITHIN_MS)
+        pipe = self.client.pipeline(transaction=False) if self.single_node else self.client.pipeline()
+        async with pipe:
+            pipe.execute_command(*command)
+            if self.single_node:
+                pipe.execute_command(*wait)
+            else:
+                key = command[3] if command[0].startswith("EVAL") else command[1]
+                if not self.client.get_primaries():
+                    await self.client.initialize()
+                pipe.execute_command(*wait, target_nodes=self.client.get_node_from_key(key))
+            answer, replicas = await pipe.execute(raise_on_error=False)
+        for reply in (answer, replicas):
+            if isinstance(reply, Exception):
+                raise reply
+        if replicas < self._wait_replicas:
+            raise RetryLater(
+                "memory_not_replicated",
+                f"only {replicas} of {self._wait_replicas} replicas have the write",
+            )
+        return answer
+
+    async def get(self, key: str) -> bytes | None:
+        with _errors_translated():
+            return await self.client.get(key)
+
+    async def set(self, key: str, value: bytes, *, lifetime_s: int) -> None:
+        with _errors_translated():
+            await self.client.set(key, value, ex=lifetime_s)
+
+    async def expire(self, key: str, lifetime_s: int) -> bool:
+        with _errors_translated():
+            return bool(await self.client.expire(key, lifetime_s))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with _errors_translated():
+            await self.client.delete(*keys)
+
+    async def hget(self, key: str, field: str) -> bytes | None:
+        with _errors_translated():
+            return await self.client.hget(key, field)
+
+    async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
+        with _errors_translated():
+            return await self.client.hmget(key, fields)
+
+    async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None:
+        with _errors_translated():
+            if confirmed and self._wait_replicas:
+                flat = [part for member, score in scores.items() for part in (score, member)]
+                await self._replicated("ZADD", key, *flat)
+            else:
+                await self.client.zadd(key, scores)
+
+    async def zrange(
+        self, key: str, *, at_most: int, highest_first: bool = False
+    ) -> Sequence[tuple[bytes, float]]:
+        with _errors_translated():
+            found: list[Any] = await self.client.zrange(
+                key, 0, at_most - 1, desc=highest_first, withscores=True
+            )
+        return [(member, score) for member, score in found]
+
+    async def zcount(self, key: str, *, up_to: float = float("inf")) -> int:
+        with _errors_translated():
+            return int(await self.client.zcount(key, "-inf", up_to))
+
+    async def xrange(self, key: str, *, at_most: int) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
+        with _errors_translated():
+            found: list[Any] = await self.client.xrange(key, count=at_most)
+        return [(entry_id.decode(), fields) for entry_id, fields in found]
+
+    async def scan(self, pattern: str) -> AsyncIterator[str]:
+        with _errors_translated():
+            async for key in self.client.scan_iter(match=pattern, count=SCANNED_AT_ONCE):
+                yield key.decode()
+
+    async def publish(self, channel: str, message: bytes) -> None:
+        with _errors_translated():
+            await self.client.publish(channel, message)
+
+    async def ping(self) -> None:
+        with _errors_translated():
+            await self.client.ping()
+
+    async def servers(self) -> Sequence[ServerState]:
+        with _errors_translated():
+            if isinstance(self.client, FakeAsyncRedis):
+                await self.client.ping()
+                return ()
+            if self.single_node:
+                return [await self._state("", {})]
+            await self.client.initialize()
+            return [
+                await self._state(node.name, {"target_nodes": node}) for node in self.client.get_primaries()
+            ]
+
+    async def _state(self, name: str, target: Mapping[str, Any]) -> ServerState:
+        info: dict[str, Any] = {}
+        for section in ("memory", "persistence", "replication"):
+            info |= await self.client.info(section, **target)
+        covers = True
+        if not self.single_node:
+            covers = (await self.client.cluster_info(**target))["cluster_state"] == "ok"
+        rewriting = await self._setting("no-appendfsync-on-rewrite", target)
+        return ServerState(
+            name=name,
+            is_replica=info["role"] != "master",
+            eviction_policy=str(info["maxmemory_policy"]),
+            memory_used=int(info["used_memory"]),
+            memory_limit=int(info["maxmemory"]),
+            appends=bool(int(info["aof_enabled"])),
+            sync=await self._setting("appendfsync", target),
+            syncs_while_rewriting=None if rewriting is None else rewriting == "no",
+            covers=covers,
+        )
+
+    async def _setting(self, name: str, target: Mapping[str, Any]) -> str | None:
+        try:
+            answer = await self.client.config_get(name, **target)
+        except ResponseError:  # hosted servers do not let everybody read their settings
+            return None
+        value = answer[name]
+        return value.decode() if isinstance(value, bytes) else value
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
+def driver_to(url: str, *, cluster: bool, wait_replicas: int) -> RedisPyDriver:
+    """Connects when it is first used. `url` is redis:// or rediss://."""
+    options: dict[str, Any] = {
+        "max_connections": CONNECTIONS,
+        "socket_timeout": ANSWER_WITHIN_S,
+        "socket_connect_timeout": ANSWER_WITHIN_S,
+        "retry": Retry(NoBackoff(), 0),
+        # While these are enabled redis-py does not see that a pooled connection was closed, and every
+        # one of them fails a request after Redis has restarted.
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
+    client: Any = RedisCluster.from_url(url, **options) if cluster else Redis.from_url(url, **options)
+    return RedisPyDriver(client, wait_replicas=wait_replicas)
+
+
+def driver_in_process(server: FakeServer) -> RedisPyDriver:
+    """Redis inside this process, gone with it."""
+    return RedisPyDriver(FakeAsyncRedis(server=server))
