@@ -6,24 +6,27 @@ commit; `commit` compares the revision and writes everything, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
 
 import orjson
 
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.ports.jobs import Job
 from flow_engine.runtime.memory import (
     MemoryEntry,
+    PreviousContact,
     decode_entry,
     decode_previous_contact,
     encode_entry,
     encode_previous_contact,
+    merge,
 )
 from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
-from flow_engine.runtime.session import decode_session, encode_session
+from flow_engine.runtime.session import Session, decode_session, encode_session
 from flow_engine.runtime.storage import (
     AlreadyAnswered,
     Changes,
@@ -31,7 +34,9 @@ from flow_engine.runtime.storage import (
     Conflict,
     DuplicateMessage,
     LoadedConversation,
+    NewMemory,
     Outcome,
+    ReplyTemplate,
 )
 from memory.codec import (
     decode_instant,
@@ -125,6 +130,76 @@ class MemoryManager:
                     await self._write_down(changes)  # a worker may have looked before there was a cause
         reply = changes.reply
         return Committed(reply.body(int(rest[0])), reply.status, present)
+
+    async def init(
+        self, conversation: ConversationRef, session: Session, memory: NewMemory, *, lifetime_s: int
+    ) -> bool:
+        """Store a conversation at its start. False when there is one already."""
+        changes = Changes(
+            expected_revision=0,
+            lifetime_s=lifetime_s,
+            reply=ReplyTemplate(b""),
+            now=session.started_at,
+            content_hash=session.content_hash,
+            session=session,
+            new_memory=memory,
+        )
+        return isinstance(await self.commit(conversation, changes), Committed)
+
+    async def get_snapshot(self, conversation: ConversationRef) -> Session | None:
+        return (await self.load(conversation)).session
+
+    async def set_snapshot(self, conversation: ConversationRef, session: Session, *, lifetime_s: int) -> None:
+        """Store the next revision of a session. Raises as `set_vars`."""
+        await self._change(conversation, lifetime_s, session.started_at, session=session)
+
+    async def get_tenant_data(self, conversation: ConversationRef) -> Mapping[str, object]:
+        """Empty for a conversation that is not stored."""
+        return (await self.load(conversation)).tenant
+
+    async def get_vars(
+        self, conversation: ConversationRef, var_ids: Collection[str] | None = None
+    ) -> Mapping[str, MemoryEntry]:
+        """The merged memory (F18), or what it has of `var_ids`."""
+        loaded = await self.load(conversation)
+        merged = merge(loaded.mined, loaded.tools)
+        return merged if var_ids is None else {name: merged[name] for name in var_ids if name in merged}
+
+    async def set_vars(
+        self,
+        conversation: ConversationRef,
+        entries: Mapping[str, MemoryEntry],
+        *,
+        lifetime_s: int,
+        now: datetime,
+    ) -> None:
+        """Store what a tool has found. `now` is in UTC.
+
+        Raises LookElsewhere `conversation_unknown` and ReloadAndDecide `revision_conflict`.
+        """
+        await self._change(conversation, lifetime_s, now, set_tools=entries)
+
+    async def get_contacts_history(self, conversation: ConversationRef) -> Sequence[PreviousContact]:
+        """Oldest first."""
+        return (await self.load(conversation)).previous_contacts
+
+    async def add_previous_contact(
+        self, conversation: ConversationRef, contact: PreviousContact, *, lifetime_s: int
+    ) -> None:
+        """Raises as `set_vars`."""
+        await self._change(conversation, lifetime_s, contact.date, previous_contacts=(contact,))
+
+    async def _change(
+        self, conversation: ConversationRef, lifetime_s: int, now: datetime, **fields: Any
+    ) -> None:
+        loaded = await self.load(conversation)
+        if loaded.session is None:
+            named = repr(conversation.conversation_id)
+            raise LookElsewhere("conversation_unknown", f"there is no conversation {named}")
+        content_hash = loaded.session.content_hash
+        changes = Changes(loaded.revision, lifetime_s, ReplyTemplate(b""), now, content_hash, **fields)
+        if not isinstance(await self.commit(conversation, changes), Committed):
+            raise ReloadAndDecide("revision_conflict", "another writer was faster: read again, then decide")
 
     async def trace_of(self, job: Job) -> str | None:
         """The `traceparent` of the request that scheduled a job last; None when nothing was traced then."""

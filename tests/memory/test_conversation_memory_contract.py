@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 import memory
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import PreviousContact
@@ -32,6 +32,7 @@ from flow_engine.runtime.storage import (
 from memory import connection
 from memory.codec import encode_turn
 from memory.connection import RedisMemory, connect, embedded
+from memory.driver import Script
 from memory.keys import ConversationKeys, definition_key
 from memory.manager import TURNS_KEPT, MemoryManager, RedisDefinitions
 from tests.memory.conversation_samples import (
@@ -491,3 +492,34 @@ async def test_a_store_that_forgot_its_scripts_goes_on(talk: Conversation) -> No
     await talk.store.driver.client.script_flush()
     assert isinstance(await talk.commit(1, set_tools={"name": written("x")}), Committed)
     assert (await load(talk)).memory_revision == 1
+
+
+class TestTheClassDiagramsOperations:
+    async def test_each_reads_and_writes_the_same_conversation(self, talk: Conversation) -> None:  # F14, F16
+        manager, ref = talk.store.conversations, talk.ref
+        assert await manager.get_snapshot(ref) is None
+        memory = NewMemory(TENANT_FACTS, empty_memory())
+        assert await manager.init(ref, session(ref), memory, lifetime_s=LIFETIME_S)
+        assert not await manager.init(ref, session(ref), memory, lifetime_s=LIFETIME_S)
+        assert await manager.get_tenant_data(ref) == TENANT_FACTS
+        await manager.set_vars(ref, {"name": written("x")}, lifetime_s=LIFETIME_S, now=T0)
+        assert (await manager.get_vars(ref))["name"] == written("x")
+        assert set(await manager.get_vars(ref, ["name", "unheard of"])) == {"name"}
+        contact = PreviousContact(T0, "chat", "r")
+        await manager.add_previous_contact(ref, contact, lifetime_s=LIFETIME_S)
+        assert list(await manager.get_contacts_history(ref)) == [contact]
+        await manager.set_snapshot(ref, session(ref, 2), lifetime_s=LIFETIME_S)
+        assert await manager.get_snapshot(ref) == session(ref, 2)
+
+    async def test_nothing_is_written_to_a_conversation_that_is_not_there(self, talk: Conversation) -> None:
+        with pytest.raises(LookElsewhere):
+            await talk.store.conversations.set_vars(talk.ref, {}, lifetime_s=LIFETIME_S, now=T0)
+        assert await talk.expiries_ms() == {}
+
+
+def test_a_script_refuses_names_that_it_does_not_have() -> None:
+    script = Script.read("take")
+    assert script.packed({"webhook_queue": "q"}, {"id": "1-0"}) == (1, ["q", "1-0"])
+    for args in ({}, {"ids": "1-0"}, {"id": "1-0", "more": "x"}):
+        with pytest.raises(KeyError):
+            script.packed({"webhook_queue": "q"}, args)
