@@ -30,14 +30,12 @@ from pydantic import SecretStr
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
-from channels.voice.bridge import Bridge, Realtime, Tap, Transfer, connect_realtime
-from channels.voice.call.events import StreamStarted
+from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
 from channels.voice.call.ports import EndReason, OpenCallHandler
 from channels.voice.call.state import Counts
-from channels.voice.carriers.rest import LineControlFailed
+from channels.voice.carriers.carrier import Carrier
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
-from channels.voice.carriers.twilio.calls import TwilioCalls
 from channels.voice.config.call_handler import open_configured
 from channels.voice.config.flow_lifecycle import with_lifecycle
 from channels.voice.config.loader import ConfigRefused, Loaded, load_config
@@ -46,11 +44,10 @@ from channels.voice.metrics import Counting
 from channels.voice.recording import RecordedOutbound, Recorder, create_recording
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.server.app import VoiceApp, voice_app
-from channels.voice.server.call_server import LineRequest
 from channels.voice.server.serving import serve_voice, server_of
 from channels.voice.server.settings import VoiceSettings, variable_of
 from channels.voice.wires.realtime_urls import DEFAULT_URL, connect_headers
-from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
+from flow_engine.errors import CallTheOperator, Finding
 from flow_engine.ports.outbound import OutboundSender
 from service import late
 from service.logs import configure_logging
@@ -64,15 +61,15 @@ log: Any = structlog.get_logger("flow_engine.voice")
 
 @dataclass(frozen=True, slots=True)
 class VoiceDependencies:
-    """What the calls of one agent are answered with. The carriers' control is None where it is not set up;
-    calls are recorded into `recordings`, where that is named."""
+    """What the calls of one agent are answered with. `sip_calls` is None where SIP is not set up; calls are
+    recorded into `recordings`, where that is named."""
 
     settings: VoiceSettings
     config: VoiceConfig
     builders: BuilderRegistry
     outbound: GuardedClient
     counting: Counting
-    twilio_calls: TwilioCalls | None
+    carrier: Carrier
     sip_calls: SipCalls | None
     recordings: Path | None = None
 
@@ -97,9 +94,11 @@ class VoiceAnswering:
         self._watching = _Watching(parts.counting)
         session = parts.config.session
         self._flow = _flow_calls(parts, session) if isinstance(session, FlowSession) else None
-        self._bridge = Bridge(self._plan, transfers=self._transfer, open_tap=self._open_tap)
+        self._bridge = Bridge(
+            self._plan, parts.carrier, transfer=parts.carrier.transfer, open_tap=self._open_tap
+        )
 
-    def answer(self, request: LineRequest) -> WSListener:
+    def answer(self) -> WSListener:
         return self._bridge.line_socket()
 
     async def answer_sip(self, call: SipCall) -> None:
@@ -138,21 +137,6 @@ class VoiceAnswering:
         if self._flow is not None:
             return with_lifecycle(self._flow, parts.config, outbound, _now)
         return open_handler_of(parts.config, parts.builders, outbound, _now)
-
-    def _transfer(self, started: StreamStarted) -> Transfer | None:
-        calls, call_sid = self._parts.twilio_calls, started.call_sid
-        if calls is None or call_sid is None:
-            return None
-
-        async def transfer(target: str) -> bool:
-            try:
-                await calls.redirect(call_sid, target)
-            except (LineControlFailed, CorrectTheInput) as failed:
-                log.error("call_not_transferred", reason=str(failed))
-                return False
-            return True
-
-        return transfer
 
     def _open_tap(self, stream_id: str) -> Tap | None:
         if self._parts.recordings is None:
@@ -240,22 +224,16 @@ async def voice_agent(
         builders=installed_builders(_now),
         outbound=outbound,
         counting=counting,
-        twilio_calls=_twilio(settings, outbound),
+        carrier=settings.carrier(outbound),
         sip_calls=_sip(settings, outbound),
         recordings=recordings,
     )
     answering = VoiceAnswering(parts)
+    app = voice_app(settings, parts.carrier, answering, counting, parts.sip_calls)
     try:
-        yield VoiceAgent(voice_app(settings, answering, counting, parts.sip_calls), answering)
+        yield VoiceAgent(app, answering)
     finally:
         await outbound.aclose()
-
-
-def _twilio(settings: VoiceSettings, outbound: GuardedClient) -> TwilioCalls | None:
-    account, token = settings.twilio_account_sid, settings.twilio_auth_token
-    if account is None or token is None:
-        return None
-    return TwilioCalls(outbound, account, token.get_secret_value(), base_url=settings.twilio_api_url)
 
 
 def _sip(settings: VoiceSettings, outbound: GuardedClient) -> SipCalls | None:

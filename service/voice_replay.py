@@ -13,6 +13,7 @@ import typer
 
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.call.ports import OpenCallHandler
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import Entry, RecordingRefused, read_recording
 from channels.voice.replay import BEGAN, replay
 from flow_engine.errors import CorrectTheInput
@@ -37,7 +38,7 @@ def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> None:
     try:
         entries = tuple(read_recording(events.read_bytes()))
         with redirect_stdout(sys.stderr):  # the log: on standard output are the steps, and nothing else
-            done = replay(entries, open_for, loaded.config.settings()).done
+            done = replay(entries, open_for, loaded.config.settings(), TwilioStreams()).done
     except OSError as error:
         raise CorrectTheInput("recording_not_readable", f"{str(events)!r}: {error.strerror}") from error
     except RecordingRefused as refused:

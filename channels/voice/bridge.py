@@ -11,9 +11,17 @@ from typing import Any, Literal, Protocol
 import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
-from channels.voice.call.events import Audio, CallerAudio, StreamStarted, StreamStopped, Unreadable
-from channels.voice.call.ports import ModelLink, SessionSettings
-from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
+from channels.voice.call.events import (
+    Audio,
+    CallerAudio,
+    LineEvent,
+    StreamStarted,
+    StreamStopped,
+    Unreadable,
+)
+from channels.voice.call.ports import Line, ModelLink, SessionSettings
+from channels.voice.carriers.call_control import is_transferred
+from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, decode
@@ -29,7 +37,8 @@ HANDSHAKE_WITHIN_S = 4.5
 PING_AFTER_S = 10.0
 PONG_WITHIN_S = 10.0
 
-Transfer = Callable[[str], Awaitable[bool]]
+Transfer = Callable[[str | None, str], Awaitable[None]]
+"""As `Carrier.transfer`."""
 
 
 class Tap(Protocol):
@@ -119,26 +128,28 @@ async def connect_realtime(
 
 
 class LineSocket(MessageSocket):
-    """One Media Stream of Twilio: the call begins with its start event."""
+    """One media stream of a carrier: the call begins with its start event."""
 
     def __init__(self, bridge: Bridge) -> None:
         super().__init__(MAX_LINE_MESSAGE)
         self._bridge = bridge
+        self._decode = bridge.codec.decoder()
         self._runner: CallRunner | None = None
         self._tap: Tap | None = None
         loop = asyncio.get_running_loop()
         self._begin_by = loop.call_later(BEGIN_WITHIN_S, self._not_begun)
 
     def message(self, message: bytes) -> None:
-        event = decode_line(message)
         if self._tap is not None:
             self._tap("line", sent=False, message=message)
+        for event in self._decode(message):
+            self._take(event, message)
+
+    def _take(self, event: LineEvent | Unreadable, message: bytes) -> None:
         runner = self._runner
         if type(event) is CallerAudio:
             if runner is not None:
                 runner.call.caller_audio(event.payload)
-        elif event is None:
-            return
         elif isinstance(event, Unreadable):
             self.unreadable(event.what)
         elif runner is not None:
@@ -156,7 +167,8 @@ class LineSocket(MessageSocket):
         self._tap = self._bridge.open_tap(started.stream_id)
         if self._tap is not None:
             self._tap("line", sent=False, message=message)
-        line = TwilioLine(started.stream_id, tapped(self.send, "line", self._tap), self.close)
+        send = tapped(self.send, "line", self._tap)
+        line = self._bridge.codec.line(started.stream_id, send, self.close)
         self._runner = self._bridge.begin(started, line, self._tap)
 
     def _not_begun(self) -> None:
@@ -179,17 +191,20 @@ def tapped(
 
 
 class Bridge:
-    """The calls of one agent. `transfers` gives the way to move a call elsewhere, where there is one."""
+    """The calls of one agent, whose streams are in `codec`. `transfer` moves a call elsewhere, where that can
+    be done."""
 
     def __init__(
         self,
         plan: Callable[[Tap | None], CallPlan],
+        codec: StreamCodec,
         *,
-        transfers: Callable[[StreamStarted], Transfer | None] = lambda _: None,
+        transfer: Transfer | None = None,
         open_tap: OpenTap = lambda stream_id: None,
     ) -> None:
         self._plan = plan
-        self._transfers = transfers
+        self._transfer = transfer
+        self.codec = codec
         self.open_tap = open_tap
         self._calls: dict[asyncio.Task[None], CallRunner] = {}
 
@@ -200,8 +215,14 @@ class Bridge:
     def line_socket(self) -> LineSocket:
         return LineSocket(self)
 
-    def begin(self, started: StreamStarted, line: TwilioLine, tap: Tap | None) -> CallRunner:
-        runner = CallRunner(self._plan(tap), line, started, transfer=self._transfers(started))
+    def begin(self, started: StreamStarted, line: Line, tap: Tap | None) -> CallRunner:
+        transfer = self._transfer
+        runner = CallRunner(
+            self._plan(tap),
+            line,
+            started,
+            transfer=transfer and (lambda target: is_transferred(transfer(started.carrier_call_id, target))),
+        )
         self._keep(runner, tap, runner.run())
         return runner
 

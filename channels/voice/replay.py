@@ -22,7 +22,7 @@ import orjson
 from channels.voice.call.events import LineEvent, StreamStarted, StreamStopped, Unreadable
 from channels.voice.call.ports import EndReason, ModelLink, OpenCallHandler, SessionSettings
 from channels.voice.call.state import Counts
-from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
+from channels.voice.carriers.carrier import Decoder, StreamCodec
 from channels.voice.recording import Entry, RecordingRefused, Side, as_json
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.virtual_time import run_in_virtual_time
@@ -62,24 +62,36 @@ class Replayed:
         return [entry.message for entry in self.done if entry.side == side]
 
 
-def replay(entries: Iterable[Entry], open_for: OpenFor, apology: SessionSettings) -> Replayed:
-    """Run one call. Raises RecordingRefused when no start event of a line is among the entries."""
-    recorded = tuple(entries)
-    if not any(isinstance(_line_event(entry), StreamStarted) for entry in recorded):
+def replay(
+    entries: Iterable[Entry], open_for: OpenFor, apology: SessionSettings, codec: StreamCodec
+) -> Replayed:
+    """Run one call, whose line is in `codec`. Raises RecordingRefused when no start event of a
+    line is among the entries."""
+    decode = codec.decoder()
+    recorded = tuple((entry, _line_events(entry, decode)) for entry in entries)
+    if not any(isinstance(event, StreamStarted) for _, events in recorded for event in events):
         raise RecordingRefused("there is no start event of the line in it")
-    return run_in_virtual_time(_Replay(recorded, open_for, apology).run())
+    return run_in_virtual_time(_Replay(recorded, open_for, apology, codec).run())
 
 
-def _line_event(entry: Entry) -> LineEvent | None:
+def _line_events(entry: Entry, decode: Decoder) -> tuple[LineEvent, ...]:
     if entry.side != "line" or entry.sent:
-        return None
-    event = decode_line(orjson.dumps(entry.message))
-    return None if isinstance(event, Unreadable) else event
+        return ()
+    events = decode(orjson.dumps(entry.message))
+    return tuple(event for event in events if not isinstance(event, Unreadable))
 
 
 class _Replay:
-    def __init__(self, entries: tuple[Entry, ...], open_for: OpenFor, apology: SessionSettings) -> None:
-        self._entries = entries
+    def __init__(
+        self,
+        recorded: tuple[tuple[Entry, tuple[LineEvent, ...]], ...],
+        open_for: OpenFor,
+        apology: SessionSettings,
+        codec: StreamCodec,
+    ) -> None:
+        self._recorded = recorded
+        self._codec = codec
+        entries = [entry for entry, _ in recorded]
         self._apology = apology
         self._open_for = open_for
         self._result = Replayed()
@@ -89,19 +101,19 @@ class _Replay:
 
     async def run(self) -> Replayed:
         running: asyncio.Task[None] | None = None
-        for entry in self._entries:
+        for entry, events in self._recorded:
             await asyncio.sleep(max(0.0, entry.at_ms / 1000 - _now()))
             if entry.sent or entry.side == "http":
                 continue
             if entry.side == "model":
                 self._model.recorded(entry.message)
                 continue
-            event = _line_event(entry)
-            if isinstance(event, StreamStarted) and running is None:
-                self._runner = self._begin(event)
-                running = asyncio.create_task(self._runner.run())
-            elif self._runner is not None and event is not None:
-                self._runner.call.line_event(event)
+            for event in events:
+                if isinstance(event, StreamStarted) and running is None:
+                    self._runner = self._begin(event)
+                    running = asyncio.create_task(self._runner.run())
+                elif self._runner is not None:
+                    self._runner.call.line_event(event)
         if running is not None and self._runner is not None:
             await asyncio.wait({running}, timeout=LINGER_S)
             self._runner.call.line_event(StreamStopped())
@@ -112,7 +124,7 @@ class _Replay:
         def wall() -> datetime:
             return BEGAN + timedelta(seconds=_now())
 
-        line = TwilioLine(started.stream_id, self._send_line, lambda: self._note("line", "(closed)"))
+        line = self._codec.line(started.stream_id, self._send_line, lambda: self._note("line", "(closed)"))
         plan = CallPlan(
             connect=self._connect,
             open_handler=self._open_for(self._outbound, wall, _now),

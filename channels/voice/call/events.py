@@ -21,7 +21,7 @@ class StreamStarted:
     """The first event of a call. `parameters` are what the TwiML or the SIP headers gave along."""
 
     stream_id: str
-    call_sid: str | None
+    carrier_call_id: str | None
     parameters: Mapping[str, str]
 
 

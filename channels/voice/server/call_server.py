@@ -1,26 +1,28 @@
-"""What stands behind the HTTP side: whoever answers the calls that it lets in."""
+"""What stands behind the HTTP side: who answers the calls, and whether another one is taken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 from picows import WSListener
 
 from channels.voice.carriers.sip.calls import SipCall
 
+Refusal = Literal["busy", "draining"]
 
-@dataclass(frozen=True, slots=True)
-class LineRequest:
-    """A line's WebSocket that has passed all checks. `url` is that which the line knows, `wss://...`."""
+PROMISE_S = 15.0
+"""Seconds that a carrier may take from its instructions to opening the stream."""
 
-    url: str
-    peer: str | None
+LOOK_AGAIN_S = 0.05
 
 
 class CallServer(Protocol):
-    def answer(self, request: LineRequest) -> WSListener:
-        """The listener for one line's socket, which opens at once after that. Returns at once."""
+    def answer(self) -> WSListener:
+        """The listener for the WebSocket of one stream, which has passed all checks and opens at once after
+        that. Returns at once."""
         ...
 
     async def answer_sip(self, call: SipCall) -> None:
@@ -31,3 +33,61 @@ class CallServer(Protocol):
         """End every call that still runs, because the program ends. Returns when all their ends are done;
         cancelled when that takes too long."""
         ...
+
+
+class Admission:
+    """A call comes in two steps: it is offered and accepted, then its stream connects. A place is kept
+    in between, so that nobody who was let in is turned away at the second step, not even while draining."""
+
+    def __init__(self, max_calls: int, clock: Callable[[], float]) -> None:
+        self._max_calls = max_calls
+        self._clock = clock
+        self._promised: deque[float] = deque()
+        self.live = 0
+        self.draining = False
+
+    @property
+    def under_way(self) -> int:
+        """Calls that are there, and those that were let in and have yet to connect."""
+        self._forget_promises()
+        return self.live + len(self._promised)
+
+    def promise(self) -> Refusal | None:
+        """Keep a place for a line that is about to connect. None: kept."""
+        refusal = self._refusal()
+        if refusal is None:
+            self._promised.append(self._clock() + PROMISE_S)
+        return refusal
+
+    def take(self, *, promised: bool = False) -> Refusal | None:
+        """Count a call in; `promised` uses up a place that was kept, if there is one. None: taken."""
+        self._forget_promises()
+        if promised and self._promised:
+            self._promised.popleft()
+        elif (refusal := self._refusal()) is not None:
+            return refusal
+        self.live += 1
+        return None
+
+    def release(self) -> None:
+        """Count a call out that `take` has counted in."""
+        self.live -= 1
+
+    def drain(self) -> None:
+        """No further calls. There is no way back."""
+        self.draining = True
+
+    async def idle(self) -> None:
+        """Returns when no call is there or promised."""
+        while self.under_way:  # noqa: ASYNC110 - promises run out by the clock, untold
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _refusal(self) -> Refusal | None:
+        if self.draining:
+            return "draining"
+        return "busy" if self.under_way >= self._max_calls else None
+
+    def _forget_promises(self) -> None:
+        now = self._clock()
+        while self._promised and self._promised[0] <= now:
+            self._promised.popleft()

@@ -5,8 +5,8 @@ that is picows' protocol, which costs a third of what an ASGI application does f
 compressed (audio does not get smaller), frames are bounded, and silent peers are pinged.
 
 The order of the checks: path, handshake, signature, room for a call. Only then somebody answers. Who may not
-call gets the handshake all the same, and a close frame as the only one: Twilio shows its users the code of a
-close, and nothing of a handshake that was refused.
+call gets the handshake all the same, and a close frame as the only one: carriers show their users the code
+of a close, and nothing of a handshake that was refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 from typing import Any, cast
 
 import structlog
@@ -31,13 +32,11 @@ from picows import (
 )
 from uvicorn.server import ServerState
 
-from channels.voice.carriers.twilio.signature import TwilioRequestValidator
+from channels.voice.carriers.carrier import Carrier
 from channels.voice.metrics import Counting
-from channels.voice.server.admission import Admission, Refusal
-from channels.voice.server.call_server import CallServer, LineRequest
-from channels.voice.server.problems import MEDIA_TYPE, problem_document
+from channels.voice.server.call_server import Admission, CallServer, Refusal
+from channels.voice.server.http import MEDIA_TYPE, problem_document
 from channels.voice.server.public_address import RequestInfo
-from channels.voice.server.wire_log import PicowsLog
 from flow_engine.errors import CorrectTheInput
 
 PATH = "/media-stream"
@@ -62,9 +61,9 @@ class LineSockets:
     """What uvicorn's `ws` setting takes: makes the protocol of a connection that asks for a WebSocket."""
 
     def __init__(
-        self, check: TwilioRequestValidator, admission: Admission, counting: Counting, call_server: CallServer
+        self, carrier: Carrier, admission: Admission, counting: Counting, call_server: CallServer
     ) -> None:
-        self._check = check
+        self._carrier = carrier
         self._admission = admission
         self._counting = counting
         self._call_server = call_server
@@ -82,7 +81,7 @@ class LineSockets:
         if not _is_handshake(request):
             return _refused("upgrade_invalid", "this is no handshake of WebSocket version 13")
         try:
-            url = self._check.admit_upgrade(info)
+            self._carrier.admit(info, None)
         except CorrectTheInput as error:
             log.warning("line_refused", code=error.code)
             self._counting.call_refused("not_allowed")
@@ -93,7 +92,7 @@ class LineSockets:
             self._counting.call_refused(refusal)
             return _Closing(_CLOSE_CODES[refusal])
         try:
-            return self._call_server.answer(LineRequest(url, info.peer))
+            return self._call_server.answer()
         except Exception:  # the edge: past it picows shows the exception's text to the caller
             log.exception("bug", route=PATH)
             self._admission.release()
@@ -113,21 +112,21 @@ class _LineSocket(_WSProtocol):
 
     def __init__(self, sockets: LineSockets, connections: set[Any]) -> None:
         super().__init__(
-            None,  # host and path are a client's
-            None,
-            False,
-            self._listener_for,
-            PicowsLog(),
-            True,  # a listener that raises ends its socket
-            None,  # no time limit on a handshake that is there already
-            True,
-            PING_AFTER_S,
-            PONG_WITHIN_S,
-            WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,
-            MAX_FRAME_BYTES,
-            None,
-            MAX_HEAD_BYTES,
+            host_port=None,  # a client's, as the path is
+            ws_path=None,
+            is_client_side=False,
+            ws_listener_factory=self._listener_for,
+            logger=_PicowsLog(),
+            disconnect_on_exception=True,
+            websocket_handshake_timeout=None,  # the handshake is there already
+            enable_auto_ping=True,
+            auto_ping_idle_timeout=PING_AFTER_S,
+            auto_ping_reply_timeout=PONG_WITHIN_S,
+            auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
+            enable_auto_pong=True,
+            max_frame_size=MAX_FRAME_BYTES,
+            extra_headers=None,
+            read_buffer_init_size=MAX_HEAD_BYTES,
         )
         self._sockets = sockets
         self._connections = connections
@@ -170,6 +169,31 @@ class _LineSocket(_WSProtocol):
             headers=request.headers,
         )
         return self._sockets.decide(info, request)
+
+
+class _PicowsLog:
+    """As much of a `logging.Logger` as picows uses, as structured events. What is below a warning tells
+    addresses of peers and the coming and going of sockets, and is left out."""
+
+    def isEnabledFor(self, level: int) -> bool:
+        return level >= logging.WARNING
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        if self.isEnabledFor(level):
+            self.warning(message, *args)
+
+    def debug(self, message: str, *args: object) -> None:
+        pass
+
+    info = debug
+
+    def warning(self, message: str, *args: object) -> None:
+        log.warning("socket_broken", message=message % args)
+
+    error = warning
+
+    def exception(self, message: str, *args: object) -> None:
+        log.error("socket_bug", message=message % args, exc_info=True)
 
 
 class _Closing(WSListener):

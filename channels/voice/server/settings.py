@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from channels.voice.carriers.carrier import Carrier
+from channels.voice.carriers.twilio.carrier import DEFAULT_API_URL, TwilioAccount, TwilioCarrier
+from channels.voice.server.public_address import PublicAddress, parse_proxies
 from channels.voice.wires.realtime_urls import DEFAULT_URL
+from flow_engine.ports.outbound import OutboundSender
 
 
 class VoiceSettings(BaseSettings):
@@ -37,7 +42,7 @@ class VoiceSettings(BaseSettings):
         default=None, description="Twilio account, AC...; unset: calls on Twilio are not transferred"
     )
     twilio_api_url: str = Field(
-        default="https://api.twilio.com", description="Twilio's REST API; another one for its other regions"
+        default=DEFAULT_API_URL, description="Twilio's REST API; another one for its other regions"
     )
     public_url: str | None = Field(
         default=None,
@@ -46,6 +51,9 @@ class VoiceSettings(BaseSettings):
     trusted_proxies: str = Field(
         default="",
         description="Addresses or CIDR, comma-separated, whose X-Forwarded-* headers are believed",
+    )
+    voice_carrier: Literal["twilio"] = Field(
+        default="twilio", description="Whose calls and media streams are taken, beside those by SIP"
     )
     voice_max_calls: int = Field(
         default=200, ge=1, le=10_000, description="Calls at once; a caller beyond that hears the busy tone"
@@ -72,11 +80,36 @@ class VoiceSettings(BaseSettings):
             raise ValueError("a URL that others are built on has no query")
         return None if url is None else _checked(url, ("https", "http"))
 
+    def public_address(self) -> PublicAddress:
+        """Raises CorrectTheInput `trusted_proxies_invalid`."""
+        return PublicAddress(self.public_url, parse_proxies(self.trusted_proxies))
+
+    def carrier(self, sender: OutboundSender) -> Carrier:
+        """The carrier whose calls are taken, steered through `sender`. Raises CorrectTheInput
+        `trusted_proxies_invalid`."""
+        return CARRIERS[self.voice_carrier](self, sender)
+
     def outbound_allowed(self, *named: str | None) -> str:
         """`outbound_allow` and the servers that the operator has named elsewhere, in settings or in a config
         file: naming one is allowing it (F45)."""
         urls = filter(None, (self.realtime_url, self.twilio_api_url, *named))
         return ",".join(filter(None, (self.outbound_allow, *map(_host_and_port, urls))))
+
+
+def _twilio(settings: VoiceSettings, sender: OutboundSender) -> Carrier:
+    token = settings.twilio_auth_token
+    account = TwilioAccount(
+        settings.twilio_account_sid,
+        None if token is None else token.get_secret_value(),
+        settings.twilio_api_url,
+    )
+    return TwilioCarrier(account, settings.public_address(), sender)
+
+
+OpenCarrier: TypeAlias = Callable[[VoiceSettings, OutboundSender], Carrier]
+
+CARRIERS: Final[Mapping[str, OpenCarrier]] = {"twilio": _twilio}
+"""By the value of `FLOW_ENGINE_VOICE_CARRIER`."""
 
 
 def _checked(url: str, schemes: tuple[str, ...]) -> str:

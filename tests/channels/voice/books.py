@@ -13,6 +13,7 @@ from picows import ws_create_server
 from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
 from channels.voice.call.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
 from channels.voice.call.state import Counts
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.runner import CallPlan
 from flow_engine.values import JsonValue
 
@@ -109,7 +110,7 @@ async def bridged(book: Book, model_url: str) -> AsyncGenerator[Bridged]:
             watching=watcher,
         )
 
-    bridge = Bridge(plan)
+    bridge = Bridge(plan, TwilioStreams())
     server = await ws_create_server(lambda _: bridge.line_socket(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:

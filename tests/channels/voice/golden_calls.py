@@ -17,6 +17,7 @@ import orjson
 
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.call.ports import OpenCallHandler
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.config.loader import load_config
 from channels.voice.recording import read_recording
 from channels.voice.replay import BEGAN, replay
@@ -58,7 +59,7 @@ class Golden:
             return open_handler_of(loaded.config, installed_builders(wall), outbound, wall)
 
         entries = read_recording(self.events.read_bytes())
-        done = replay(entries, open_for, loaded.config.settings()).done
+        done = replay(entries, open_for, loaded.config.settings(), TwilioStreams()).done
         return [{"at_ms": entry.at_ms, "to": entry.side, "message": entry.message} for entry in done]
 
 

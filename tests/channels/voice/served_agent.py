@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import default_builders
+from channels.voice.carriers.carrier import Carrier
 from channels.voice.carriers.sip.calls import SipCalls
 from channels.voice.config.loader import load_config
 from channels.voice.metrics import Counting
@@ -103,7 +104,11 @@ class ServedAgent:
 
 @asynccontextmanager
 async def served_agent(
-    config: dict[str, Any], business: BusinessServer, realtime_url: str, **given: object
+    config: dict[str, Any],
+    business: BusinessServer,
+    realtime_url: str,
+    carrier: Carrier | None = None,
+    **given: object,
 ) -> AsyncGenerator[ServedAgent]:
     """Afterwards every call has ended, with its end told."""
     builders = default_builders(lambda: datetime.now(UTC))
@@ -117,9 +122,10 @@ async def served_agent(
     outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(loaded.config.base_url)))
     counting = Counting()
     calls = SipCalls(outbound, realtime_url, "sk-test")
-    parts = VoiceDependencies(settings, loaded.config, builders, outbound, counting, None, calls)
+    carrier = carrier or settings.carrier(outbound)
+    parts = VoiceDependencies(settings, loaded.config, builders, outbound, counting, carrier, calls)
     answering = VoiceAnswering(parts)
-    app = voice_app(settings, answering, counting, calls)
+    app = voice_app(settings, carrier, answering, counting, calls)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     server = server_of(app)

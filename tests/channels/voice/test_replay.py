@@ -9,6 +9,7 @@ import pytest
 
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.call.ports import SessionSettings, Turn
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import Entry, RecordedOutbound, create_recording, read_recording
 from channels.voice.replay import replay
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
@@ -75,5 +76,5 @@ def test_items_that_another_config_made_are_none_of_the_replays() -> None:  # V1
         Entry(400.0, "model", False, {"type": transcript, "item_id": "u1", "transcript": "Hello"}),
         Entry(900.0, "line", False, {"event": "stop", "streamSid": "MZ1", "stop": {}}),
     )
-    replay(entries, lambda *_: book.answer, SessionSettings("Apologise."))
+    replay(entries, lambda *_: book.answer, SessionSettings("Apologise."), TwilioStreams())
     assert book.asked == ["open", "started", "Hello at 0.4", "ended"]

@@ -20,6 +20,7 @@ from channels.voice.bridge import Bridge, Realtime
 from channels.voice.call.ports import SessionSettings
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_sip import Action, FakeSip
@@ -339,7 +340,7 @@ class TestTransfer:
                 wall=lambda: datetime.now(UTC),
                 watching=watcher,
             )
-            bridge = Bridge(lambda tap: plan)
+            bridge = Bridge(lambda tap: plan, TwilioStreams())
             sip.ring("rtc_1", SECRET, FROM)
             call = SipCall("rtc_1", "+33612345678", {"callerPhone": "+33612345678"})
             line = SipConnection(call, calls, Realtime(sip.url, {}), None)

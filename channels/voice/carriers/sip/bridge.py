@@ -23,14 +23,13 @@ from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableT
 from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
 from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
 from channels.voice.call.ports import ModelLink, SessionSettings, Turn
-from channels.voice.carriers.rest import LineControlFailed
+from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
 from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, session_of
 from channels.voice.wires.realtime_urls import sideband_url
 from channels.voice.wires.sockets import MAX_MODEL_MESSAGE
-from flow_engine.errors import CorrectTheInput
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -92,12 +91,7 @@ class SipConnection(SipLine):
         return self._link
 
     async def move(self, target: str) -> bool:
-        try:
-            await self.transfer(target)
-        except (LineControlFailed, CorrectTheInput) as failed:
-            log.error("call_not_transferred", reason=str(failed))
-            return False
-        return True
+        return await is_transferred(self.transfer(target))
 
     async def _accept(self, settings: SessionSettings) -> None:
         if self._is_accepted:

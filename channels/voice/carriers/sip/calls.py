@@ -15,8 +15,14 @@ import orjson
 import structlog
 
 from channels.voice.call.events import Audio
-from channels.voice.carriers.rest import LineControlFailed, check, post
-from channels.voice.carriers.targets import address_in, number_in, parse_target
+from channels.voice.carriers.call_control import (
+    LineControlFailed,
+    address_in,
+    check,
+    number_in,
+    parse_target,
+    post,
+)
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 

@@ -1,25 +1,38 @@
-"""OpenAI's webhooks: signed as Standard Webhooks are, each taken once."""
+"""Calls by SIP from OpenAI's webhook to their end.
+
+Webhooks are signed as Standard Webhooks are, and each is taken once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
+from typing import Any, Literal
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from channels.voice.carriers.sip.calls import SipCall, sip_call
+from channels.voice.carriers.call_control import LineControlFailed
+from channels.voice.carriers.sip.calls import SipCall, SipCalls, sip_call
+from channels.voice.metrics import Counting
+from channels.voice.server.call_server import Admission, CallServer
 from flow_engine.errors import CallTheOperator, CorrectTheInput
+
+Outcome = Literal["taken", "refused", "seen", "ignored"]
 
 CALL_INCOMING = "realtime.call.incoming"
 TOLERANCE = timedelta(minutes=5)
 MOST_REMEMBERED = 10_000
 """Ids of webhooks. Only what is signed is remembered, so nobody else can push an id out."""
+
+log: Any = structlog.get_logger("flow_engine.voice")
 
 _SECONDS = re.compile(r"[0-9]{1,11}")
 
@@ -119,3 +132,68 @@ def call_of(body: bytes) -> SipCall | None:
         )
         raise CorrectTheInput("event_invalid", f"not an event of OpenAI: {places}") from None
     return sip_call(data.call_id, [(header.name, header.value) for header in data.sip_headers])
+
+
+class SipWebhookHandler:
+    """Takes the webhooks, and runs each call as a task of its own: OpenAI wants an answer at once."""
+
+    def __init__(
+        self,
+        verifier: WebhookVerifier,
+        calls: SipCalls,
+        admission: Admission,
+        counting: Counting,
+        call_server: CallServer,
+    ) -> None:
+        self._verifier = verifier
+        self._calls = calls
+        self._admission = admission
+        self._counting = counting
+        self._call_server = call_server
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def receive(self, headers: Mapping[str, str], body: bytes) -> Outcome:
+        """Raises CorrectTheInput for what is not OpenAI's, or no event."""
+        if not self._verifier.verify(headers, body):
+            return "seen"
+        call = call_of(body)
+        if call is None:
+            return "ignored"
+        if call.call_id in self._tasks:
+            return "seen"
+        refusal = self._admission.take()
+        if refusal is not None:
+            self._counting.call_refused(refusal)
+            self._run(call, self._reject(call))
+            return "refused"
+        self._run(call, self._answer(call))
+        return "taken"
+
+    async def close(self) -> None:
+        """Stop what is still running."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _run(self, call: SipCall, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[call.call_id] = task
+        task.add_done_callback(lambda done: self._done(call.call_id, done))
+
+    async def _answer(self, call: SipCall) -> None:
+        try:
+            await self._call_server.answer_sip(call)
+        finally:
+            self._admission.release()
+
+    async def _reject(self, call: SipCall) -> None:
+        try:
+            await self._calls.reject(call.call_id)
+        except LineControlFailed as failed:
+            log.warning("sip_reject_failed", reason=str(failed))
+
+    def _done(self, call_id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(call_id, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("sip_call_failed", exc_info=task.exception())

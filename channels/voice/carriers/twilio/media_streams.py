@@ -7,7 +7,7 @@ to be worth believing frames that are not what they seem.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import orjson
@@ -22,6 +22,8 @@ from channels.voice.call.events import (
     StreamStopped,
     Unreadable,
 )
+from channels.voice.call.ports import AudioFormat, Line
+from channels.voice.carriers.carrier import Decoder
 from channels.voice.wires.audio import audio_of
 from channels.voice.wires.wire_json import (
     Malformed,
@@ -80,7 +82,7 @@ def _start(message: Object) -> StreamStarted:
     parameters = optional_part(start, "customParameters")
     return StreamStarted(
         stream_id=name(start, "streamSid"),
-        call_sid=optional_text(start, "callSid"),
+        carrier_call_id=optional_text(start, "callSid"),
         parameters={key: text(parameters, key) for key in parameters},
     )
 
@@ -128,3 +130,23 @@ class TwilioLine:
 
     def close(self) -> None:
         self._close()
+
+
+class TwilioStreams:
+    """Implements `StreamCodec`."""
+
+    @property
+    def audio_formats(self) -> frozenset[AudioFormat]:
+        return frozenset(("g711_ulaw",))
+
+    def decoder(self) -> Decoder:
+        """Twilio sends its frames in order over one WebSocket, so nothing is kept between them."""
+        return _events
+
+    def line(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> Line:
+        return TwilioLine(stream_id, send, close)
+
+
+def _events(frame: bytes) -> Sequence[LineEvent | Unreadable]:
+    event = decode_line(frame)
+    return () if event is None else (event,)

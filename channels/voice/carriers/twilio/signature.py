@@ -51,13 +51,12 @@ class TwilioRequestValidator:
         """Raises CorrectTheInput `signature_missing`, `signature_wrong` or `not_local`."""
         self._admit(info, form, _with_ports(self._address.url(info)))
 
-    def admit_upgrade(self, info: RequestInfo) -> str:
-        """The same for the line's WebSocket, which carries no form. Returns the socket's URL."""
+    def admit_upgrade(self, info: RequestInfo) -> None:
+        """The same for the WebSocket of a stream, which carries no form."""
         scheme, _, rest = self._address.url(info).partition("://")
         schemes = ("wss",) if scheme == "https" else ("wss", "ws")
         slashed = (url for told in schemes for url in _with_slashes(f"{told}://{rest}"))
         self._admit(info, {}, (url for spelled in slashed for url in _with_ports(spelled)))
-        return f"{schemes[-1]}://{rest}"
 
     def _admit(self, info: RequestInfo, form: Form, urls: Iterable[str]) -> None:
         if self._token is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-from channels.voice.carriers.targets import Target
+from channels.voice.carriers.call_control import Target
 
 MEDIA_TYPE = "text/xml"
 LONGEST_PARAMETER = 400

@@ -23,10 +23,10 @@ from picows import (
 from pydantic import SecretStr
 
 from adapters.outbound.fake import ScriptedOutbound
+from channels.voice.carriers.carrier import Carrier
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.metrics import Counting
 from channels.voice.server.app import VoiceApp, voice_app
-from channels.voice.server.call_server import LineRequest
 from channels.voice.server.serving import server_of
 from channels.voice.server.settings import VoiceSettings
 
@@ -59,7 +59,7 @@ class Echo(WSListener):
 
 @dataclass
 class EchoCallServer:
-    requests: list[LineRequest] = field(default_factory=list[LineRequest])
+    answered: int = 0
     transports: list[WSTransport] = field(default_factory=list[WSTransport])
     sip: list[SipCall] = field(default_factory=list[SipCall])
     sip_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,8 +67,8 @@ class EchoCallServer:
     disconnected: int = 0
     closed: int = 0
 
-    def answer(self, request: LineRequest) -> WSListener:
-        self.requests.append(request)
+    def answer(self) -> WSListener:
+        self.answered += 1
         return Echo(self)
 
     async def answer_sip(self, call: SipCall) -> None:
@@ -142,6 +142,7 @@ async def open_desk(
     answering: EchoCallServer | None = None,
     clock: Any = None,
     now: Any = None,
+    carrier: Carrier | None = None,
     **given: object,
 ) -> AsyncGenerator[Desk]:
     settings = voice_settings(**given)
@@ -150,7 +151,7 @@ async def open_desk(
     key = settings.openai_api_key
     calls = None if key is None else SipCalls(scripted, settings.realtime_url, key.get_secret_value())
     times = {name: value for name, value in (("clock", clock), ("now", now)) if value is not None}
-    app = voice_app(settings, answering, counting, calls, **times)
+    app = voice_app(settings, carrier or settings.carrier(scripted), answering, counting, calls, **times)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     server = server_of(app)

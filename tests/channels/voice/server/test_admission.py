@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from channels.voice.server.admission import PROMISE_S, Admission
+from channels.voice.server.call_server import PROMISE_S, Admission
 
 pytestmark = pytest.mark.anyio
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from adapters.outbound.fake import ScriptedOutbound
+from channels.voice.carriers.carrier import Carrier
 from channels.voice.metrics import Counting
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.serving import serve_voice
@@ -34,6 +36,10 @@ def garbage_collection_as_before() -> Iterator[None]:
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
+
+
+def carrier() -> Carrier:
+    return voice_settings().carrier(ScriptedOutbound({}))
 
 
 @dataclass
@@ -58,7 +64,7 @@ class Served:
 @asynccontextmanager
 async def served(drain_s: float, answering: EchoCallServer | None = None) -> AsyncGenerator[Served]:
     answering = answering or EchoCallServer()
-    app = voice_app(voice_settings(), answering, Counting(), None)
+    app = voice_app(voice_settings(), carrier(), answering, Counting(), None)
     ports: asyncio.Queue[int] = asyncio.Queue()
     serving = serve_voice(app, answering, "127.0.0.1", 0, drain_s=drain_s, started=ports.put_nowait)
     task = asyncio.ensure_future(serving)
@@ -137,7 +143,7 @@ async def test_an_address_in_use_is_an_operators_matter() -> None:  # V12
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         answering = EchoCallServer()
-        app = voice_app(voice_settings(), answering, Counting(), None)
+        app = voice_app(voice_settings(), carrier(), answering, Counting(), None)
         with pytest.raises(CallTheOperator) as caught:
             await serve_voice(app, answering, "127.0.0.1", port, drain_s=0)
         assert caught.value.code == "address_not_free"

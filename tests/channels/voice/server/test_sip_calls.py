@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 from structlog.testing import capture_logs
 
 from adapters.outbound.fake import Answer, ScriptedOutbound
-from channels.voice.carriers.rest import LineControlFailed
+from channels.voice.carriers.call_control import LineControlFailed
 from channels.voice.carriers.sip.calls import SipCalls, SipLine, sip_call
-from channels.voice.carriers.twilio.calls import TwilioCalls
+from channels.voice.carriers.twilio.carrier import TwilioAccount, TwilioCarrier
+from channels.voice.server.public_address import PublicAddress
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 
@@ -158,12 +160,17 @@ class TestTheLine:
         assert [entry["event"] for entry in logged] == ["hang_up_failed"]
 
 
+def twilio(outbound: ScriptedOutbound, **account: Any) -> TwilioCarrier:
+    credentials: dict[str, Any] = {"sid": "AC1", "auth_token": "token", **account}
+    return TwilioCarrier(TwilioAccount(**credentials), PublicAddress(), outbound)
+
+
 class TestTransferOnTwilio:
     URL = "https://api.twilio.com/2010-04-01/Accounts/AC1/Calls/CA1.json"
 
     async def test_redirects_the_call_with_credentials(self) -> None:  # V12
         outbound = ScriptedOutbound({self.URL: [OutboundReply(200, b"{}")]})
-        await TwilioCalls(outbound, "AC1", "token").redirect("CA1", "sip:desk@pbx.example;a=1&b=2")
+        await twilio(outbound).transfer("CA1", "sip:desk@pbx.example;a=1&b=2")
         (made,) = outbound.calls
         assert made.headers["Authorization"] == "Basic QUMxOnRva2Vu"
         assert parse_qs(made.content.decode())["Twiml"][0].endswith(
@@ -173,16 +180,25 @@ class TestTransferOnTwilio:
     async def test_goes_where_the_operator_says(self) -> None:  # V12
         url = "http://127.0.0.1:9/2010-04-01/Accounts/AC1/Calls/..%2FCA1.json"
         outbound = ScriptedOutbound({url: [OutboundReply(200, b"{}")]})
-        calls = TwilioCalls(outbound, "AC1", "t", base_url="http://127.0.0.1:9/")
-        await calls.redirect("../CA1", "+33123456789")
+        carrier = twilio(outbound, api_url="http://127.0.0.1:9/")
+        await carrier.transfer("../CA1", "+33123456789")
         assert len(outbound.calls) == 1
 
     async def test_fails_in_one_way(self) -> None:  # V12
         outbound = ScriptedOutbound({self.URL: [OutboundReply(404, b""), OutboundFailed("away")]})
-        calls = TwilioCalls(outbound, "AC1", "token")
+        carrier = twilio(outbound)
         for _ in range(2):
             with pytest.raises(LineControlFailed):
-                await calls.redirect("CA1", "+33123456789")
+                await carrier.transfer("CA1", "+33123456789")
         with pytest.raises(CorrectTheInput):
-            await calls.redirect("CA1", "sales")
+            await carrier.transfer("CA1", "sales")
         assert len(outbound.calls) == 2
+
+    @pytest.mark.parametrize("lacks", [{"sid": None}, {"auth_token": None}])
+    async def test_needs_an_account_and_a_call(self, lacks: dict[str, None]) -> None:  # V12
+        outbound = ScriptedOutbound({})
+        with pytest.raises(LineControlFailed, match="FLOW_ENGINE_TWILIO_ACCOUNT_SID"):
+            await twilio(outbound, **lacks).transfer("CA1", "+33123456789")
+        with pytest.raises(LineControlFailed):
+            await twilio(outbound).transfer(None, "+33123456789")
+        assert not outbound.calls

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.voice.carriers.targets import address_in, number_in, parse_target
+from channels.voice.carriers.call_control import address_in, number_in, parse_target
 from channels.voice.carriers.twilio import twiml
 from flow_engine.errors import CorrectTheInput
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.carriers.twilio.signature import HEADER, signature
 from channels.voice.metrics import Counting
-from channels.voice.server import app as app_module
+from channels.voice.server import http as http_module
 from channels.voice.server.app import voice_app
 from tests.channels.voice.server.front_desk import (
     TOKEN,
@@ -214,7 +215,7 @@ class TestWhatIsNoCall:
             assert (await desk.http.get("/healthz")).status_code == 200
 
     async def test_may_send_its_body_too_slowly(self, monkeypatch: pytest.MonkeyPatch) -> None:  # V12
-        monkeypatch.setattr(app_module, "BODY_WITHIN_S", 0.1)
+        monkeypatch.setattr(http_module, "BODY_WITHIN_S", 0.1)
         async with open_desk() as desk:
             head = b"POST /incoming-call HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nFrom="
             assert (await exchange(desk.port, head)).startswith(b"HTTP/1.1 408 ")
@@ -248,7 +249,8 @@ def test_nothing_that_a_caller_sends_is_an_error_of_ours(
     path: str, method: str, query: bytes, body: bytes, headers: dict[str, bytes]
 ) -> None:  # V12
     given_settings = voice_settings(openai_webhook_secret=secret("whsec_c2VjcmV0"))
-    app = voice_app(given_settings, EchoCallServer(), Counting(), None)
+    carrier = given_settings.carrier(ScriptedOutbound({}))
+    app = voice_app(given_settings, carrier, EchoCallServer(), Counting(), None)
     scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",

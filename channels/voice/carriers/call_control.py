@@ -1,12 +1,25 @@
-"""Whom a call can come from or go to: phone numbers and SIP addresses, as carriers and people write them."""
+"""Steering live calls: whom a call can come from or go to, and how a carrier is told by its REST interface.
+
+Targets are phone numbers and SIP addresses, as carriers and people write them. REST goes through the outbound
+guard, and fails in one way.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
+import structlog
+
 from flow_engine.errors import CorrectTheInput
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
+
+ANSWER_WITHIN_S = 10.0
+
+log: Any = structlog.get_logger("flow_engine.voice")
 
 _SEPARATORS = re.compile(r"[\s().\-\u00a0]")
 _NUMBER = re.compile(r"\+?[0-9]{3,15}")
@@ -61,3 +74,37 @@ def number_in(uri: str) -> str | None:
 def _number(text: str) -> str | None:
     bare = _SEPARATORS.sub("", text)
     return bare if _NUMBER.fullmatch(bare) else None
+
+
+class LineControlFailed(Exception):
+    """The call is as it was: its carrier was not reached, or does not do what was requested.
+
+    The message names the step and the status, never a number, a key or an answer's body.
+    """
+
+
+async def post(
+    sender: OutboundSender, step: str, url: str, headers: Mapping[str, str], content: bytes
+) -> OutboundReply:
+    """Any status is a reply. Raises LineControlFailed when there is none within 10 s; its message begins with
+    `step`."""
+    try:
+        return await sender.request("POST", url, timeout_s=ANSWER_WITHIN_S, headers=headers, content=content)
+    except (OutboundRefused, OutboundFailed) as error:
+        raise LineControlFailed(f"{step}: {error}") from error
+
+
+def check(step: str, reply: OutboundReply) -> None:
+    """Raises LineControlFailed for a status that is not 2xx."""
+    if not 200 <= reply.status < 300:
+        raise LineControlFailed(f"{step}: refused with status {reply.status}")
+
+
+async def is_transferred(transfer: Awaitable[None]) -> bool:
+    """Whether a transfer came off. Why it did not is logged, without the target."""
+    try:
+        await transfer
+    except (LineControlFailed, CorrectTheInput) as failed:
+        log.error("call_not_transferred", reason=str(failed))
+        return False
+    return True

@@ -1,0 +1,100 @@
+"""What a carrier of phone calls is to the agent (V12).
+
+    a call is offered    admit     who calls, once the request is known to be the carrier's
+                         answer    the document that says what is to become of the call
+    its audio streams    decoder   the carrier's frames to events of the line
+                         line      what the call plays, marks and clears, to the carrier's frames
+    it goes elsewhere    transfer
+
+A carrier is a folder beside this file, and a row of `CARRIERS` in `channels.voice.server.settings`. Nothing
+outside its folder knows its frames, signatures, documents or REST interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from channels.voice.call.events import LineEvent, Unreadable
+from channels.voice.call.ports import AudioFormat, Line
+from channels.voice.server.public_address import RequestInfo
+
+Decoder: TypeAlias = Callable[[bytes], Sequence[LineEvent | Unreadable]]
+"""The events of one text frame; none for a frame that nobody needs. Never raises. It belongs to one stream
+and sees every frame in its order, so it may keep some back until those before them have come."""
+
+
+class StreamCodec(Protocol):
+    """A carrier's media stream over a WebSocket. `audio_formats` are those that its frames can carry."""
+
+    @property
+    def audio_formats(self) -> frozenset[AudioFormat]: ...
+
+    def decoder(self) -> Decoder:
+        """A new one for each stream."""
+        ...
+
+    def line(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> Line:
+        """The way to play to a stream that has started. `send` takes one text frame of JSON, `close` ends
+        the stream's socket."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallOffer:
+    """A call that waits for an answer. `call_id` is the carrier's own, empty when it names none.
+    `parameters` are handed to the call with its stream: `callerPhone` and `calledPhone` as the carrier
+    writes them, and whatever else it says."""
+
+    call_id: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectStream:
+    """Give the call's audio, both ways, to the WebSocket at `url`, ws:// or wss://, whose start event carries
+    the parameters."""
+
+    url: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectBusy:
+    """Let the caller hear the busy tone."""
+
+
+Instruction: TypeAlias = ConnectStream | RejectBusy
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The body of a reply to a carrier, in UTF-8."""
+
+    media_type: str
+    text: str
+
+
+class Carrier(StreamCodec, Protocol):
+    """One carrier, with one account's credentials."""
+
+    def admit(self, request: RequestInfo, body: bytes | None) -> CallOffer:
+        """Who calls. `body` is that of the HTTP request which offers a call; None for the WebSocket of a
+        stream, whose offer is empty.
+
+        Raises CorrectTheInput: `signature_missing`, `signature_wrong`, `not_local` for a request that is not
+        the carrier's, `media_type_unsupported` or `form_invalid` for one that cannot be read.
+        """
+        ...
+
+    def answer(self, instruction: Instruction) -> Document: ...
+
+    async def transfer(self, call_id: str | None, target: str) -> None:
+        """Give a live call to a phone number or SIP address. `call_id` is the carrier's, None when the stream
+        did not name it.
+
+        Raises LineControlFailed when the call is where it was, CorrectTheInput `transfer_target_invalid`
+        before anything is sent.
+        """
+        ...

@@ -1,0 +1,91 @@
+"""Requests as they come in, and refusals as they go out, with every status in one table (RFC 9457)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Literal, cast
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from channels.voice.server.public_address import RequestInfo
+from flow_engine.errors import CorrectTheInput
+
+MEDIA_TYPE = "application/problem+json"
+MAX_BODY_BYTES = 64 * 1024
+BODY_WITHIN_S = 10.0
+
+STATUS_OF_CODE: Mapping[str, int] = {
+    "json_invalid": 400,
+    "form_invalid": 400,
+    "upgrade_invalid": 400,
+    "signature_missing": 403,
+    "signature_wrong": 403,
+    "signature_old": 403,
+    "not_local": 403,
+    "path_unknown": 404,
+    "method_not_allowed": 405,
+    "too_slow": 408,
+    "too_large": 413,
+    "media_type_unsupported": 415,
+    "event_invalid": 422,
+    "upgrade_needed": 426,
+    "internal_error": 500,
+    "sip_not_configured": 501,
+}
+
+
+def problem_document(code: str, detail: str) -> tuple[int, bytes]:
+    """Status and body, JSON of `MEDIA_TYPE`."""
+    status = STATUS_OF_CODE[code]
+    document: dict[str, object] = {
+        "type": f"urn:flow-engine:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "errors": [],
+    }
+    return status, orjson.dumps(document)
+
+
+def problem_response(code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The same as a response."""
+    status, body = problem_document(code, detail)
+    return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def json_response(document: Mapping[str, object], status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status, media_type="application/json")
+
+
+def request_info(request: Request) -> RequestInfo:
+    scope = request.scope
+    path: bytes = scope["raw_path"]
+    query: bytes = scope["query_string"]
+    target = path + b"?" + query if query else path
+    scheme = cast(Literal["http", "https"], scope["scheme"])
+    peer = None if request.client is None else request.client.host
+    return RequestInfo(scheme, peer, target.decode("latin-1"), request.headers)
+
+
+async def read_body(request: Request) -> bytes:
+    """At most 64 KiB within 10 s. Raises CorrectTheInput `too_large` as soon as the body is, `too_slow`,
+    `form_invalid`."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > MAX_BODY_BYTES:
+                    raise CorrectTheInput("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise CorrectTheInput("too_slow", f"a body comes within {BODY_WITHIN_S:g} s") from None
+    except ClientDisconnect:
+        raise CorrectTheInput("form_invalid", "the body ended before it was whole") from None
+    return b"".join(parts)
