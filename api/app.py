@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,30 +10,22 @@ import structlog
 from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
 
-from api.agents import AgentRoutes
-from api.auth import ANYONE, Authenticator, require
-from api.calls import Call, Endpoint
+from api.auth import Authenticator
+from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
-from api.diagrams import DiagramRoutes
-from api.dispatch import Dispatch, DispatchingApi
-from api.helpers import HelperRoutes
-from api.memory_routes import MemoryRoutes
-from api.metrics import Metrics
+from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
+from api.endpoints import PREFIX, Endpoint
+from api.gateway import Gateway, Metrics
 from api.migrations import MigrationRoutes
-from api.openapi import openapi_document, plain_path, prefix_of
-from api.operations import OperatorRoutes
-from api.problems import error_response, internal_error, problem_response
-from api.schemas import SchemaRoutes
-from api.tracing import traced
-from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+from api.openapi import openapi_document, prefix_of
+from api.operators import OperatorRoutes
+from api.problems import internal_error, problem_response
 from flow_engine.ports.tracing import Tracing, Untraced
-
-PREFIX = "/v1"
-MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
 
 log: Any = structlog.get_logger("flow_engine.http")
 
@@ -87,9 +78,9 @@ def create_app(
     """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document."""
     register_url_convertor("id", _AnyId())
 
-    dispatch = Dispatch(_bug)
-    app = DispatchingApi(
-        dispatch,
+    hot = HotEndpoints()
+    app = _Api(
+        hot,
         title="Flow Engine",
         version=version,
         docs_url="/docs",
@@ -97,11 +88,12 @@ def create_app(
         redirect_slashes=False,
     )
     endpoints = routes.endpoints()
-    gateway = _Gateway(authenticator, metrics, tracing or Untraced())
+    gateway = Gateway(authenticator, metrics, tracing or Untraced())
     for endpoint in endpoints:
         handle = gateway.guarded(endpoint)
         prefix = prefix_of(endpoint, PREFIX)
-        dispatch.add(endpoint, handle, (prefix, ""))
+        if endpoint.hot:
+            hot.add(endpoint, handle)
         # Plain routes: a typed body is parsed by the endpoint itself, in one pass over its bytes.
         app.router.routes.append(Route(prefix + endpoint.path, handle, methods=[endpoint.method]))
         if prefix:  # the bare paths answer too
@@ -116,71 +108,60 @@ def create_app(
     return app
 
 
-class _Gateway:
-    """What every request passes: key, scope, bounded body, problem documents, metrics and one log line."""
-
-    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing) -> None:
-        self._authenticator = authenticator
-        self._metrics = metrics
-        self._tracing = tracing
-
-    def guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        route = plain_path(endpoint.path)
-
-        async def handle(request: Request) -> Response:
-            started = time.perf_counter()
-            code: str | None = None
-            try:
-                response = await endpoint.handler(await self._admit(endpoint, request))
-            except FlowEngineError as error:
-                code = error.code
-                response = error_response(error)
-                self._note_problem(endpoint, error)
-            seconds = time.perf_counter() - started
-            self._metrics.request(route, endpoint.method, response.status_code, seconds)
-            log.info(
-                "request",
-                route=route,
-                method=endpoint.method,
-                status=response.status_code,
-                code=code,
-                ms=round(seconds * 1000, 2),
-            )
-            return response
-
-        if not self._tracing.on or endpoint.audience == "operators":  # probes and scrapes are no traces
-            return handle
-        return traced(handle, route, endpoint.method, self._tracing)
-
-    async def _admit(self, endpoint: Endpoint, request: Request) -> Call:
-        structlog.contextvars.clear_contextvars()
-        principal = self._authenticator.authenticate(request) if endpoint.scopes else ANYONE
-        if endpoint.scopes:
-            require(principal, endpoint.scopes)
-        body = b"" if endpoint.body is None else await read_body(request)
-        return Call(request, principal, body)
-
-    def _note_problem(self, endpoint: Endpoint, error: FlowEngineError) -> None:
-        self._metrics.problem(error.code)
-        self._tracing.note({"flow_engine.problem.code": error.code})
-        if isinstance(error, CallTheOperator):
-            log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
+Handler = Callable[[Request], Awaitable[Response]]
+_BEFORE_PATHS = f"{PREFIX}/"
 
 
-async def read_body(request: Request) -> bytes:
-    """Raises CorrectTheInput `too_large` as soon as the body is."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_BODY_BYTES:
-                message = f"a body has at most {MAX_BODY_BYTES} bytes"
-                raise CorrectTheInput("too_large", message, [Finding("", "too_large", message)])
-            parts.append(part)
-    except ClientDisconnect:
-        raise CorrectTheInput("json_invalid", "the body ended before it was whole") from None
-    return b"".join(parts)
+class HotEndpoints:
+    """The calls that conversations live by, found in a table by their path.
+
+    Middleware and the router's search through every route cost more than the rest of the way in; whatever is
+    not in the table goes there. A path here is fixed, or a fixed segment and a conversation's id.
+    """
+
+    def __init__(self) -> None:
+        self._fixed: dict[tuple[str, str], Handler] = {}
+        self._before_id: dict[tuple[str, str], Handler] = {}
+
+    def add(self, endpoint: Endpoint, handler: Handler) -> None:
+        """Raises ValueError for a path that the table cannot find."""
+        head, found, rest = endpoint.path.partition("/{conversation_id:id}")
+        if rest or "{" in head or (found and "/" in head[1:]):
+            raise ValueError(f"{endpoint.path} is no fixed path, nor a segment and a conversation's id")
+        (self._before_id if found else self._fixed)[endpoint.method, head] = handler
+
+    def find(self, scope: Scope) -> Handler | None:
+        """Sets `path_params` of a scope whose path holds an id."""
+        method, path = scope["method"], scope["path"]
+        if path.startswith(_BEFORE_PATHS):  # the bare paths answer too
+            path = path[len(PREFIX) :]
+        handler = self._fixed.get((method, path))
+        if handler is None:
+            head, _, conversation_id = path[1:].partition("/")
+            handler = self._before_id.get((method, f"/{head}")) if conversation_id else None
+            if handler is not None:
+                scope["path_params"] = {"conversation_id": conversation_id}
+        return handler
+
+
+class _Api(FastAPI):
+    """FastAPI behind the table of hot endpoints."""
+
+    def __init__(self, hot: HotEndpoints, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._hot = hot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._hot.find(scope) if scope["type"] == "http" else None
+        if handler is None:
+            await super().__call__(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await handler(request)
+        except Exception as error:  # noqa: BLE001  the outermost layer: a bug is logged and answered
+            response = await _bug(request, error)
+        await response(scope, receive, send)
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import CreateFlow, MoveTag, RenameFlow
-from api.calls import JSON, Call, Endpoint, Parameter, answer_response, json_response
+from api.endpoints import JSON, Call, Endpoint, Parameter, answer_response, json_response
 from api.problems import FindingReply, findings_reply
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
@@ -62,6 +62,7 @@ class Verdict(TypedDict):
     warnings: Sequence[FindingReply]
 
 
+_VERSIONS = "/flows/{flow_id}/versions"
 _CREATE = TypeAdapter(CreateFlow)
 _RENAME = TypeAdapter(RenameFlow)
 _MOVE = TypeAdapter(MoveTag)
@@ -230,15 +231,15 @@ class DesignerRoutes:
                 keyed=True,
                 body_example={"name": "Bookings 2026", "updatedBy": "ada"},
             ),
-            *self._version_endpoints(),
+            *self._reading_versions(),
+            *self._writing_versions(),
         ]
 
-    def _version_endpoints(self) -> list[Endpoint]:
-        versions = "/flows/{flow_id}/versions"
+    def _reading_versions(self) -> list[Endpoint]:
         return [
             Endpoint(
                 method="GET",
-                path=versions,
+                path=_VERSIONS,
                 handler=self.list_versions,
                 summary="Versions of a flow, a row for every version and tag",
                 audience="designers",
@@ -251,7 +252,7 @@ class DesignerRoutes:
             ),
             Endpoint(
                 method="GET",
-                path=versions + "/{version_id}",
+                path=_VERSIONS + "/{version_id}",
                 handler=self.get_version,
                 summary="A version's document as it was saved",
                 audience="designers",
@@ -259,9 +260,13 @@ class DesignerRoutes:
                 reply=_DOCUMENT,
                 problems=(404,),
             ),
+        ]
+
+    def _writing_versions(self) -> list[Endpoint]:
+        return [
             Endpoint(
                 method="POST",
-                path=versions,
+                path=_VERSIONS,
                 handler=self.save_version,
                 summary="Save a new version",
                 audience="designers",
@@ -279,7 +284,7 @@ class DesignerRoutes:
             ),
             Endpoint(
                 method="POST",
-                path=versions + "/validate",
+                path=_VERSIONS + "/validate",
                 handler=self.validate_version,
                 summary="What saving this document would say, without saving it",
                 audience="designers",

@@ -34,9 +34,9 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from api.auth import Principal, require
-from api.calls import Call, Endpoint
+from api.endpoints import Call, Endpoint
+from api.gateway import Metrics
 from api.mcp_tools import ConversationTools, Tool, ToolCall
-from api.metrics import Metrics
 from api.problems import error_response, internal_error
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 
 from api.auth import Principal, Scope
 from api.bodies import Id, parse_body
-from api.calls import MAX_KEY_LENGTH
+from api.endpoints import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, pointer
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
-from api.calls import Call, Endpoint, Parameter, json_response
+from api.endpoints import Call, Endpoint, Parameter, json_response
 from flow_engine.use_cases.migrations import Migrated, MigrationOrder, Migrations
 
 AT_MOST = 1_000

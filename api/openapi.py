@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from api.calls import JSON, Endpoint
+from api.endpoints import JSON, Endpoint
 from api.problems import Problem
 
 PROBLEM = TypeAdapter(Problem)

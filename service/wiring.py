@@ -21,19 +21,16 @@ from adapters.models.rewriter import ModelRewriter
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
-from api.agents import AgentRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, Keyring, LocalOnly
+from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
-from api.diagrams import DiagramRoutes
-from api.helpers import HelperRoutes
+from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
+from api.gateway import Metrics
 from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
-from api.memory_routes import MemoryRoutes
-from api.metrics import Metrics
 from api.migrations import MigrationRoutes
-from api.operations import OperatorRoutes
-from api.schemas import SchemaRoutes
+from api.operators import OperatorRoutes
 from flow_engine.errors import CallTheOperator
 from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.clock import Clock

@@ -30,10 +30,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from api.auth import LOCAL, Keyring
-from api.calls import Call
+from api.endpoints import Call
+from api.gateway import Metrics
 from api.mcp_server import PATH, McpServer
 from api.mcp_tools import ConversationTools, Tool, ToolCall, ToolReply
-from api.metrics import Metrics
 from flow_engine.runtime.tables import parse_markdown
 from service.settings import Settings
 from service.wiring import build_service

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import Metric
 
 from adapters.models.scripted import Answers, Fails
-from api.metrics import Metrics
+from api.gateway import Metrics
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from memory.keys import JOBS_KEY, due_score

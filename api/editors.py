@@ -1,19 +1,24 @@
-"""What a designer's editor offers to choose from, and help with writing (F27)."""
+"""What a designer's editor works with (F27): choices, help with writing, diagrams, the documents' schema."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
+import orjson
 from pydantic import Field, TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Name
-from api.calls import Call, Endpoint, Parameter, json_response
-from flow_engine.documents import AudioMediaConfigPreset
-from flow_engine.ports.designer_help import DescriptionDraft, TextRewriter
+from api.endpoints import JSON, Call, Endpoint, Parameter, json_response
+from flow_engine.diagrams import dot, mermaid, xstate
+from flow_engine.documents import AudioMediaConfigPreset, FlowVersion
+from flow_engine.documents.json_schema import SCHEMA_VERSION, version_schema
+from flow_engine.ports.designer_help import DescriptionDraft, DiagramRenderer, TextRewriter
 from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.model_catalog import (
     ModelCatalog,
     ModelOffer,
@@ -25,6 +30,8 @@ from flow_engine.use_cases.model_catalog import (
     VoiceProvider,
     speaks,
 )
+
+_Diagram = TypeVar("_Diagram")
 
 MODEL_PROVIDERS: tuple[str, ...] = get_args(ModelProvider)
 VOICE_PROVIDERS: tuple[str, ...] = get_args(VoiceProvider)
@@ -173,3 +180,98 @@ def _list(
 
 def _offered(offers: Sequence[Offer]) -> Response:
     return json_response([offer.model_dump(mode="json", by_alias=True) for offer in offers])
+
+
+FORMATS = ("mermaid", "svg", "xstate")
+MERMAID = "text/vnd.mermaid"
+SVG = "image/svg+xml"
+
+# Opened by itself in a browser an image is a page of this origin: nothing in it may run or load.
+_SVG_HEADERS = {
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class DiagramRoutes:
+    """A saved version, or a draft as far as it goes, as a diagram."""
+
+    def __init__(self, flow_service: FlowService, renderer: DiagramRenderer) -> None:
+        self._flow_service = flow_service
+        self._renderer = renderer
+
+    async def diagram(self, call: Call) -> Response:
+        chosen = call.choice("format", FORMATS) or "mermaid"
+        document = await self._flow_service.get_version_document(
+            call.tenant_id, call.path("flow_id"), call.path("version_id")
+        )
+        if chosen == "xstate":
+            return json_response(await asyncio.to_thread(_drawn, document, xstate))
+        if chosen == "mermaid":
+            return Response(await asyncio.to_thread(_drawn, document, mermaid), media_type=MERMAID)
+        image = await self._renderer.svg(await asyncio.to_thread(_drawn, document, dot))
+        return Response(image, headers=_SVG_HEADERS, media_type=SVG)
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/flows/{flow_id}/versions/{version_id}/diagram",
+                handler=self.diagram,
+                summary="A version as a diagram, or as the configuration of an XState machine",
+                audience="designers",
+                scopes=("designer",),
+                parameters=(
+                    Parameter(
+                        "format",
+                        "Mermaid text, an SVG image, or JSON for XState 5",
+                        {"type": "string", "enum": list(FORMATS), "default": "mermaid"},
+                    ),
+                ),
+                reply=TypeAdapter(dict[str, object]),
+                media_types=(MERMAID, SVG, JSON),
+                problems=(404, 409, 501),
+            )
+        ]
+
+
+def _drawn(document: bytes, draw: Callable[[FlowVersion], _Diagram]) -> _Diagram:
+    """The document was checked when it was saved, with the limits of that time."""
+    return draw(FlowVersion.model_validate(orjson.loads(document)))
+
+
+SCHEMA_JSON = "application/schema+json"
+_SCHEMA = TypeAdapter(dict[str, object])
+# An editor that runs in a page of another origin may read it: it is the same for everybody.
+_SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allow-Origin": "*"}
+
+
+class SchemaRoutes:
+    """The JSON Schema of flow versions, at an address that editors may keep. It needs no key."""
+
+    def __init__(self) -> None:
+        self._flow_version = orjson.dumps(version_schema())
+
+    async def flow_version(self, call: Call) -> Response:
+        return Response(self._flow_version, headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path=path,
+                handler=self.flow_version,
+                summary=summary,
+                audience="editors",
+                scopes=(),
+                reply=_SCHEMA,
+                media_types=(SCHEMA_JSON,),
+            )
+            for path, summary in (
+                (
+                    f"/schemas/flow-version/{SCHEMA_VERSION}.json",
+                    f"JSON Schema of flow versions, {SCHEMA_VERSION}",
+                ),
+                ("/schemas/flow-version.json", "JSON Schema of flow versions, the newest"),
+            )
+        ]

@@ -1,4 +1,5 @@
-"""Routes for the agents that talk (F28–F31, F33, F34)."""
+"""Routes of one conversation: for the agents that talk (F28–F31, F33, F34), and its memory for their tools
+(F19, F32)."""
 
 from __future__ import annotations
 
@@ -8,12 +9,23 @@ from typing import Any, Literal, cast
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from api.bodies import ChangeTask, HandleEndContact, HandleHumanTask, HandleNewContact, HandleUtterance
-from api.calls import Call, Endpoint, Parameter, answer_response, json_response
+from api.bodies import (
+    ChangeTask,
+    HandleEndContact,
+    HandleHumanTask,
+    HandleNewContact,
+    HandleUtterance,
+    MemoryBatch,
+    MemoryEntryBody,
+)
+from api.endpoints import Call, Endpoint, Parameter, answer_response, json_response
 from flow_engine.runtime.contacts import NewContact
+from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import (
     AgentData,
     ContactEndReply,
+    MemoryDump,
+    MemoryWritten,
     PromptReply,
     TaskChanged,
     TaskRefused,
@@ -21,6 +33,7 @@ from flow_engine.runtime.replies import (
 )
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
+from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
 LONGEST_WAIT_MS = 10_000
@@ -142,21 +155,22 @@ class AgentRoutes:
                 reply=TypeAdapter(UtteranceReply),
                 example=_UTTERANCE_EXAMPLE,
             ),
-            *(
-                Endpoint(
-                    method=method,
-                    path="/prompt/{conversation_id:id}",
-                    handler=self.prompt,
-                    summary="The prompt as it is now",
-                    audience="agents",
-                    scopes=("agent",),
-                    parameters=_PROMPT_PARAMETERS,
-                    reply=TypeAdapter(PromptReply),
-                    problems=(404, 409),
-                )
-                for method in _BOTH
-            ),
+            *(self._prompt_endpoint(method) for method in _BOTH),
         ]
+
+    def _prompt_endpoint(self, method: Literal["GET", "POST"]) -> Endpoint:
+        return Endpoint(
+            method=method,
+            path="/prompt/{conversation_id:id}",
+            handler=self.prompt,
+            summary="The prompt as it is now",
+            audience="agents",
+            scopes=("agent",),
+            hot=True,
+            parameters=_PROMPT_PARAMETERS,
+            reply=TypeAdapter(PromptReply),
+            problems=(404, 409),
+        )
 
 
 def _post(
@@ -175,6 +189,7 @@ def _post(
         summary=summary,
         audience="agents",
         scopes=("agent",),
+        hot=True,
         body=body,
         reply=reply,
         problems=(404, 409),
@@ -209,3 +224,69 @@ _UTTERANCE_EXAMPLE = {
     "src": "user",
     "body": "Good morning",
 }
+
+
+class MemoryRoutes:
+    def __init__(self, dialogue: DialogueService) -> None:
+        self._dialogue = dialogue
+
+    async def put(self, call: Call) -> Response:
+        writes = [_write(entry) for entry in call.parse(MemoryBatch)]
+        conversation = call.conversation(call.path("conversation_id"))
+        return answer_response(await self._dialogue.put_memory(conversation, writes, call.idempotency))
+
+    async def get(self, call: Call) -> Response:
+        return json_response(await self._dialogue.get_memory(call.conversation(call.path("conversation_id"))))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="PUT",
+                path="/memory/{conversation_id:id}",
+                handler=self.put,
+                summary="Store what tools have found, the whole list or nothing",
+                audience="tools",
+                scopes=("tools", "agent"),
+                hot=True,
+                body=MemoryBatch,
+                reply=TypeAdapter(MemoryWritten),
+                problems=(404, 409),
+                keyed=True,
+                body_example=_MEMORY_EXAMPLE,
+            ),
+            Endpoint(
+                method="GET",
+                path="/memory/{conversation_id:id}",
+                handler=self.get,
+                summary="The whole memory of a conversation",
+                audience="tools",
+                scopes=("tools", "agent"),
+                hot=True,
+                reply=TypeAdapter(MemoryDump),
+                problems=(404,),
+            ),
+        ]
+
+
+def _write(entry: MemoryEntryBody) -> MemoryWrite:
+    described = entry.description_for_llm
+    return MemoryWrite(
+        var=entry.var_id,
+        value=cast("JsonValue", entry.value),
+        contact_id=entry.contact_id,
+        updated_by=entry.updated_by,
+        description_for_llm=None
+        if described is None
+        else tuple(ValueDescription(part.name, part.value) for part in described),
+    )
+
+
+_MEMORY_EXAMPLE = [
+    {
+        "updatedBy": "findService",
+        "contactId": "call-1",
+        "varId": "idPrestazione",
+        "value": {"id": "VIS-CARD"},
+        "descriptionForLLM": [{"name": "Id", "value": "VIS-CARD"}],
+    }
+]

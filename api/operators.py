@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.calls import Call, Endpoint, json_response
-from api.metrics import Metrics
+from api.endpoints import Call, Endpoint, json_response
+from api.gateway import Metrics
 from flow_engine.errors import RetryLater
 
 Probe = Callable[[], Awaitable[None]]

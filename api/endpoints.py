@@ -23,6 +23,7 @@ from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 
+PREFIX = "/v1"
 MAX_KEY_LENGTH = 255
 JSON = "application/json"
 
@@ -66,7 +67,7 @@ class Call:
     def fingerprint(self) -> str:
         """What makes two requests the same: route without its version prefix, query and body."""
         url = self.request.url
-        path = url.path.removeprefix("/v1")
+        path = url.path.removeprefix(PREFIX)
         digest = hashlib.sha256(
             f"{self.request.method} {path}?{url.query}\n".encode("utf-8", "surrogatepass")
         )
@@ -117,7 +118,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has.
-    `reply` describes what is JSON among `media_types`; what is not is text.
+    `reply` describes what is JSON among `media_types`; what is not is text. `hot`: conversations live by it,
+    so it is found before the router is asked (`api.app`).
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH"]
@@ -134,6 +136,7 @@ class Endpoint:
     keyed: bool = False
     body_example: object = None
     media_types: tuple[str, ...] = (JSON,)
+    hot: bool = False
 
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,0 +1,146 @@
+"""What every request passes: key, scope, bounded body, problem documents, metrics, a span and one log line.
+
+Labels of metrics are routes and codes, never ids. A span tells the route, the outcome and the conversation:
+no body, no header, no path with its ids, nothing about a person.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from api.auth import ANYONE, Authenticator, require
+from api.endpoints import Call, Endpoint
+from api.openapi import plain_path
+from api.problems import error_response
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+from flow_engine.ports.tracing import Tracing
+
+MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+log: Any = structlog.get_logger("flow_engine.http")
+
+
+class Metrics:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._requests = Counter(
+            "flow_engine_http_requests_total",
+            "HTTP requests by route and status.",
+            ("route", "method", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "flow_engine_http_request_seconds",
+            "Time from the request's arrival to its reply, in seconds.",
+            ("route", "method"),
+            registry=self.registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+        )
+        self._problems = Counter(
+            "flow_engine_problems_total",
+            "Problem documents sent, by their code.",
+            ("code",),
+            registry=self.registry,
+        )
+
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, method, str(status)).inc()
+        self._seconds.labels(route, method).observe(seconds)
+
+    def problem(self, code: str) -> None:
+        self._problems.labels(code).inc()
+
+
+class Gateway:
+    """Wraps the handlers of endpoints."""
+
+    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing) -> None:
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._tracing = tracing
+
+    def guarded(self, endpoint: Endpoint) -> Handle:
+        route = plain_path(endpoint.path)
+
+        async def handle(request: Request) -> Response:
+            started = time.perf_counter()
+            code: str | None = None
+            try:
+                response = await endpoint.handler(await self._admit(endpoint, request))
+            except FlowEngineError as error:
+                code = error.code
+                response = error_response(error)
+                self._note_problem(endpoint, error)
+            seconds = time.perf_counter() - started
+            self._metrics.request(route, endpoint.method, response.status_code, seconds)
+            log.info(
+                "request",
+                route=route,
+                method=endpoint.method,
+                status=response.status_code,
+                code=code,
+                ms=round(seconds * 1000, 2),
+            )
+            return response
+
+        if not self._tracing.on or endpoint.audience == "operators":  # probes and scrapes are no traces
+            return handle
+        return _traced(handle, route, endpoint.method, self._tracing)
+
+    async def _admit(self, endpoint: Endpoint, request: Request) -> Call:
+        structlog.contextvars.clear_contextvars()
+        principal = self._authenticator.authenticate(request) if endpoint.scopes else ANYONE
+        if endpoint.scopes:
+            require(principal, endpoint.scopes)
+        body = b"" if endpoint.body is None else await read_body(request)
+        return Call(request, principal, body)
+
+    def _note_problem(self, endpoint: Endpoint, error: FlowEngineError) -> None:
+        self._metrics.problem(error.code)
+        self._tracing.note({"flow_engine.problem.code": error.code})
+        if isinstance(error, CallTheOperator):
+            log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
+
+
+async def read_body(request: Request) -> bytes:
+    """Raises CorrectTheInput `too_large` as soon as the body is."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                message = f"a body has at most {MAX_BODY_BYTES} bytes"
+                raise CorrectTheInput("too_large", message, [Finding("", "too_large", message)])
+            parts.append(part)
+    except ClientDisconnect:
+        raise CorrectTheInput("json_invalid", "the body ended before it was whole") from None
+    return b"".join(parts)
+
+
+def _traced(handle: Handle, route: str, method: str, tracing: Tracing) -> Handle:
+    """The handler within a span of the caller's trace, where the caller has one."""
+    name, known = f"{method} {route}", {"http.request.method": method, "http.route": route}
+
+    async def in_a_span(request: Request) -> Response:
+        caller = request.headers.get("traceparent")
+        with tracing.span(name, "server", parent=caller, attributes=known):
+            response = await handle(request)
+            tracing.note({"http.response.status_code": response.status_code})
+            if response.status_code >= 500:
+                tracing.note({"error.type": str(response.status_code)})
+            conversation_id = structlog.contextvars.get_contextvars().get("conversation_id")
+            if conversation_id is not None:
+                tracing.note({"flow_engine.conversation.id": conversation_id})
+            return response
+
+    return in_a_span
