@@ -15,7 +15,7 @@ import uvloop
 from prometheus_client import start_http_server
 
 from adapters.jobs.worker import Worker
-from adapters.telemetry.loading import tracing_to
+from adapters.telemetry import tracing_to
 from flow_engine.ports.tracing import Tracing
 from service.background import worker_for
 from service.logs import configure_logging

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from ipaddress import ip_address
-from typing import Protocol
 
 from fastapi import FastAPI
 
@@ -36,7 +35,7 @@ from flow_engine.listening.without_model import RuleSummariser
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
-from flow_engine.ports.outbound import OutboundCaller, OutboundSender
+from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.tracing import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
@@ -129,10 +128,6 @@ def open_memory(settings: Settings) -> RedisMemory:
     return connect(settings.redis_url, cluster=settings.redis_cluster)
 
 
-class Outbound(OutboundCaller, OutboundSender, Protocol):
-    """The way out, with and without headers."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
     """What a service meets of the world: its time, its way out, its model and its two stores, not yet opened.
@@ -141,7 +136,7 @@ class ServiceDependencies:
     """
 
     clock: Clock
-    outbound: Outbound
+    outbound: OutboundSender
     memory: RedisMemory
     database: FlowDatabase
     model: LanguageModel = field(default_factory=NoModel)

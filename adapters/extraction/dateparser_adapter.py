@@ -4,14 +4,6 @@ language tables take about a tenth of a second that a service should not pay at 
 from __future__ import annotations
 
 from datetime import date, datetime, time
-from functools import cache
-from importlib import import_module
-from types import ModuleType
-
-
-@cache
-def _library() -> ModuleType:
-    return import_module("dateparser.date")
 
 
 def read_day(phrase: str, *, language: str, today: date, order: str, back: bool) -> date | None:
@@ -19,6 +11,8 @@ def read_day(phrase: str, *, language: str, today: date, order: str, back: bool)
 
     Without a year it is the nearest one from `today` on, or with `back` the nearest up to `today`.
     """
+    from dateparser.date import DateDataParser  # noqa: PLC0415
+
     settings = {
         "RELATIVE_BASE": datetime.combine(today, time()),
         "PREFER_DATES_FROM": "past" if back else "future",
@@ -26,7 +20,7 @@ def read_day(phrase: str, *, language: str, today: date, order: str, back: bool)
         "PARSERS": ["relative-time", "absolute-time"],
         "TIMEZONE": "UTC",
     }
-    parser = _library().DateDataParser(languages=[language], settings=settings)
+    parser = DateDataParser(languages=[language], settings=settings)
     try:
         moment: datetime | None = parser.get_date_data(phrase).date_obj
     except (ValueError, OverflowError):  # a year or an amount beyond what a calendar holds

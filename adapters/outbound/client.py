@@ -9,7 +9,7 @@ Decisions, each where a general HTTP client would be more obliging:
 - No proxies from the environment, no cookies, no HTTP/2, no upgrades.
 - One time limit covers everything: waiting for a connection, name, connect, TLS, redirects, the body.
 
-It stands on httpcore, the layer of httpx that makes connections, because only there is the moment
+It stands on httpcore2, the layer of httpx2 that makes connections, because only there is the moment
 between resolving and connecting open to a check, with pooling still by name: a pool by address would
 hand a TLS connection verified for one name to another name on the same address.
 """
@@ -19,10 +19,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from typing import cast
 
-import httpcore
-import orjson
+import httpcore2
 
 from adapters.outbound.network import GuardedNetwork, Resolver, resolve
 from adapters.outbound.policy import AllowList, Target, parse_target, redirect_target
@@ -35,8 +33,8 @@ MAX_IDLE_CONNECTIONS = 16
 IDLE_SECONDS = 5.0
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-JSON_HEADERS: Mapping[str, str] = {"Content-Type": "application/json", "Accept": "application/json"}
 
+_BROKEN_OFF = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, OSError)
 _REPEATABLE = frozenset({"GET", "HEAD"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Where the request goes, how it is framed and how the answer is encoded are the client's to say.
@@ -56,17 +54,8 @@ _RESERVED_HEADERS = frozenset(
 )
 
 
-def json_body(payload: object) -> bytes:
-    """Compact JSON in UTF-8. Raises OutboundFailed for a value that JSON cannot hold: payloads carry
-    people's data, so that this is an unlucky call and no programming error."""
-    try:
-        return orjson.dumps(payload)
-    except orjson.JSONEncodeError as error:
-        raise OutboundFailed("the payload cannot be written as JSON") from error
-
-
 class GuardedClient:
-    """Implements OutboundCaller. One instance serves a whole process and one event loop.
+    """Implements `OutboundSender`. One instance serves a whole process and one event loop.
 
     `allow` is the operator's allow-list, `max_bytes` the limit of an answer's body. `tls` is for a
     private certificate authority; unset, certificates are verified against the public ones and those
@@ -80,23 +69,16 @@ class GuardedClient:
         max_bytes: int = MAX_BODY_BYTES,
         tls: ssl.SSLContext | None = None,
         resolver: Resolver = resolve,
-        dialler: httpcore.AsyncNetworkBackend | None = None,
+        dialler: httpcore2.AsyncNetworkBackend | None = None,
     ) -> None:
         self._max_bytes = max_bytes
-        # httpcore declares AnyIOBackend twice, once for installations without anyio; httpx brings anyio.
-        system = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
-        self._pool = httpcore.AsyncConnectionPool(
+        self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_IDLE_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
-            network_backend=GuardedNetwork(allow, resolver, dialler or system),
+            network_backend=GuardedNetwork(allow, resolver, dialler),
         )
-
-    async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply:
-        """POST a JSON body. Any status but a redirect is a reply. Raises as `request` does."""
-        content = json_body(payload)
-        return await self.request("POST", url, headers=JSON_HEADERS, content=content, timeout_s=timeout_s)
 
     async def request(
         self,
@@ -124,7 +106,7 @@ class GuardedClient:
                 return await self._follow(method, target, headers or {}, content, timeout_s)
         except TimeoutError as error:
             raise OutboundFailed(f"{target.host!r} did not answer within {timeout_s:g} s") from error
-        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+        except _BROKEN_OFF as error:
             raise OutboundFailed(f"the exchange with {target.host!r} broke off") from error
 
     async def aclose(self) -> None:
@@ -152,7 +134,7 @@ class GuardedClient:
         """One request on the wire: the reply, or the `Location` of a redirect."""
         async with self._pool.stream(
             method,
-            httpcore.URL(
+            httpcore2.URL(
                 scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path
             ),
             headers=_wire_headers(method, target, headers, content),
@@ -188,7 +170,7 @@ def _wire_headers(
         raise OutboundFailed("a header holds characters outside of ASCII") from error
 
 
-def _header(response: httpcore.Response, wanted: bytes) -> bytes | None:
+def _header(response: httpcore2.Response, wanted: bytes) -> bytes | None:
     """All values of a header, joined as a list is; None without one."""
     values = [value for name, value in response.headers if name.lower() == wanted]
     return b",".join(values) if values else None

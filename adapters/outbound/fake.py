@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from adapters.outbound.client import JSON_HEADERS, json_body
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 
 Answer = OutboundReply | OutboundRefused | OutboundFailed
@@ -28,14 +27,14 @@ class RecordedCall:
 
 
 class ScriptedOutbound:
-    """Implements OutboundCaller without a network.
+    """Implements `OutboundSender` without a network.
 
     `answers` maps a URL, compared as text, to its answers in order; the last one repeats. An answer
     that is an error is raised. `calls` holds every call, oldest first. A URL that is not in the table
     raises LookupError, which no caller takes for an outage: a test that forgot it fails.
 
         outbound = ScriptedOutbound({"https://crm.example/close": [OutboundReply(200, b"true")]})
-        reply = await outbound.post_json("https://crm.example/close", {"contactId": "c1"}, timeout_s=5)
+        reply = await post_json(outbound, "https://crm.example/close", {"contactId": "c1"}, timeout_s=5)
         assert outbound.calls[0].json() == {"contactId": "c1"}
     """
 
@@ -45,10 +44,6 @@ class ScriptedOutbound:
             raise ValueError(f"URLs without an answer: {unanswered!r}")
         self._answers = {url: tuple(listed) for url, listed in answers.items()}
         self.calls: list[RecordedCall] = []
-
-    async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply:
-        content = json_body(payload)
-        return await self.request("POST", url, headers=JSON_HEADERS, content=content, timeout_s=timeout_s)
 
     async def request(
         self,

@@ -1,54 +1,140 @@
-"""Connections to checked addresses only.
+"""Connections to checked addresses only, below the pools of httpcore2.
 
 A name is resolved once a connection, and the connection is made to the very address that was checked.
 A second answer of the name server, however different, is never asked for: rebinding has no moment to
 happen. Above this layer nothing knows the address, so `Host`, SNI and certificate stay with the name.
+
+Names that somebody else chose are looked up in threads of their own: a name server that never answers
+would otherwise keep the few threads in which a process resolves the names of its own stores.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Protocol, TypeAlias, cast
 
-import httpcore
+import httpcore2
 
 from adapters.outbound.policy import AllowList, literal_address
 from flow_engine.ports.outbound import OutboundFailed
 
-# A name with many addresses must not turn one call into many attempts.
-MAX_ATTEMPTS = 4
+MAX_ATTEMPTS: Final = 4
+"""A name with many addresses must not turn one call into many attempts."""
+
+LOOKUP_WITHIN_S: Final = 5.0
+MOST_LOOKUPS: Final = 64
+MOST_OF_A_DOMAIN: Final = 8
+"""Look-ups under way at once for names with the same last two labels: who answers for one answers for all."""
+
+Addresses: TypeAlias = Sequence[str]
+SystemLookup: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 
 
 class Resolver(Protocol):
     """All addresses of a name, most preferred first. Raises OSError when there is none."""
 
-    async def __call__(self, host: str, port: int) -> Sequence[str]: ...
+    async def __call__(self, host: str, port: int) -> Addresses: ...
 
 
-async def resolve(host: str, port: int) -> Sequence[str]:
-    """Ask the system's resolver, in a thread of the running loop."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+class Lookups:
+    """Implements `Resolver`: asks the system's in threads of its own, one a name, for any event loop.
+
+    Whoever asks waits `within_s` seconds at most, for a free place too; then TimeoutError, an OSError. The
+    thread itself ends with the system's own limit: until then it holds its place, among `most` in all and
+    `most_of_a_domain` of one domain.
+    """
+
+    def __init__(
+        self,
+        lookup: SystemLookup = socket.getaddrinfo,
+        *,
+        within_s: float = LOOKUP_WITHIN_S,
+        most: int = MOST_LOOKUPS,
+        most_of_a_domain: int = MOST_OF_A_DOMAIN,
+    ) -> None:
+        self._lookup = lookup
+        self._within_s = within_s
+        self._most = most
+        self._most_of_a_domain = most_of_a_domain
+        self._under_way: dict[tuple[str, int], Future[Addresses]] = {}
+        self._lock = threading.Lock()
+
+    async def __call__(self, host: str, port: int) -> Addresses:
+        async with asyncio.timeout(self._within_s):
+            while isinstance(found := self._begun(host, port), list):
+                await asyncio.wait(map(asyncio.wrap_future, found), return_when=asyncio.FIRST_COMPLETED)
+            return await asyncio.wrap_future(found)
+
+    def _begun(self, host: str, port: int) -> Future[Addresses] | list[Future[Addresses]]:
+        """The look-up of the name; or, where there is no place for it, those that are in its way."""
+        with self._lock:
+            known = self._under_way.get((host, port))
+            if known is not None:
+                return known
+            everything = list(self._under_way.values())
+            of_domain = [f for (name, _), f in self._under_way.items() if _domain(name) == _domain(host)]
+            if len(of_domain) >= self._most_of_a_domain:
+                return of_domain
+            if len(everything) >= self._most:
+                return everything
+            future: Future[Addresses] = Future()
+            future.set_running_or_notify_cancel()
+            self._under_way[(host, port)] = future
+        # A daemon, so that a silent name server does not hold up the end of the process.
+        threading.Thread(target=self._look_up, args=(host, port, future), daemon=True).start()
+        return future
+
+    def _look_up(self, host: str, port: int, future: Future[Addresses]) -> None:
+        try:
+            found = self._lookup(host, port, type=socket.SOCK_STREAM)
+            addresses = [str(address[0]) for *_, address in found]
+        except (OSError, UnicodeError) as error:
+            self._finish(host, port)
+            future.set_exception(error)
+        else:
+            self._finish(host, port)
+            future.set_result(addresses)
+
+    def _finish(self, host: str, port: int) -> None:
+        with self._lock:
+            del self._under_way[(host, port)]
 
 
-class GuardedNetwork(httpcore.AsyncNetworkBackend):
-    """The network below the connection pool. `dialler` makes the TCP connections to addresses."""
+resolve: Final[Resolver] = Lookups()
+"""The one of the process."""
 
-    def __init__(self, allow: AllowList, resolver: Resolver, dialler: httpcore.AsyncNetworkBackend) -> None:
+
+def _domain(host: str) -> str:
+    return ".".join(host.rsplit(".", 2)[-2:])
+
+
+class GuardedNetwork(httpcore2.AsyncNetworkBackend):
+    """The network below a connection pool. `dialler` makes the TCP connections to addresses, by default
+    the system's."""
+
+    def __init__(
+        self,
+        allow: AllowList,
+        resolver: Resolver = resolve,
+        dialler: httpcore2.AsyncNetworkBackend | None = None,
+    ) -> None:
         self._allow = allow
         self._resolver = resolver
-        self._dialler = dialler
+        # httpcore2 declares AnyIOBackend twice, once for installations without anyio.
+        self._dialler = dialler or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore2's
         local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
         """Connect to the first checked address that answers; `timeout` seconds are shared by the
         attempts. Raises OutboundRefused, OutboundFailed, or what the dialler raises."""
         addresses = self._allow.decide(host, port, await self._addresses(host, port))[:MAX_ATTEMPTS]
@@ -57,11 +143,11 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         for address in addresses:
             try:
                 return await self._dialler.connect_tcp(address, port, share, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise OutboundFailed(f"{host!r} port {port} cannot be reached") from failure
 
-    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+    async def _addresses(self, host: str, port: int) -> Addresses:
         literal = literal_address(host)
         if literal is not None:
             return [literal]

@@ -23,7 +23,7 @@ from ipaddress import (
     ip_network,
 )
 
-import httpx
+import httpx2
 
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.ports.outbound import OutboundRefused
@@ -33,8 +33,8 @@ Network = IPv4Network | IPv6Network
 
 ALLOW_SETTING = "FLOW_ENGINE_OUTBOUND_ALLOW"
 
-# httpx lets the error of a lone surrogate, which JSON can carry, through as it is.
-_UNREADABLE = (httpx.InvalidURL, UnicodeError)
+# httpx2 lets the error of a lone surrogate, which JSON can carry, through as it is.
+_UNREADABLE = (httpx2.InvalidURL, UnicodeError)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
@@ -104,7 +104,7 @@ def parse_target(url: str) -> Target:
     """Read a URL by rule 1, or raise OutboundRefused. Messages leave path and query out: they may
     hold credentials."""
     try:
-        return _target(httpx.URL(url))
+        return _target(httpx2.URL(url))
     except _UNREADABLE as error:
         raise OutboundRefused("the URL cannot be read without doubt") from error
 
@@ -114,7 +114,7 @@ def redirect_target(current: Target, location: bytes) -> Target:
     http is refused: what was asked for in private would be asked again in the open."""
     base = f"{current.scheme}://{current.authority}{current.path.decode('ascii')}"
     try:
-        target = _target(httpx.URL(base).join(location.decode("latin-1")))
+        target = _target(httpx2.URL(base).join(location.decode("latin-1")))
     except _UNREADABLE as error:
         raise OutboundRefused(f"{current.host!r} redirects to a URL that cannot be read") from error
     if current.scheme == "https" and target.scheme != "https":
@@ -122,7 +122,7 @@ def redirect_target(current: Target, location: bytes) -> Target:
     return target
 
 
-def _target(url: httpx.URL) -> Target:
+def _target(url: httpx2.URL) -> Target:
     if url.scheme not in _DEFAULT_PORTS:
         raise OutboundRefused(f"the URL's scheme is {url.scheme!r}; http and https are accepted")
     if url.userinfo:
@@ -272,7 +272,7 @@ def _entry_host(text: str) -> str:
     if text.startswith("["):
         return str(_address(text[1:-1]))
     try:
-        ascii_form = httpx.URL(scheme="http", host=text).raw_host.decode("ascii")
+        ascii_form = httpx2.URL(scheme="http", host=text).raw_host.decode("ascii")
     except _UNREADABLE as error:
         raise ValueError("not a host name") from error
     return _normal_host(ascii_form)

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from adapters.telemetry.loading import Destination
+from adapters.telemetry import Destination
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports import tracing
 

@@ -4,7 +4,7 @@
    it takes effect once, whatever became of the answer to the try before.
 2. Repeated is what another try can mend: no connection, no answer in time, 502, 503, 504, and a 409 whose
    only remedy is the same request again. At most three tries in all, with growing pauses.
-3. Everything else leaves as one of the errors of `channels/engine_client/errors.py`, never as one of httpx.
+3. Everything else leaves as one of the errors of `channels/engine_client/errors.py`, never as one of httpx2.
 4. The address is the operator's own configuration: loopback is as good as any other. Proxies of the
    environment are not used, redirects not followed.
 """
@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
@@ -127,13 +127,13 @@ class TaggedPrompt:
     etag: str | None
 
 
-def engine_http(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
+def engine_http(base_url: str, api_key: str | None = None) -> httpx2.AsyncClient:
     """The connections to one engine, for as many agents and calls as there are in the process."""
-    return httpx.AsyncClient(
+    return httpx2.AsyncClient(
         base_url=base_url,
         headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
-        timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S),
-        limits=httpx.Limits(
+        timeout=httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S),
+        limits=httpx2.Limits(
             max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_CONNECTIONS // 4
         ),
         trust_env=False,
@@ -150,7 +150,7 @@ class EngineClient:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        http: httpx2.AsyncClient,
         *,
         pause: Pause = asyncio.sleep,
         new_key: Callable[[], str] = secrets.token_urlsafe,
@@ -252,9 +252,9 @@ class EngineClient:
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
         timeout_s: float = TIMEOUT_S,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """The first answer that no other try can better, by rule 2."""
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_WITHIN_S)
+        timeout = httpx2.Timeout(timeout_s, connect=CONNECT_WITHIN_S)
         name, trouble = route.partition("/")[0], ""
         now = asyncio.get_running_loop().time
         for pause_s in (*PAUSES_S, None):
@@ -263,7 +263,7 @@ class EngineClient:
                 answer = await self._http.request(
                     method, f"/v1/{route}", headers=headers, content=content, timeout=timeout
                 )
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 trouble = type(error).__name__
             else:
                 is_last_conflict = pause_s is None and answer.status_code == _CONFLICT
@@ -286,27 +286,27 @@ def _segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _worth_repeating(answer: httpx.Response) -> bool:
+def _worth_repeating(answer: httpx2.Response) -> bool:
     if answer.status_code == _CONFLICT:
         problem = _problem(answer)
         return problem is not None and problem.code == _REPEATABLE_CONFLICT
     return answer.status_code in _REPEATABLE_STATUS
 
 
-def _asked_to_wait(answer: httpx.Response) -> float:
+def _asked_to_wait(answer: httpx2.Response) -> float:
     """Seconds of `Retry-After`; a date there, or nothing, asks for none."""
     text = answer.headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
-def _problem(answer: httpx.Response) -> Problem | None:
+def _problem(answer: httpx2.Response) -> Problem | None:
     try:
         return Problem.model_validate_json(answer.content)
     except ValidationError:
         return None
 
 
-def _read(answer: httpx.Response, shape: TypeAdapter[_Read]) -> _Read:
+def _read(answer: httpx2.Response, shape: TypeAdapter[_Read]) -> _Read:
     """The reply, or the error that the answer stands for."""
     status = answer.status_code
     if answer.is_success:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, cast
 
+import httpcore2
 import httpx2
 import structlog
 from mcp import Client, MCPError
@@ -20,9 +21,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, RequestParamsMeta, TextContent
 from pydantic import ValidationError
 
+from adapters.models.bounded_http import BoundedTransport
+from adapters.outbound.network import GuardedNetwork, Resolver, resolve
 from adapters.outbound.policy import AllowList, parse_target
-from channels.engine_client.guarded_http import guarded_client, trusted_client
-from flow_engine.ports.outbound import OutboundRefused
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.agents")
@@ -36,6 +38,7 @@ HTTP_GRACE_S: Final = 5.0
 IDLE_S: Final = 300.0
 """A connection that nobody talked through for so long is closed, and made again when it is needed."""
 
+MOST_CONNECTIONS: Final = 8
 MOST_PAGES: Final = 20
 MOST_RESULT_CHARS: Final = 50_000
 
@@ -77,6 +80,26 @@ _FAILURES = (
 )
 
 _Said = TypeVar("_Said")
+
+
+class GuardedTransport(BoundedTransport):
+    """For addresses that designers chose (F45): connects by the rules of `adapters/outbound/policy.py`, and
+    raises ConnectError for what they forbid. No proxies of the environment, bounded answers."""
+
+    def __init__(self, allow: AllowList, resolver: Resolver = resolve) -> None:
+        super().__init__(trust_env=False)
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=httpx2.create_ssl_context(trust_env=False),
+            max_connections=MOST_CONNECTIONS,
+            network_backend=GuardedNetwork(allow, resolver),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            request.url = request.url.copy_with(host=parse_target(str(request.url)).host)
+            return await super().handle_async_request(request)
+        except (OutboundRefused, OutboundFailed) as error:
+            raise httpx2.ConnectError(str(error), request=request) from error
 
 
 class McpConnections:
@@ -130,11 +153,14 @@ class McpConnections:
             host = parse_target(url).host
         except OutboundRefused as refused:
             raise McpFailed(str(refused)) from refused
-        headers = self._trusted.get(url)
-        if headers is None:
-            http = guarded_client(self._allow, self._answer_within_s + HTTP_GRACE_S)
-        else:
-            http = trusted_client(headers, self._answer_within_s + HTTP_GRACE_S)
+        headers, timeout_s = self._trusted.get(url), self._answer_within_s + HTTP_GRACE_S
+        http = httpx2.AsyncClient(
+            transport=GuardedTransport(self._allow) if headers is None else BoundedTransport(trust_env=False),
+            headers=headers or {},
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_WITHIN_S, timeout_s)),
+        )
         return _Connection(url, host, http)
 
 

@@ -1,5 +1,5 @@
-"""The engine's replies as an agent reads them. Fields that are not named here are ignored, so that an
-engine that tells more is understood too."""
+"""The engine's replies as an agent reads them. Fields that are not named here are ignored and kinds are plain
+texts, so that an engine that knows more, another type of task for example, is understood too."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from flow_engine.values import JsonValue
-
-TaskType = Literal["AIO", "AIS", "HUM"]
-Assignment = Literal["fixed", "variable", "prompt"]
 
 
 class Reply(BaseModel):
@@ -60,17 +57,18 @@ class ReachableTask(Reply):
 
     task_id: str
     name: str
-    type: TaskType
+    type: str
     description: str
     required_variables: tuple[str, ...] = ()
     missing_variables: tuple[str, ...] = ()
 
 
 class ToolParameter(Reply):
-    """`assignment_value` is a fixed value, the id of a variable, or a hint for the model."""
+    """By the strategy `assignment_value` is a `fixed` value, the id of a `variable`, or a hint for the model
+    (`prompt`). A parameter with another strategy is the model's to fill in."""
 
     parameter_name: str
-    assignment_strategy: Assignment
+    assignment_strategy: str
     assignment_value: str
 
 
@@ -106,7 +104,7 @@ class AgentData(Reply):
     command: str | None
     task_id: str
     task_name: str
-    task_type: TaskType
+    task_type: str
     task_status: str | None = None
     prompt: str
     prefix_hash: str

@@ -7,14 +7,15 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 import structlog
+from cachetools import TLRUCache
 
 from adapters.models.tools import Approval, Tool, ToolRegistry
 from channels.engine_client.client import EngineClient
 from channels.engine_client.errors import EngineError
-from channels.engine_client.listings import Listings
 from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
 from channels.engine_client.replies import AgentData, ServerTools
 from channels.engine_client.tools import (
@@ -31,7 +32,42 @@ from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.agents")
 
+KEPT_S: Final = 60.0
+"""How long a server that has got another tool may go unnoticed."""
+
+AWAY_S: Final = 10.0
+"""How long a server that could not be reached is not asked again."""
+
+MOST_SERVERS: Final = 256
+
 Ran = Callable[[TaskTool, JsonValue], Awaitable[None]]
+
+
+class ToolListCache:
+    """What MCP servers offer, remembered from one contact to the next, for all contacts of the process.
+
+    Every task begins with the tools of its servers, and somebody waits for its first words: asking a server
+    takes a few round trips, and one that is away takes the whole time that is allowed for it. `kept_s` and
+    `away_s` are seconds, `clock` gives monotonic ones.
+    """
+
+    def __init__(
+        self, *, kept_s: float = KEPT_S, away_s: float = AWAY_S, clock: Callable[[], float] = monotonic
+    ) -> None:
+        def until(url: str, tools: tuple[McpTool, ...] | None, now: float) -> float:
+            return now + (away_s if tools is None else kept_s)
+
+        self._by_url: TLRUCache[str, tuple[McpTool, ...] | None] = TLRUCache(MOST_SERVERS, until, clock)
+
+    def known(self, url: str) -> tuple[McpTool, ...] | None:
+        """None where the server has to be asked; nothing for one that was away a moment ago."""
+        return (self._by_url[url] or ()) if url in self._by_url else None
+
+    def listed(self, url: str, tools: tuple[McpTool, ...]) -> None:
+        self._by_url[url] = tools
+
+    def away(self, url: str) -> None:
+        self._by_url[url] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +80,7 @@ class TaskTools:
 
 class Toolbox:
     """`ran` is awaited after every call of a tool with its answer, before the model gets that: memory may
-    have been written. A server is asked for what it offers when `listings` do not know that."""
+    have been written. A server is asked for what it offers when `tool_lists` do not know that."""
 
     def __init__(
         self,
@@ -52,14 +88,14 @@ class Toolbox:
         servers: McpServers,
         ran: Ran,
         approval: Approval | None = None,
-        listings: Listings | None = None,
+        tool_lists: ToolListCache | None = None,
     ) -> None:
         self._engine = engine
         self._servers = servers
         self._ran = ran
         self._approval = approval
         self._engine_mcp_url = engine.mcp_url
-        self._listings = listings or Listings(kept_s=inf, away_s=0)
+        self._tool_lists = tool_lists or ToolListCache(kept_s=inf, away_s=0)
 
     async def of_task(self, data: AgentData) -> TaskTools:
         """Tools of a server that cannot be reached, or whose schema is none, are left out."""
@@ -75,16 +111,16 @@ class Toolbox:
     async def _list(self, server: ServerTools) -> tuple[str, tuple[McpTool, ...]]:
         """The server's URL and what it offers."""
         url = server_url(server, self._engine_mcp_url)
-        known = self._listings.known(url)
+        known = self._tool_lists.known(url)
         if known is not None:
             return url, known
         try:
             tools = await self._servers.tools(url)
         except McpFailed as failure:
             log.warning("mcp_tools_left_out", server=server.server_name, reason=str(failure))
-            self._listings.away(url)
+            self._tool_lists.away(url)
             return url, ()
-        self._listings.listed(url, tools)
+        self._tool_lists.listed(url, tools)
         return url, tools
 
     def _registers(self, registry: ToolRegistry, tool: TaskTool, data: AgentData) -> bool:

@@ -223,7 +223,7 @@ def _chosen_by_model(tool: McpTool, assigned: Sequence[ToolParameter]) -> dict[s
     schema = dict(tool.parameters)
     properties = dict(_object(schema.get("properties")))
     strategies = {parameter.parameter_name: parameter for parameter in assigned}
-    hidden = {name for name, parameter in strategies.items() if parameter.assignment_strategy != "prompt"}
+    hidden = {name for name, p in strategies.items() if p.assignment_strategy in ("fixed", "variable")}
     hidden |= INJECTED & properties.keys()
     for name, parameter in strategies.items():
         if parameter.assignment_strategy == "prompt" and name in properties:

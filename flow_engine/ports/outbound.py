@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import orjson
+
+JSON_HEADERS: Final[Mapping[str, str]] = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,14 +17,8 @@ class OutboundReply:
     body: bytes
 
 
-class OutboundCaller(Protocol):
-    """The one way out. Raises OutboundRefused or OutboundFailed, never a vendor's error."""
-
-    async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply: ...
-
-
 class OutboundSender(Protocol):
-    """The same way out, for requests of any method. Raises OutboundRefused or OutboundFailed."""
+    """The one way out. Raises OutboundRefused or OutboundFailed, never a vendor's error."""
 
     async def request(
         self,
@@ -39,3 +37,13 @@ class OutboundRefused(Exception):
 
 class OutboundFailed(Exception):
     """No usable answer: not reached, too slow, too large."""
+
+
+async def post_json(sender: OutboundSender, url: str, payload: object, *, timeout_s: float) -> OutboundReply:
+    """POST a JSON body. Any status but a redirect is a reply. Raises OutboundRefused or OutboundFailed; a
+    payload that JSON cannot hold fails too, as payloads carry people's data."""
+    try:
+        content = orjson.dumps(payload)
+    except orjson.JSONEncodeError as error:
+        raise OutboundFailed("the payload cannot be written as JSON") from error
+    return await sender.request("POST", url, headers=JSON_HEADERS, content=content, timeout_s=timeout_s)

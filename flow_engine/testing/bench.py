@@ -53,13 +53,13 @@ class SettableClock:
 
 
 class ScriptedHandler:
-    """Implements `OutboundCaller`: the customHandler, which answers the verdict set last."""
+    """Implements `OutboundSender`: the customHandler, which answers the verdict set last."""
 
     def __init__(self) -> None:
         self.verdict: Verdict = False
         self.asked = 0
 
-    async def post_json(self, url: str, payload: object, *, timeout_s: float) -> OutboundReply:
+    async def request(self, method: str, url: str, **options: object) -> OutboundReply:
         self.asked += 1
         if self.verdict == "fails":
             raise OutboundFailed(f"{url} fails, as the scenario wants it")

@@ -9,7 +9,7 @@ import orjson
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_json
 from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import get_agent_data, get_refusal
 from flow_engine.runtime.contacts import NewContact
@@ -198,8 +198,8 @@ class Conversations:
             "reason": reason,
         }
         try:
-            answer = await self._outbound.post_json(
-                closure.custom_handler, question, timeout_s=CLOSURE_HANDLER_TIMEOUT_S
+            answer = await post_json(
+                self._outbound, closure.custom_handler, question, timeout_s=CLOSURE_HANDLER_TIMEOUT_S
             )
         except (OutboundRefused, OutboundFailed):
             return False

@@ -16,7 +16,7 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
 from flow_engine.ports.jobs import DueJob
 from flow_engine.ports.observing import Observer, Unobserved
-from flow_engine.ports.outbound import OutboundCaller
+from flow_engine.ports.outbound import OutboundSender
 from flow_engine.runtime.counting import count_moves
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
@@ -45,7 +45,7 @@ class ConversationDependencies:
     platform: Platform
     clock: Clock
     summariser: Summariser
-    outbound: OutboundCaller
+    outbound: OutboundSender
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     debounce_s: float = 0.3
     observer: Observer = field(default_factory=Unobserved)

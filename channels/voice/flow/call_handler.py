@@ -27,10 +27,9 @@ import structlog
 from adapters.models.tools import Approval
 from channels.engine_client.client import EngineClient, Utterance
 from channels.engine_client.errors import EngineError, StateConflict
-from channels.engine_client.listings import Listings
 from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.replies import AgentData, PromptReply, ReachableTask, TaskRefused
-from channels.engine_client.toolbox import Toolbox
+from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
 from channels.voice.call.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
 from channels.voice.flow.prompt_refresh import PromptRefresher
@@ -58,7 +57,7 @@ a person. All others go as they are."""
 
 class FlowCallHandler:
     """Implements `CallHandler`. `base` is what the agent's own configuration says about the session,
-    `servers` are this call's own, `listings` what is remembered of them from other calls. `now` is the time
+    `servers` are this call's own, `tool_lists` what is remembered of them from other calls. `now` is the time
     of day, aware."""
 
     def __init__(
@@ -72,7 +71,7 @@ class FlowCallHandler:
         servers: McpServers,
         now: Callable[[], datetime],
         approval: Approval | None = None,
-        listings: Listings | None = None,
+        tool_lists: ToolListCache | None = None,
     ) -> None:
         self._start = start
         self._base = base
@@ -82,7 +81,7 @@ class FlowCallHandler:
         self._new = new_contact(start, caller)
         self.contact = self._new.contact
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
-        self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, listings)
+        self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, tool_lists)
         self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
         self._words = TranscriptBarrier(controls, self._watch)
         self._report = DialogueReport(engine, self.contact, self._told)

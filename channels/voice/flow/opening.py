@@ -8,8 +8,8 @@ from datetime import datetime
 from adapters.models.tools import Approval
 from adapters.outbound.policy import AllowList
 from channels.engine_client.client import EngineClient, FlowChoice, engine_http
-from channels.engine_client.listings import Listings
 from channels.engine_client.mcp_tools import McpConnections
+from channels.engine_client.toolbox import ToolListCache
 from channels.voice.call.ports import CallControls, Caller
 from channels.voice.config.models import FlowSession, VoiceConfig
 from channels.voice.flow.call_handler import FlowCallHandler
@@ -40,7 +40,7 @@ class FlowCalls:
         self._mcp_timeout_s = session.mcp_timeout_s
         self._now = now
         self._approval = approval
-        self._listings = Listings()
+        self._tool_lists = ToolListCache()
 
     def __call__(self, caller: Caller, controls: CallControls) -> FlowCallHandler:
         servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
@@ -53,7 +53,7 @@ class FlowCalls:
             servers=servers,
             now=self._now,
             approval=self._approval,
-            listings=self._listings,
+            tool_lists=self._tool_lists,
         )
 
     async def aclose(self) -> None:

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpcore
-from httpcore import SOCKET_OPTION
+import httpcore2
+from httpcore2 import SOCKET_OPTION
 
 # A self-signed certificate for partner.example and its key, made for these tests only; valid till 2120.
 PARTNER_PEM = Path(__file__).with_name("partner_example.pem")
@@ -94,7 +94,7 @@ async def serving(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class RecordingDialler(httpcore.AsyncNetworkBackend):
+class RecordingDialler(httpcore2.AsyncNetworkBackend):
     """Records the address of every connection; leads those in `routes` to a port of this machine.
 
     Any other address refuses the connection.
@@ -103,7 +103,7 @@ class RecordingDialler(httpcore.AsyncNetworkBackend):
     def __init__(self, routes: dict[str, int] | None = None) -> None:
         self.dialled: list[tuple[str, int]] = []
         self._routes = routes or {}
-        self._inner: httpcore.AsyncNetworkBackend = httpcore.AnyIOBackend()  # pyright: ignore[reportAttributeAccessIssue, reportAssignmentType]
+        self._inner: httpcore2.AsyncNetworkBackend = httpcore2.AnyIOBackend()  # pyright: ignore[reportAttributeAccessIssue, reportAssignmentType]
 
     async def connect_tcp(
         self,
@@ -112,10 +112,10 @@ class RecordingDialler(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         self.dialled.append((host, port))
         if host not in self._routes:
-            raise httpcore.ConnectError("no route")
+            raise httpcore2.ConnectError("no route")
         return await self._inner.connect_tcp("127.0.0.1", self._routes[host], timeout)
 
 

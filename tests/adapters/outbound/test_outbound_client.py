@@ -10,13 +10,13 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 import pytest
 
 from adapters.outbound.client import MAX_CONNECTIONS, MAX_REDIRECTS, GuardedClient
 from adapters.outbound.network import MAX_ATTEMPTS
 from adapters.outbound.policy import AllowList
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, post_json
 from tests.adapters.outbound.local_server import (
     OTHER_PUBLIC,
     PARTNER_PEM,
@@ -77,7 +77,7 @@ class TestForbiddenAddresses:
         """Negative control: the server is there, so that only the guard keeps calls from it."""
         async with serving() as server:
             url = f"http://127.0.0.1:{server.port}/"
-            async with httpx.AsyncClient(trust_env=False) as plain:
+            async with httpx2.AsyncClient(trust_env=False) as plain:
                 assert (await plain.get(url)).status_code == 200
             client = GuardedClient(NOTHING)
             with pytest.raises(OutboundRefused):
@@ -128,7 +128,7 @@ class TestForbiddenAddresses:
         async with guarded(resolver=ScriptedResolver(["127.0.0.1"]), dialler=dialler) as client:
             for port in ("", ":8080"):
                 with pytest.raises(OutboundRefused):
-                    await client.post_json(f"http://{host}{port}/", {}, timeout_s=LONG)
+                    await post_json(client, f"http://{host}{port}/", {}, timeout_s=LONG)
         assert dialler.dialled == []
 
     async def test_the_system_resolver_is_checked_too(self) -> None:  # F45
@@ -145,7 +145,7 @@ class TestForbiddenAddresses:
             host = "localhost" if "localhost" in form else "127.0.0.1"
             allow = form.format(server.port)
             async with guarded(allow, resolver=ScriptedResolver(["127.0.0.1"])) as client:
-                reply = await client.post_json(f"http://{host}:{server.port}/x?y", {"a": 1}, timeout_s=LONG)
+                reply = await post_json(client, f"http://{host}:{server.port}/x?y", {"a": 1}, timeout_s=LONG)
             assert reply == OutboundReply(200, b'{"close":true}')
             assert server.requests[0].startswith(b"POST /x?y HTTP/1.1\r\n")
             assert f"host: {host}:{server.port}\r\n".encode() in server.requests[0]
@@ -195,7 +195,7 @@ class TestRebinding:
             dialler = RecordingDialler({PUBLIC: server.port})
             async with guarded(resolver=resolver, dialler=dialler) as client:
                 for _ in range(3):
-                    await client.post_json("http://partner.example/", {}, timeout_s=LONG)
+                    await post_json(client, "http://partner.example/", {}, timeout_s=LONG)
             assert (resolver.asked, server.connections) == (["partner.example"], 1)
 
 
@@ -227,7 +227,7 @@ class TestRedirects:
     async def test_of_a_post_fails_and_repeats_nothing(self, status: bytes) -> None:  # F45
         async with partner(redirect("/again", status)) as (server, client):
             with pytest.raises(OutboundFailed, match="redirects a POST"):
-                await client.post_json("http://partner.example/", {}, timeout_s=LONG)
+                await post_json(client, "http://partner.example/", {}, timeout_s=LONG)
             assert len(server.requests) == 1
 
     async def test_of_a_get_are_followed_three_times(self) -> None:  # F45
@@ -420,7 +420,7 @@ class TestFailures:
         dialler = RecordingDialler()
         async with guarded(dialler=dialler) as client:
             with pytest.raises(OutboundFailed, match="JSON"):
-                await client.post_json("http://partner.example/", payload, timeout_s=LONG)
+                await post_json(client, "http://partner.example/", payload, timeout_s=LONG)
         assert dialler.dialled == []
 
     async def test_no_message_tells_path_query_or_headers(self) -> None:  # F45
@@ -483,7 +483,7 @@ class TestRequests:
     @pytest.mark.parametrize("status", [b"201 C", b"204 N", b"404 N", b"500 E"])
     async def test_any_status_of_the_server_is_a_reply(self, status: bytes) -> None:  # F45
         async with partner(ok(b"", status=status)) as (_, client):
-            reply = await client.post_json("http://partner.example/", None, timeout_s=LONG)
+            reply = await post_json(client, "http://partner.example/", None, timeout_s=LONG)
             assert reply == OutboundReply(int(status[:3]), b"")
 
     async def test_a_post_without_a_body_says_so_and_a_get_says_nothing(self) -> None:  # F45

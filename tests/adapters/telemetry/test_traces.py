@@ -205,7 +205,7 @@ class TestOff:
 _SERVES = """
 import asyncio, sys
 import httpx
-from adapters.telemetry.loading import tracing_to
+from adapters.telemetry import tracing_to
 from service.settings import Settings
 from service.wiring import build_service
 

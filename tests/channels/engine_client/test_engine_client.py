@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 import pytest
 
@@ -32,12 +32,12 @@ NEW = NewContact(CONTACT, FlowChoice(version_id="version-1"), "phone", facts={"c
 AT = datetime(2026, 1, 15, 9, 31, tzinfo=UTC)
 
 
-def problem(status: int, code: str = "some_code", **more: Any) -> httpx.Response:
+def problem(status: int, code: str = "some_code", **more: Any) -> httpx2.Response:
     document = {"type": "t", "title": "t", "status": status, "code": code, "detail": "because", **more}
-    return httpx.Response(status, content=orjson.dumps(document))
+    return httpx2.Response(status, content=orjson.dumps(document))
 
 
-ENDED = httpx.Response(200, json={"status": "closed", "revision": 3, "summary": None, "contactId": "call-1"})
+ENDED = httpx2.Response(200, json={"status": "closed", "revision": 3, "summary": None, "contactId": "call-1"})
 
 
 class TestRepeating:
@@ -45,17 +45,17 @@ class TestRepeating:
         "trouble",
         [
             problem(503, "store_unavailable"),
-            httpx.Response(502, text="bad gateway"),
-            httpx.Response(504),
-            httpx.ConnectError("refused"),
-            httpx.ReadTimeout("late"),
-            httpx.RemoteProtocolError("closed"),
+            httpx2.Response(502, text="bad gateway"),
+            httpx2.Response(504),
+            httpx2.ConnectError("refused"),
+            httpx2.ReadTimeout("late"),
+            httpx2.RemoteProtocolError("closed"),
             problem(409, "revision_conflict"),
         ],
         ids=lambda trouble: getattr(trouble, "status_code", type(trouble).__name__),
     )
     async def test_what_another_try_can_mend_is_tried_again_under_the_same_key(
-        self, trouble: httpx.Response | Exception
+        self, trouble: httpx2.Response | Exception
     ) -> None:  # F15
         client, script, pauses = client_with(trouble, trouble, ENDED)
         reply = await client.end_contact(CONTACT, "bye")
@@ -71,7 +71,7 @@ class TestRepeating:
         assert len({request.headers["idempotency-key"] for request in script.requests}) == 2
 
     async def test_the_tries_are_bounded_and_the_last_trouble_is_told(self) -> None:
-        client, script, _ = client_with(httpx.ConnectError("refused"))
+        client, script, _ = client_with(httpx2.ConnectError("refused"))
         with pytest.raises(EngineUnavailable, match="'handle-end-contact': ConnectError"):
             await client.end_contact(CONTACT, "bye")
         assert len(script.requests) == 1 + len(PAUSES_S)
@@ -79,8 +79,8 @@ class TestRepeating:
     async def test_the_engine_may_ask_for_a_longer_pause_within_reason(self) -> None:  # F44
         busy = problem(503)
         client, _, pauses = client_with(
-            httpx.Response(503, content=busy.content, headers={"Retry-After": "1"}),
-            httpx.Response(503, content=busy.content, headers={"Retry-After": "3600"}),
+            httpx2.Response(503, content=busy.content, headers={"Retry-After": "1"}),
+            httpx2.Response(503, content=busy.content, headers={"Retry-After": "3600"}),
             ENDED,
         )
         await client.end_contact(CONTACT, "bye")
@@ -90,7 +90,7 @@ class TestRepeating:
     async def test_a_change_whose_answer_is_lost_happens_once_and_is_told(self, lost_tries: int) -> None:
         tries = 0
 
-        def lost(request: httpx.Request) -> bool:
+        def lost(request: httpx2.Request) -> bool:
             nonlocal tries
             if request.url.path != "/v1/change-task":
                 return False
@@ -139,14 +139,14 @@ class TestErrors:
         "answer",
         [
             problem(500, "internal_error"),
-            httpx.Response(404, text="<html>nothing here</html>"),
-            httpx.Response(302, headers={"Location": "http://elsewhere/"}),
-            httpx.Response(200, text="<html>welcome</html>"),
-            httpx.Response(200, json={"result": "perhaps"}),
+            httpx2.Response(404, text="<html>nothing here</html>"),
+            httpx2.Response(302, headers={"Location": "http://elsewhere/"}),
+            httpx2.Response(200, text="<html>welcome</html>"),
+            httpx2.Response(200, json={"result": "perhaps"}),
         ],
         ids=["bug", "not the engine", "redirect", "page", "other JSON"],
     )
-    async def test_what_the_engine_never_answers_is_no_reply(self, answer: httpx.Response) -> None:
+    async def test_what_the_engine_never_answers_is_no_reply(self, answer: httpx2.Response) -> None:
         client, script, _ = client_with(answer)
         with pytest.raises(EngineMisbehaved):
             await client.change_task(CONTACT, "visit")

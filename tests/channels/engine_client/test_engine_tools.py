@@ -243,3 +243,22 @@ class TestChangeTask:
     def test_what_is_missing_is_what_the_memory_lacks(self) -> None:
         tasks = with_missing([task("1", "a", "the x", "the y", "the z")], memory(x=0, y=None))
         assert tasks[0].missing_variables == ("the y", "the z")
+
+
+class TestAnEngineThatKnowsMore:
+    """Its words are texts to an agent of the release before (D1)."""
+
+    def test_a_task_of_another_type_is_told_to_the_model_like_any(self) -> None:
+        task = {"taskId": "x", "name": "extra", "type": "EXT", "description": "Does more."}
+        read = AgentData.model_validate(
+            {**data().model_dump(by_alias=True), "taskType": "EXT", "reachableTasks": [task]}
+        )
+        assert read.task_type == "EXT"
+        declared = change_task_declaration(read.reachable_tasks)
+        assert declared is not None
+        assert "extra (EXT): Does more." in str(declared)
+
+    def test_a_parameter_with_another_strategy_is_the_models(self) -> None:
+        tool = only(listed(required=("day",), day={"type": "string"}), day=("looked_up", "x"))
+        assert "day" in str(tool.parameters["properties"])
+        assert call_arguments(tool, {"day": "monday"}, context()) == {"day": "monday"}

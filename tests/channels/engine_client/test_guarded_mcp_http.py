@@ -10,8 +10,7 @@ import pytest
 from mcp_types import CallToolResult, TextContent
 
 from adapters.outbound.policy import AllowList
-from channels.engine_client.guarded_http import GuardedTransport
-from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, model_answer
+from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, GuardedTransport, model_answer
 from tests.api.harness import clinic, open_scene
 from tests.api.test_mcp_server import listening_socket, served
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import orjson
 
 from channels.engine_client.client import EngineClient, FlowChoice
@@ -119,7 +119,7 @@ async def flow_call(
     document: JsonObject,
     servers: Mapping[str, tuple[ScriptedTool, ...]] | None = None,
     *,
-    lost: Callable[[httpx.Request], bool] | None = None,
+    lost: Callable[[httpx2.Request], bool] | None = None,
     parameters: Mapping[str, str] | None = None,
     engine: Callable[[Scene], EngineClient] | None = None,
     mcp: Callable[[Scene], ScriptedMcp] | None = None,
@@ -129,7 +129,7 @@ async def flow_call(
     """`parameters` are the line's; a server that is not among `servers` cannot be reached."""
     requests: list[str] = []
 
-    def answered(request: httpx.Request) -> bool:
+    def answered(request: httpx2.Request) -> bool:
         requests.append(request.url.path)
         return lost is not None and lost(request)
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import httpx
+import httpx2
 import orjson
 import pytest
 
@@ -31,13 +31,13 @@ class Engine:
     refuses: tuple[str, ...] = ()
     messages: list[str] = field(default_factory=list[str])
 
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
         await self.gate.wait()
         body = orjson.loads(request.content)["body"]
         if body in self.refuses:
-            return httpx.Response(503)
+            return httpx2.Response(503)
         self.messages.append(body)
-        return httpx.Response(200, json=TAKEN)
+        return httpx2.Response(200, json=TAKEN)
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Told:
 
 
 def report_to(engine: Engine, told: Told | None = None, most_waiting: int = 200) -> DialogueReport:
-    http = httpx.AsyncClient(transport=httpx.MockTransport(engine), base_url=BASE_URL)
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(engine), base_url=BASE_URL)
     client = EngineClient(http, pause=Pauses())
     return DialogueReport(client, CONTACT, told or Told(), most_waiting=most_waiting)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from channels.engine_client.client import EngineClient
@@ -164,7 +164,7 @@ class TestOpening:
             assert await call.handler.open() == Refused("Mi dispiace.")
 
     async def test_an_engine_that_is_away_is_an_apology(self) -> None:  # V2
-        away, script, _ = client_with(httpx.ConnectError("refused"))
+        away, script, _ = client_with(httpx2.ConnectError("refused"))
         async with flow_call(quiet_clinic(), engine=lambda scene: away) as call:
             assert await call.handler.open() == Refused("Mi dispiace.")
         assert len(script.requests) > 1
@@ -288,7 +288,7 @@ class TestHandingOver:
     async def test_nor_does_the_call_end_when_the_engine_cannot_be_told(self) -> None:  # V2
         gone = False
 
-        def lost(request: httpx.Request) -> bool:
+        def lost(request: httpx2.Request) -> bool:
             return gone
 
         async with flow_call(quiet_clinic(), transfer_to=OPERATOR, lost=lost) as call:
@@ -327,7 +327,7 @@ class TestTrouble:
     async def test_an_engine_that_goes_away_is_told_to_the_model_and_ends_no_call(self) -> None:
         gone = False
 
-        def lost(request: httpx.Request) -> bool:
+        def lost(request: httpx2.Request) -> bool:
             return gone
 
         async with flow_call(health_booking(), mcp=Clinic, lost=lost) as call:
@@ -434,7 +434,7 @@ class TestSilenceAndEnd:
             assert call.servers.is_closed
 
 
-class Gate(httpx.AsyncBaseTransport):
+class Gate(httpx2.AsyncBaseTransport):
     """Answers everything by the engine; prompts are made at once and delivered when it is open."""
 
     def __init__(self) -> None:
@@ -442,10 +442,10 @@ class Gate(httpx.AsyncBaseTransport):
         self.held = self.passed = self.contacts = 0
 
     def client(self, scene: Scene) -> EngineClient:
-        self._engine = httpx.ASGITransport(app=scene.app)
-        return EngineClient(httpx.AsyncClient(transport=self, base_url=BASE_URL))
+        self._engine = httpx2.ASGITransport(app=scene.app)
+        return EngineClient(httpx2.AsyncClient(transport=self, base_url=BASE_URL))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = await self._engine.handle_async_request(request)
         self.contacts += request.url.path == "/v1/handle-new-contact"
         if request.url.path.startswith("/v1/prompt/"):

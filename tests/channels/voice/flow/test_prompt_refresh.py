@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from channels.engine_client.client import EngineClient
@@ -42,28 +42,28 @@ class TestWhatStands:
 class Engine:
     """Answers GET /prompt as it is told to; a request waits until it has been."""
 
-    waiting: list[asyncio.Future[httpx.Response]] = field(
-        default_factory=list[asyncio.Future[httpx.Response]]
+    waiting: list[asyncio.Future[httpx2.Response]] = field(
+        default_factory=list[asyncio.Future[httpx2.Response]]
     )
-    requests: list[httpx.Request] = field(default_factory=list[httpx.Request])
+    requests: list[httpx2.Request] = field(default_factory=list[httpx2.Request])
 
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         self.waiting.append(asyncio.get_running_loop().create_future())
         return await self.waiting[-1]
 
     def client(self) -> EngineClient:
-        http = httpx.AsyncClient(transport=httpx.MockTransport(self), base_url=BASE_URL)
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url=BASE_URL)
         return EngineClient(http, pause=Pauses())
 
     async def asked(self, times: int) -> None:
         await eventually(lambda: len(self.waiting) == times)
 
 
-def prompt(text: str, *, revision: int = 1, memory: int = 1, fresh: bool = True) -> httpx.Response:
+def prompt(text: str, *, revision: int = 1, memory: int = 1, fresh: bool = True) -> httpx2.Response:
     body = {"prompt": f"{text}\n\n# Memory\nage\n\n{text}", "parts": {"prefix": "", "volatile": ""}}
     counts = {"revision": revision, "memoryRevision": memory, "prefixHash": "h", "memoryFresh": fresh}
-    return httpx.Response(200, json=body | counts, headers={"ETag": f'"{text}-{revision}-{memory}"'})
+    return httpx2.Response(200, json=body | counts, headers={"ETag": f'"{text}-{revision}-{memory}"'})
 
 
 @dataclass
@@ -87,7 +87,7 @@ def watched() -> tuple[PromptRefresher, Engine, Model]:
     return PromptRefresher(engine.client(), "conv-1", model.changed, model.is_closed), engine, model
 
 
-async def looked(watch: PromptRefresher, engine: Engine, *answers: httpx.Response) -> None:
+async def looked(watch: PromptRefresher, engine: Engine, *answers: httpx2.Response) -> None:
     """Look once for each answer, one after the other."""
     for answer in answers:
         looking = asyncio.create_task(watch.look())
@@ -100,13 +100,13 @@ class TestWatching:
     async def test_the_same_is_not_told_twice(self) -> None:  # F31
         watch, engine, model = watched()
         await looked(
-            watch, engine, prompt("a"), prompt("a", revision=2), httpx.Response(304), prompt("b", revision=2)
+            watch, engine, prompt("a"), prompt("a", revision=2), httpx2.Response(304), prompt("b", revision=2)
         )
         assert model.prompts == ["a", "b"]
 
     async def test_the_tag_of_the_last_prompt_is_sent_until_the_model_is_given_another(self) -> None:
         watch, engine, _ = watched()
-        await looked(watch, engine, prompt("a"), httpx.Response(304))
+        await looked(watch, engine, prompt("a"), httpx2.Response(304))
         watch.knows("h", "another")
         await looked(watch, engine, prompt("a"))
         tags = [request.headers.get("if-none-match") for request in engine.requests]
@@ -135,7 +135,7 @@ class TestWatching:
         watch, engine, model = watched()
         watch.after_user_turn()
         for times, answer in enumerate(
-            [prompt("a", fresh=False), httpx.Response(304), prompt("b", memory=2)]
+            [prompt("a", fresh=False), httpx2.Response(304), prompt("b", memory=2)]
         ):
             await engine.asked(times + 1)
             engine.waiting[-1].set_result(answer)
@@ -158,7 +158,7 @@ class TestWatching:
     async def test_a_closed_conversation_is_told(self) -> None:
         watch, engine, model = watched()
         document = {"status": 409, "code": "conversation_closed", "detail": "closed"}
-        await looked(watch, engine, httpx.Response(409, json=document))
+        await looked(watch, engine, httpx2.Response(409, json=document))
         assert (model.closed, model.prompts) == (1, [])
 
     async def test_stopping_ends_what_is_being_waited_for(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from channels.engine_client.listings import AWAY_S, KEPT_S, Listings
 from channels.engine_client.mcp_tools import McpTool
+from channels.engine_client.toolbox import AWAY_S, KEPT_S, ToolListCache
 
 URL = "https://mcp.example.com/agenda"
 TOOLS = (McpTool("book", "Books", {"type": "object"}),)
@@ -18,26 +18,26 @@ class Clock:
 
 def test_a_listing_is_known_until_it_is_old() -> None:
     clock = Clock()
-    listings = Listings(clock=clock)
-    assert listings.known(URL) is None
-    listings.listed(URL, TOOLS)
+    cache = ToolListCache(clock=clock)
+    assert cache.known(URL) is None
+    cache.listed(URL, TOOLS)
     clock.now += KEPT_S - 1
-    assert listings.known(URL) == TOOLS
+    assert cache.known(URL) == TOOLS
     clock.now += 1
-    assert listings.known(URL) is None
+    assert cache.known(URL) is None
 
 
 def test_a_server_that_was_away_is_left_alone_for_a_moment() -> None:
     clock = Clock()
-    listings = Listings(clock=clock)
-    listings.listed(URL, TOOLS)
-    listings.away(URL)
-    assert listings.known(URL) == ()
+    cache = ToolListCache(clock=clock)
+    cache.listed(URL, TOOLS)
+    cache.away(URL)
+    assert cache.known(URL) == ()
     clock.now += AWAY_S
-    assert listings.known(URL) is None
+    assert cache.known(URL) is None
 
 
 def test_a_server_that_offers_nothing_is_not_asked_again_at_once() -> None:
-    listings = Listings(clock=Clock())
-    listings.listed(URL, ())
-    assert listings.known(URL) == ()
+    cache = ToolListCache(clock=Clock())
+    cache.listed(URL, ())
+    assert cache.known(URL) == ()
