@@ -25,7 +25,7 @@ from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of
 from api.operators import OperatorRoutes
 from api.problems import internal_error, problem_response
-from flow_engine.ports.tracing import Tracing, Untraced
+from flow_engine.ports.telemetry import Tracing, Untraced
 
 log: Any = structlog.get_logger("flow_engine.http")
 

@@ -19,7 +19,7 @@ from api.bodies import (
     MemoryEntryBody,
 )
 from api.endpoints import Call, Endpoint, Parameter, answer_response, json_response
-from flow_engine.runtime.contacts import NewContact
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import (
     AgentData,

@@ -20,7 +20,7 @@ from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
-from flow_engine.ports.tracing import Tracing
+from flow_engine.ports.telemetry import Tracing
 
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
 

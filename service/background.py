@@ -16,8 +16,8 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsNothing
 from flow_engine.ports.jobs import DeadLetter, JobHandler, JobKind
 from flow_engine.ports.models import LanguageModel, NoModel
-from flow_engine.ports.observing import Observer
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.ports.telemetry import Observer
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.transactor import Transactor

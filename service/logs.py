@@ -9,7 +9,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict
 
-from flow_engine.ports.tracing import Tracing
+from flow_engine.ports.telemetry import Tracing
 
 
 class StandardOutput:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from adapters.models.audit import CallLog, ModelCallRecord
 from flow_engine.errors import RetryLater
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.tracing import Tracing
+from flow_engine.ports.telemetry import Tracing
 from memory.schedule import RedisBacklog
 
 COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {

@@ -16,7 +16,7 @@ from prometheus_client import start_http_server
 
 from adapters.jobs.worker import Worker
 from adapters.telemetry import tracing_to
-from flow_engine.ports.tracing import Tracing
+from flow_engine.ports.telemetry import Tracing
 from service.background import worker_for
 from service.logs import configure_logging
 from service.settings import Settings

@@ -31,19 +31,19 @@ from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operators import OperatorRoutes
 from flow_engine.errors import CallTheOperator
-from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock
+from flow_engine.ports.designer_help import UnconfiguredRewriter
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.system_prompts import SystemPrompts
-from flow_engine.ports.tracing import Tracing, Untraced
+from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.migrations import Migrations
-from flow_engine.use_cases.rewriting import UnconfiguredRewriter
 from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse

@@ -22,8 +22,7 @@ import structlog
 from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
-from flow_engine.ports.observing import Observer
-from flow_engine.ports.tracing import Tracing, Untraced
+from flow_engine.ports.telemetry import Observer, Tracing, Untraced
 
 UNHANDLED_AGAIN_AFTER = timedelta(hours=1)
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Literal
 
-from flow_engine.ports.tracing import Tracing, Untraced
+from flow_engine.ports.telemetry import Tracing, Untraced
 
 Destination = Literal["otlp", "console"]
 

@@ -29,9 +29,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from adapters.telemetry import Destination
 from flow_engine.errors import FlowEngineError
-from flow_engine.ports import tracing
+from flow_engine.ports import telemetry
 
-_KINDS: Mapping[tracing.SpanKind, SpanKind] = {
+_KINDS: Mapping[telemetry.SpanKind, SpanKind] = {
     "internal": SpanKind.INTERNAL,
     "server": SpanKind.SERVER,
     "client": SpanKind.CLIENT,
@@ -59,16 +59,16 @@ class OpenTelemetryTracing:
     def span(
         self,
         name: str,
-        kind: tracing.SpanKind = "internal",
+        kind: telemetry.SpanKind = "internal",
         *,
         parent: str | None = None,
-        attributes: tracing.Attributes | None = None,
+        attributes: telemetry.Attributes | None = None,
     ) -> _Entered:
         context = None if parent is None else _PROPAGATOR.extract({"traceparent": parent})
         return _Entered(self._tracer.start_span(name, context, _KINDS[kind], attributes))
 
     def finished(
-        self, name: str, kind: tracing.SpanKind, *, seconds: float, attributes: tracing.Attributes
+        self, name: str, kind: telemetry.SpanKind, *, seconds: float, attributes: telemetry.Attributes
     ) -> None:
         now = time.time_ns()
         began = now - round(seconds * 1e9)
@@ -76,7 +76,7 @@ class OpenTelemetryTracing:
         _add(span, attributes)
         span.end(now)
 
-    def note(self, attributes: tracing.Attributes) -> None:
+    def note(self, attributes: telemetry.Attributes) -> None:
         _add(get_current_span(), attributes)
 
     def traceparent(self) -> str | None:
@@ -88,7 +88,7 @@ class OpenTelemetryTracing:
         self._provider.shutdown()
 
 
-def _add(span: Span, attributes: tracing.Attributes) -> None:
+def _add(span: Span, attributes: telemetry.Attributes) -> None:
     span.set_attributes(attributes)
     if "error.type" in attributes:
         span.set_status(StatusCode.ERROR)

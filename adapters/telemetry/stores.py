@@ -11,8 +11,7 @@ from flow_engine.errors import RetryLater
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
-from flow_engine.ports.observing import Observer
-from flow_engine.ports.tracing import Tracing
+from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.runtime.storage import Changes, ConversationMemory, LoadedConversation, Outcome
 
 StoreName = Literal["memory", "flows"]

@@ -1,13 +1,14 @@
-"""What an ended contact was about, what came of it, and its summary by a model (F30, F39)."""
+"""What an ended contact was about, what came of it, and its summary: by a model, and by rules (F30, F39)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from flow_engine.documents import Checkpoint
 from flow_engine.listening.mining import dialogue_text
-from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.ports.dialogue import DialogueTurn, SummaryRequest
 from flow_engine.ports.models import LLMRequest, as_object, instruction
+from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.mining_state import Conclusion, MiningState
 from flow_engine.runtime.prompt import PromptSections
@@ -92,3 +93,37 @@ def with_summary(
 def missed_checkpoints(runner: ConversationalFlowRunner, state: MiningState) -> list[Checkpoint]:
     """Required checkpoints of the version that nobody reached."""
     return [c for c in runner.flow.document.checkpoints if c.required and c.id not in state.checkpoints]
+
+
+LAST_WORDS = 3
+LONGEST_WORDS = 200
+
+
+class RuleSummariser:
+    """Implements `Summariser` from the tasks passed, the variables known and the user's last words."""
+
+    def __init__(self, prompts: SystemPrompts) -> None:
+        self._prompts = prompts
+
+    async def summarise(self, request: SummaryRequest) -> str:
+        sections = self._prompts.prompt_sections(request.api_version, None, request.language)
+        sentences = list(_sentences(request, sections.__getitem__))
+        return _cut(" ".join(sentences) or sections["summary_nothing"], LONGEST_SUMMARY)
+
+
+def _sentences(request: SummaryRequest, piece: Callable[[str], str]) -> Iterator[str]:
+    if request.tasks_passed:
+        yield piece("summary_tasks").format(tasks=" → ".join(request.tasks_passed))
+    said = [turn.body for turn in request.turns if turn.src == "user" and turn.type == "message"]
+    if said:
+        quoted = " / ".join(_cut(" ".join(body.split()), LONGEST_WORDS) for body in said[-LAST_WORDS:])
+        yield piece("summary_said").format(text=quoted)
+    if request.variables:
+        known = ", ".join(f"{name} = {_cut(value, LONGEST_WORDS)}" for name, value in request.variables)
+        yield piece("summary_known").format(variables=known)
+    if request.end_reason:
+        yield piece("summary_end").format(reason=_cut(request.end_reason, LONGEST_WORDS))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from flow_engine.errors import CallTheOperator
+
 
 class DiagramRenderer(Protocol):
     """Draws a graph in Graphviz's DOT language.
@@ -31,3 +33,13 @@ class TextRewriter(Protocol):
     """
 
     async def entry_rule(self, draft: DescriptionDraft) -> str: ...
+
+
+class UnconfiguredRewriter:
+    """Implements `TextRewriter` by saying what is missing: no rule could do what is asked for."""
+
+    async def entry_rule(self, draft: DescriptionDraft) -> str:
+        raise CallTheOperator(
+            "model_not_configured",
+            "descriptions are rewritten by a model, and none is configured: set FLOW_ENGINE_LLM_MODEL",
+        )

@@ -1,8 +1,15 @@
-"""The commands that agents put into the model's history (F25)."""
+"""What agents send and get at the edges of a contact: its announcement (F28), and the commands that they put
+into the model's history (F25).
+"""
 
 from __future__ import annotations
 
-from flow_engine.runtime.compiled import TaskPlan
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.vocabulary import Channel
 
 START = "/start"
 RESUME = "/resume"
@@ -26,3 +33,23 @@ def human_failed(reason: str) -> str:
 def _one_line(reason: str) -> str:
     """A line break in a reason must not look like a second message."""
     return " ".join(reason.split())
+
+
+@dataclass(frozen=True, slots=True)
+class NewContact:
+    """A contact as its agent announces it. `language` None: the version's default."""
+
+    contact_id: str
+    channel: Channel
+    tenant: Mapping[str, object]
+    data: Mapping[str, object]
+    language: str | None
+
+
+def check_channel(flow: CompiledFlow, channel: str) -> None:
+    accepted = flow.document.channels
+    if channel not in accepted:
+        message = f"version {flow.version_id!r} is not for {channel!r}; it is for: {', '.join(accepted)}"
+        raise CorrectTheInput(
+            "channel_not_supported", message, [Finding("/channel", "channel_not_supported", message)]
+        )

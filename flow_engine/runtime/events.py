@@ -4,7 +4,7 @@ The body of a dialogue message (`type` message or tool) is its text. The body of
 object whose `subtype` is one of:
 
     contact_started      {channel}
-    contact_ended        {by?, reason?, status}          by: user | bot | agent, see end_reasons.py
+    contact_ended        {by?, reason?, status}          by: user | bot | agent, see `ended_by`
     contact_superseded   {by}                            by: the contact id that came instead
     conversation_closed  {reason?}
     task_changed         {from, to}
@@ -28,6 +28,8 @@ because a conversation that starts anew may see its revisions and message ids ag
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -186,3 +188,40 @@ def checkpoint_event(
             },
         }
     )
+
+
+Party = Literal["user", "bot", "agent"]
+
+_WORDS: tuple[tuple[Party, tuple[str, ...]], ...] = (
+    ("user", ("user", "caller", "customer", "client", "patient", "guest", "visitor")),
+    ("bot", ("bot", "assistant", "ai")),
+    ("agent", ("agent", "operator", "human")),
+)
+_PARTIES: Mapping[str, Party] = {word: party for party, words in _WORDS for word in words}
+_ENDING = frozenset(
+    {"hangup", "hang", "hung", "up", "off", "end", "ends", "ended", "close", "closes", "closed", "finished"}
+    | {
+        "leave",
+        "leaves",
+        "left",
+        "gone",
+        "disconnect",
+        "disconnects",
+        "disconnected",
+        "quit",
+        "bye",
+        "goodbye",
+    }
+)
+_EMPTY = frozenset(("by", "the", "has", "have", "was", "call", "contact", "chat", "conversation"))
+_WORD = re.compile(r"[^\W\d_]+")
+_INNER_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def ended_by(reason: str | None) -> Party | None:
+    words = [word.lower() for word in _WORD.findall(_INNER_CAPITAL.sub(" ", reason or ""))]
+    parties: set[Party] = {_PARTIES[word] for word in words if word in _PARTIES}
+    others = (word for word in words if word not in _PARTIES)
+    if len(parties) == 1 and all(word in _ENDING or word in _EMPTY for word in others):
+        return parties.pop()
+    return None

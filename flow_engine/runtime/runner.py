@@ -16,12 +16,11 @@ from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime import commands, events
-from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
-from flow_engine.runtime.contacts import NewContact, check_channel
-from flow_engine.runtime.end_reasons import ended_by
+from flow_engine.runtime.commands import NewContact, check_channel
+from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan, render_task, scope_of
+from flow_engine.runtime.events import ended_by
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.rendering import render_task, scope_of
 from flow_engine.runtime.rules import TaskGuard, TaskRefusal, explain
 from flow_engine.runtime.session import Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from flow_engine.idempotency import IdempotencyKey
-from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore

@@ -15,8 +15,8 @@ import orjson
 
 from flow_engine.errors import FlowEngineError
 from flow_engine.idempotency import FinalReply
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.runtime.contacts import NewContact
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected

@@ -34,7 +34,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import Extractor
 from flow_engine.ports.jobs import Job, TryJobAgain
 from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask
-from flow_engine.ports.observing import Observer
+from flow_engine.ports.telemetry import Observer
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
 from flow_engine.runtime.runner import ConversationalFlowRunner

@@ -12,7 +12,7 @@ from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_json
 from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import get_agent_data, get_refusal
-from flow_engine.runtime.contacts import NewContact
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.replies import ContactEndReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact

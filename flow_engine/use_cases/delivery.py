@@ -17,7 +17,7 @@ from datetime import timedelta
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.delivery import EventQueues, EventReceiver, ReceiverAway, ReceiverRefused
 from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
-from flow_engine.ports.observing import Observer
+from flow_engine.ports.telemetry import Observer
 
 BATCH = 100
 DELIVERING_FOR = timedelta(seconds=20)

@@ -15,9 +15,8 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
 from flow_engine.ports.jobs import DueJob
-from flow_engine.ports.observing import Observer, Unobserved
 from flow_engine.ports.outbound import OutboundSender
-from flow_engine.runtime.counting import count_moves
+from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
@@ -181,3 +180,21 @@ def to_changes(transition: Transition, idempotency: IdempotencyKey | None) -> Ch
         jobs=(*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
         idempotency=idempotency,
     )
+
+
+def count_moves(runner: ConversationalFlowRunner, observer: Observer) -> None:
+    """Changes of task by their outcome, contacts by their channel and how they ended."""
+    if not runner.changed:
+        return
+    before, after = runner.loaded.session, runner.session
+    if runner.has_task_validation_error():
+        observer.count("task_changes", outcome=runner.get_task_validation_error().code)
+    elif before is not None and runner.new_memory is None and before.entered != after.entered:
+        observer.count("task_changes", outcome="accepted")
+    active_before = None if before is None else before.active_contact_id
+    if active_before is not None and active_before != after.active_contact_id:
+        ended = after.contacts[active_before]
+        observer.count("contacts_ended", channel=ended.channel, how=ended.status)
+    started = after.active_contact
+    if started is not None and (active_before != after.active_contact_id or runner.new_memory is not None):
+        observer.count("contacts_started", channel=started.channel)

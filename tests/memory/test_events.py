@@ -17,7 +17,7 @@ from adapters.webhook import signature
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime import events as events_module
-from flow_engine.runtime.end_reasons import ended_by
+from flow_engine.runtime.events import ended_by
 from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
 from tests.flow_engine.documents.samples import JsonObject
 from tests.flow_engine.listening.test_mining import (

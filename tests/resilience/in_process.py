@@ -13,7 +13,7 @@ from adapters.outbound.fake import ScriptedOutbound
 from api.problems import error_response
 from flow_engine.errors import FlowEngineError
 from flow_engine.idempotency import FinalReply, IdempotencyKey
-from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from adapters.jobs.running import JobRunner, Tuning
 from adapters.jobs.worker import Worker
 from flow_engine.ports.jobs import Job
-from flow_engine.ports.observing import Unobserved
+from flow_engine.ports.telemetry import Unobserved
 from memory.connection import connect
 from memory.schedule import RedisJobSchedule
 

@@ -19,7 +19,7 @@ from adapters.outbound.fake import ScriptedOutbound
 from adapters.telemetry.otel import OpenTelemetryTracing
 from api.auth import LocalOnly
 from flow_engine.ports.outbound import OutboundReply
-from flow_engine.ports.tracing import Tracing, Untraced
+from flow_engine.ports.telemetry import Tracing, Untraced
 from memory.connection import embedded
 from service.logs import configure_logging
 from service.observing import ObservedCalls, PrometheusObserver, own_observer

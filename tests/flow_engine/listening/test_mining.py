@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import ExtractionRequest, ExtractsNothing
 from flow_engine.ports.jobs import Job, TryJobAgain
 from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelEvent, ModelFailed
-from flow_engine.ports.observing import Unobserved
 from flow_engine.ports.outbound import OutboundReply
+from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.flow_service import FlowService

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.idempotency import IdempotencyKey
-from flow_engine.listening.without_model import RuleSummariser
+from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import ExtractsNothing
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelEvent
-from flow_engine.ports.observing import Unobserved
+from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.memory import MINER, MemoryWrite
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.storage import Changes, Committed, ConversationMemory, LoadedConversation, Outcome

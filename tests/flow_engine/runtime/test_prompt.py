@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import system_prompts
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import compile_flow
-from flow_engine.runtime.contacts import NewContact
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, tenant_zone

@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
-from flow_engine.ports.observing import Unobserved
+from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases import delivery as delivery_module
 from flow_engine.use_cases.delivery import Relay
 from memory.connection import connect, embedded

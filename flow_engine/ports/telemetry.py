@@ -1,7 +1,8 @@
-"""The port by which work is traced: spans, one inside the other, over processes by their `traceparent`.
+"""The ports by which the engine's work is counted and traced, and what implements them where nobody looks.
 
-Traces are off unless an operator asks for them; then the wrappers that make spans are not even installed.
-Attributes never hold bodies, prompts, keys or anything about a person.
+Counters: names and labels are listed where they are exported. Traces are spans, one inside the other, over
+processes by their `traceparent`; they are off unless an operator asks for them, and then the wrappers that
+make spans are not even installed. Attributes never hold bodies, prompts, keys or anything about a person.
 """
 
 from __future__ import annotations
@@ -9,6 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol
+
+
+class Observer(Protocol):
+    def count(self, what: str, amount: int = 1, /, **labels: str) -> None: ...
+
+
+class Unobserved:
+    """Implements `Observer` where nobody counts."""
+
+    def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
+        return
+
 
 SpanKind = Literal["internal", "server", "client", "consumer"]
 Attributes = Mapping[str, str | int | float | bool]
