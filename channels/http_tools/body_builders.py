@@ -3,28 +3,45 @@
 A builder gets the arguments of the tool, the context of the call and the session, and gives the body.
 Whoever needs another one installs a package with an entry point in the group `flow_engine.body_builders`:
 its name is what configs write, its object a function `(args, ctx, session) -> body`.
+
+Those of an order and of a reservation come along. Both read from the context `agent_id`, `call_id`,
+`customer_id`, `caller_phone` and the last check of availability, `last_availability_check
+{estimatedTimeISO, estimatedTime}`. What is not known is left out. Order: the model names dishes and options
+by the numbers of the menu that it has; `ctx.item_map` maps a number, as text, to `{id, name}`. Reservation:
+the time is `HH:MM`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from importlib.metadata import entry_points
 from typing import Any, Final, TypeAlias, cast
+from zoneinfo import ZoneInfo
 
 import structlog
 
-from channels.http_tools.orders import BodyRefused, order_builder, reservation_builder
-from channels.http_tools.scope import Values
+from channels.http_tools.placeholders import real_number
+from channels.http_tools.scope import Values, walk
 from flow_engine.errors import CallTheOperator
-from flow_engine.values import JsonValue, listed
+from flow_engine.values import JsonValue, listed, utc_text
 
 _log: Any = structlog.get_logger("flow_engine.agents.body_builders")
+
+ZONE: Final = ZoneInfo("Europe/Paris")
+
+_CLOCK_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 
 ENTRY_POINTS: Final = "flow_engine.body_builders"
 
 BodyBuilder: TypeAlias = Callable[[Values, Values, JsonValue], Mapping[str, JsonValue]]
 """`(args, ctx, session) -> body`. Raises BodyRefused, whose text the model is told."""
+
+
+class BodyRefused(Exception):
+    """No body can be made of these arguments. The text says what would be accepted; the model is told."""
 
 
 class BuilderRegistry(Mapping[str, BodyBuilder]):
@@ -105,3 +122,162 @@ def _without_nulls(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def order_builder(clock: Callable[[], datetime]) -> BodyBuilder:
+    """`total` is the argument, else the sum of the items, each `unit_price` times `quantity`: what an
+    option costs more is in the argument only."""
+
+    def build(args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
+        items = args.get("items")
+        if not isinstance(items, list) or not items:
+            raise BodyRefused("items: accepted is a list of at least one item")
+        menu = ctx.get("item_map")
+        lines = [_line(item, menu) for item in items]
+        total = _number(args.get("total"))
+        return {
+            **_call_fields(args, ctx),
+            "total": _sum(lines) if total is None else total,
+            "orderType": args.get("order_type"),
+            "estimatedReadyAt": _checked_time(ctx, clock()),
+            "items": list[JsonValue](lines),
+        }
+
+    return build
+
+
+def reservation_builder(clock: Callable[[], datetime]) -> BodyBuilder:
+    def build(args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
+        asked = args.get("reservation_time")
+        time = _last_check(ctx, "estimatedTimeISO") or (
+            next_time(asked, clock()) if isinstance(asked, str) else None
+        )
+        if time is None:
+            raise BodyRefused("reservation_time: accepted is HH:MM")
+        return {
+            **_call_fields(args, ctx),
+            "customerName": args.get("customer_name"),
+            "partySize": args.get("party_size"),
+            "reservationTime": time,
+            "status": "confirmed",
+            "seatingPreference": args.get("seating_preference"),
+            "notes": args.get("notes"),
+        }
+
+    return build
+
+
+def next_time(text: str, now: datetime) -> str | None:
+    """The next moment at which the clocks of the zone show `text`, in UTC; None for text that is no
+    `HH:MM`."""
+    read = _CLOCK_TIME.fullmatch(text.strip())
+    if read is None:
+        return None
+    shown = int(read[1]), int(read[2])
+    today = now.astimezone(ZONE).replace(hour=shown[0], minute=shown[1], second=0, microsecond=0)
+    # A change of the clocks can show a time twice in a day, or not at all.
+    moments = [
+        (today + timedelta(days=days)).replace(fold=fold).astimezone(UTC)
+        for days in (0, 1, 2)
+        for fold in (0, 1)
+    ]
+    return utc_text(min(moment for moment in moments if moment >= now and _shown_at(moment) == shown))
+
+
+def _shown_at(moment: datetime) -> tuple[int, int]:
+    local = moment.astimezone(ZONE)
+    return local.hour, local.minute
+
+
+def _call_fields(args: Values, ctx: Values) -> dict[str, JsonValue]:
+    return {
+        "restaurantId": ctx.get("agent_id"),
+        "callId": ctx.get("call_id"),
+        "customerId": ctx.get("customer_id"),
+        "customerPhone": args.get("customer_phone") or ctx.get("caller_phone"),
+    }
+
+
+def _checked_time(ctx: Values, now: datetime) -> str | None:
+    """When the last check of availability said that the order is ready."""
+    shown = _last_check(ctx, "estimatedTime")
+    return _last_check(ctx, "estimatedTimeISO") or (next_time(shown, now) if shown else None)
+
+
+def _last_check(ctx: Values, field: str) -> str | None:
+    value = walk(ctx.get("last_availability_check"), (field,))
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _line(item: JsonValue, menu: JsonValue) -> dict[str, JsonValue]:
+    if not isinstance(item, dict):
+        raise BodyRefused("items: accepted are objects with id, quantity, unit_price")
+    dish = _on_menu(item.get("id"), menu)
+    if dish is None:
+        raise BodyRefused(f"items: {_menu_number(item.get('id'))!r} is not on the menu")
+    quantity = 1 if item.get("quantity") is None else _number(item["quantity"])
+    if quantity is None or quantity <= 0:
+        raise BodyRefused("items: accepted as quantity is a number above 0")
+    price = _number(item.get("unit_price"))
+    options = item.get("selected_options")
+    return {
+        "menuItemId": dish.get("id"),
+        "name": dish.get("name"),
+        "quantity": quantity,
+        "unitPrice": price,
+        "totalPrice": None if price is None else _product(price, quantity),
+        "selectedOptions": [_option(option, menu) for option in options] if isinstance(options, list) else [],
+    }
+
+
+def _option(option: JsonValue, menu: JsonValue) -> JsonValue:
+    """`{name, choice, extra_price}`; the choice of a `choice_id` is the name on the menu."""
+    if not isinstance(option, dict):
+        raise BodyRefused(
+            "selected_options: accepted are objects with name, choice or choice_id, extra_price"
+        )
+    choice = option.get("choice")
+    if option.get("choice_id") is not None:
+        found = _on_menu(option["choice_id"], menu)
+        if found is None and choice is None:
+            raise BodyRefused(f"selected_options: {_menu_number(option['choice_id'])!r} is not on the menu")
+        choice = found.get("name") if found else choice
+    return {"name": option.get("name"), "choice": choice, "extra_price": option.get("extra_price")}
+
+
+def _on_menu(number: JsonValue, menu: JsonValue) -> dict[str, JsonValue] | None:
+    found = walk(menu, (_menu_number(number),))
+    return found if isinstance(found, dict) else None
+
+
+def _menu_number(number: JsonValue) -> str:
+    """The key of a number of the menu: 3, 3.0, "3" and "#3" are the same."""
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    return str(number).strip().removeprefix("#")
+
+
+def _number(value: JsonValue) -> int | float | None:
+    """A number, or text that is one; a boolean is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    number = real_number(value)
+    return (
+        int(number) if number is not None and not isinstance(value, float) and number.is_integer() else number
+    )
+
+
+def _sum(lines: list[dict[str, JsonValue]]) -> int | float | None:
+    """None where a price is missing."""
+    prices = [_number(line["totalPrice"]) for line in lines]
+    known = [Decimal(str(price)) for price in prices if price is not None]
+    return _plain(sum(known, Decimal(0))) if len(known) == len(prices) else None
+
+
+def _product(price: int | float, quantity: int | float) -> int | float:
+    """In decimals: three times 0.1 is 0.3 in money."""
+    return _plain(Decimal(str(price)) * Decimal(str(quantity)))
+
+
+def _plain(amount: Decimal) -> int | float:
+    return int(amount) if amount == amount.to_integral_value() else float(amount)

@@ -1,6 +1,6 @@
 """The tools of a config, run for a model (V6, V7, V14).
 
-The order of an `http` tool: permission, `pre_steps`, body, null removal, request, `store_in_ctx`,
+The order of an `http` tool: `pre_steps`, body, null removal, request, `store_in_ctx`,
 `on_success_flags`, return. Whatever a model asks for and a server answers, the tool has an answer: what
 the config says, the reply, or `{"error": "<reason>"}`. A failing fetch of a step is a failure of the tool.
 """
@@ -15,18 +15,17 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import structlog
 
-from adapters.models.tools import Approval, Tool
-from channels.http_tools.body_builders import BuilderRegistry
+from adapters.models.tools import Tool
+from channels.http_tools.body_builders import BodyRefused, BuilderRegistry
 from channels.http_tools.documents import BuiltinTool, HttpTool, PreStep
 from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
-from channels.http_tools.orders import BodyRefused
 from channels.http_tools.scope import Scope, Values
-from flow_engine.ports.models import ToolCall, ToolSpec
+from flow_engine.ports.models import ToolSpec
 from flow_engine.values import MAX_DEPTH, JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.tools")
 
-Outcome = Literal["ok", "failed", "refused", "unknown"]
+Outcome = Literal["ok", "failed", "unknown"]
 
 _PHONE_OR_SIP: Final = re.compile(r"\+?[0-9]{2,15}|sips?:[^\s@<>\"]+@[^\s@<>\"]+")
 
@@ -89,20 +88,18 @@ class _Run:
 
 
 class ToolExecutor:
-    """Runs the tools of one config in one call. `approval` is the operator's policy, asked on every call;
-    without one, to be listed is to be allowed."""
+    """Runs the tools of one config in one call. Which of them may run is the registry's to decide, where a
+    tool loop runs them (`as_tools`)."""
 
     def __init__(
         self,
         tools: Mapping[str, HttpTool | BuiltinTool],
         caller: HttpCaller,
         builders: BuilderRegistry,
-        approval: Approval | None = None,
     ) -> None:
         self._tools = tools
         self._caller = caller
         self._builders = builders
-        self._approval = approval or Approval()
 
     async def run(
         self, name: str, arguments: str | Values, context: CallContext, actions: Actions
@@ -124,8 +121,7 @@ class ToolExecutor:
     def as_tools(
         self, declarations: Iterable[Mapping[str, JsonValue]], context: CallContext, actions: Actions
     ) -> list[Tool]:
-        """The tools that are declared and configured, for a registry of the tool loop. The registry asks for
-        permission itself: give this executor no `approval` then."""
+        """The tools that are declared and configured, for a registry of the tool loop."""
         return [
             Tool(_spec(declared), self._runner(str(declared["name"]), context, actions))
             for declared in declarations
@@ -146,9 +142,6 @@ class ToolExecutor:
             return {"error": f"Fonction inconnue: {name}"}, "unknown"
         if args is None:
             return {"error": "the arguments are no JSON object"}, "failed"
-        refusal = await self._approval.refusal(ToolCall("", name, args))
-        if refusal is not None:
-            return refusal, "refused"
         run = _Run(name, args, context, actions)
         return self._act(tool, run) if isinstance(tool, BuiltinTool) else await self._call(tool, run)
 

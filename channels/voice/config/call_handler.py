@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from adapters.models.tools import Approval
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.http_tools.tools import ToolExecutor
 from channels.voice.call.ports import (
@@ -45,15 +44,13 @@ SAY_GOODBYE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Business:
-    """What all calls of one config have in common. `clock` gives aware moments; `approval` is the operator's
-    policy on tools, and without one every tool of the config may run."""
+    """What all calls of one config have in common. `clock` gives aware moments."""
 
     config: VoiceConfig
     session: ConfigUrlSession | InlineSession
     outbound: OutboundSender
     builders: BuilderRegistry
     clock: Callable[[], datetime]
-    approval: Approval | None = None
 
 
 def open_configured(
@@ -62,12 +59,11 @@ def open_configured(
     *,
     clock: Callable[[], datetime],
     builders: BuilderRegistry,
-    approval: Approval | None = None,
 ) -> OpenCallHandler:
     """Handlers for a config whose session is `config_url` or `inline`. Raises ValueError for a flow."""
     if not isinstance(config.session, ConfigUrlSession | InlineSession):
         raise ValueError(f"a session of mode {config.session.mode!r} is not in the config")
-    business = Business(config, config.session, outbound, builders, clock, approval)
+    business = Business(config, config.session, outbound, builders, clock)
 
     def opened(caller: Caller, controls: CallControls) -> CallHandler:
         return ConfiguredCallHandler(business, caller, controls)
@@ -86,7 +82,7 @@ class ConfiguredCallHandler:
         self._lifecycle = books = CallLifecycle(config, business.outbound, business.clock, caller)
         self._log = books.log
         self._context = books.context
-        self._tools = ToolExecutor(config.tools, books.http, business.builders, business.approval)
+        self._tools = ToolExecutor(config.tools, books.http, business.builders)
         self._silences = 0
 
     async def open(self) -> SessionSettings | Refused:

@@ -1,10 +1,13 @@
-"""The service manager: keeps a process for each agent of a list, and none besides (V13)."""
+"""The service manager: keeps a process for each agent of a list, and none besides (V13).
+
+What it says of itself in `status.json` are ids, ports, process ids and states, nothing secret.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,19 +15,30 @@ from typing import Any
 
 import structlog
 
-from channels.voice.manager.agents_list import ListUnavailable
+from channels.voice.manager.agents_list import Listed, ListUnavailable
 from channels.voice.manager.directory import Directory
-from channels.voice.manager.fleet import Limits
+from channels.voice.manager.fleet import AgentState, Limits, Phase, ProcessState, Role
 from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Programs
 from channels.voice.manager.roster import Roster
-from channels.voice.manager.status import agents_status, problems_status, refresh_status
 from channels.voice.manager.supervisor import Supervisor, Timing
+from flow_engine.errors import Finding
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import utc_text
 
 LOOK_S = 0.25
 """Between two looks at everything, if nothing happens."""
 FIRST_RETRY_S = 2.0
+
+CRASH_LOOP = 3
+"""Crashes in a row from which on a process is said to be in a crash loop."""
+
+_STATES = {
+    Phase.IDLE: "waiting",
+    Phase.STARTING: "starting",
+    Phase.RUNNING: "running",
+    Phase.DRAINING: "draining",
+    Phase.ENDING: "stopping",
+}
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
@@ -168,3 +182,53 @@ class Manager:
 def _pause_s(refresh_s: float, failures: int) -> float:
     """A list that could not be had is asked for again sooner, then less and less often."""
     return refresh_s if failures == 0 else min(refresh_s, FIRST_RETRY_S * 2 ** min(failures - 1, 16))
+
+
+def agents_status(
+    states: Mapping[str, AgentState],
+    known: Mapping[str, Listed],
+    ports: Mapping[str, int],
+    pid: Callable[[str, Role], int | None],
+) -> list[dict[str, object]]:
+    """One object for each agent that is wanted or still runs, by id."""
+    told: list[dict[str, object]] = []
+    for agent_id in sorted(states):
+        state, listed = states[agent_id], known.get(agent_id)
+        bridge = _process(state.bridge, pid(agent_id, "bridge")) if state.bridge.spec is not None else None
+        told.append(
+            {
+                "id": agent_id,
+                "name": listed.name if listed else None,
+                "type": listed.type if listed else None,
+                "port": state.agent.spec.port if state.agent.spec else ports.get(agent_id),
+                **_process(state.agent, pid(agent_id, "agent")),
+                "liveCalls": state.agent.live_calls,
+                "bridge": bridge,
+            }
+        )
+    return told
+
+
+def problems_status(problems: Mapping[str, tuple[Finding, ...]]) -> list[dict[str, object]]:
+    return [
+        {"id": agent_id, "problems": [_finding(each) for each in found]}
+        for agent_id, found in sorted(problems.items())
+    ]
+
+
+def refresh_status(at: datetime | None, error: str | None) -> dict[str, object]:
+    return {"at": None if at is None else utc_text(at), "error": error}
+
+
+def _process(process: ProcessState[Any], pid: int | None) -> dict[str, object]:
+    return {
+        "state": _STATES[process.phase],
+        "pid": pid,
+        "restarts": max(0, process.starts - 1),
+        "crashesInARow": process.crashes,
+        "crashLoop": process.crashes >= CRASH_LOOP,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {"pointer": finding.pointer, "code": finding.code, "message": finding.message}

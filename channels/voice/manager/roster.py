@@ -1,12 +1,14 @@
 """Which agents are wanted: kept up with the list, the templates and the ports.
 
 What cannot be had of an agent, its entry, its config or its port, is no reason to stop one that runs: it goes
-on with what it has, and the problem is told. An empty list is believed when it comes a second time.
+on with what it has, and the problem is told. An empty list is believed when it comes a second time. A port
+belongs to its agent for good, also while the agent is not listed: carriers and proxies know agents by them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,9 +21,10 @@ from channels.voice.manager.agents_list import AgentsList, Listed, ListUnavailab
 from channels.voice.manager.configs import ConfigFiles
 from channels.voice.manager.directory import Directory
 from channels.voice.manager.fleet import AgentSpec, next_wanted
-from channels.voice.manager.network_ports import given_port, is_free
 from flow_engine.errors import CallTheOperator, Finding
 from flow_engine.ports.outbound import OutboundSender
+
+LAST_PORT = 65_535
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
@@ -33,6 +36,18 @@ class Source:
     caller: OutboundSender
     api_url: str
     token: SecretStr | None = None
+
+
+def is_free(port: int) -> bool:
+    """Whether a program could listen on it, on all addresses."""
+    with socket.socket() as probe:
+        # Connections of an earlier program that are still being closed do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 class Roster:
@@ -150,3 +165,18 @@ class Roster:
         self._directory.write_ports(ports)
         self._ports = ports
         return port
+
+
+def given_port(agent_id: str, ports: Mapping[str, int], first: int, is_free: Callable[[int], bool]) -> int:
+    """The agent's own port if it is free, else the lowest from `first` on that is free and nobody's.
+
+    Raises CallTheOperator `no_port_left`.
+    """
+    own = ports.get(agent_id)
+    if own is not None and is_free(own):
+        return own
+    taken = set(ports.values())
+    for port in range(first, LAST_PORT + 1):
+        if port not in taken and is_free(port):
+            return port
+    raise CallTheOperator("no_port_left", f"there is no free port from {first} to {LAST_PORT}")

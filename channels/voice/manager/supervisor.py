@@ -9,29 +9,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import orjson
 import structlog
 
 from channels.voice.manager.fleet import (
     Action,
     AgentSpec,
     AgentState,
+    Answer,
     BridgeSpec,
     Command,
     Health,
     Limits,
     Moment,
+    NoAnswer,
     Phase,
     ProcessState,
     Role,
     Seen,
     reconcile,
 )
-from channels.voice.manager.health import ask_to_drain, check_health
 from channels.voice.manager.processes import Child, Programs, end_all
-from flow_engine.ports.outbound import OutboundSender
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 
 SOON_S = 1.0
 """Between health checks of an agent whose next answer is waited for."""
+
+TIMEOUT_S = 5.0
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
@@ -180,3 +184,29 @@ class Supervisor:
         if self._children.get((agent_id, "agent")) is child:
             self._health[agent_id] = health
             self._wake()
+
+
+async def check_health(caller: OutboundSender, port: int) -> Health:
+    """`GET /healthz` answers 200 and `{"liveCalls": 0, "draining": false}` within 5 s, or the agent is not
+    healthy."""
+    try:
+        reply = await caller.request("GET", f"http://127.0.0.1:{port}/healthz", timeout_s=TIMEOUT_S)
+        told: object = orjson.loads(reply.body) if reply.status == 200 else None
+    except (OutboundRefused, OutboundFailed, orjson.JSONDecodeError):
+        return NoAnswer()
+    if not isinstance(told, dict):
+        return NoAnswer()
+    fields = cast("dict[str, object]", told)
+    live_calls, draining = fields.get("liveCalls"), fields.get("draining")
+    if isinstance(live_calls, bool) or not isinstance(live_calls, int) or not isinstance(draining, bool):
+        return NoAnswer()
+    return Answer(live_calls, draining)
+
+
+async def ask_to_drain(caller: OutboundSender, port: int) -> bool:
+    """Whether the agent has agreed."""
+    try:
+        reply = await caller.request("POST", f"http://127.0.0.1:{port}/drain", timeout_s=TIMEOUT_S)
+    except (OutboundRefused, OutboundFailed):
+        return False
+    return 200 <= reply.status < 300

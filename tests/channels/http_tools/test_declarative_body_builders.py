@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.http_tools import body_builders
-from channels.http_tools.body_builders import default_builders, installed_builders
-from channels.http_tools.orders import BodyRefused, next_time
+from channels.http_tools.body_builders import BodyRefused, default_builders, installed_builders, next_time
 from flow_engine.errors import CallTheOperator
 from flow_engine.values import JsonValue
 

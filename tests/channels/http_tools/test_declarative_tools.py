@@ -15,10 +15,9 @@ from structlog.testing import capture_logs
 
 from adapters.models.tools import Approval, Arguments, ToolRegistry, Verdict
 from adapters.outbound.fake import Answer, RecordedCall, ScriptedOutbound
-from channels.http_tools.body_builders import BuilderRegistry, default_builders
+from channels.http_tools.body_builders import BodyRefused, BuilderRegistry, default_builders
 from channels.http_tools.documents import ToolConfig
 from channels.http_tools.http_calls import HttpCaller
-from channels.http_tools.orders import BodyRefused
 from channels.http_tools.scope import Values
 from channels.http_tools.tools import CallContext, ToolExecutor
 from flow_engine.ports.models import ToolCall
@@ -89,7 +88,6 @@ class Call:
 
     tools: Mapping[str, object]
     answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict[str, Sequence[Answer]])
-    approval: Approval | None = None
     builders: BuilderRegistry = field(default_factory=lambda: default_builders(lambda: NOW))
 
     def __post_init__(self) -> None:
@@ -102,7 +100,7 @@ class Call:
             specials=lambda: {"caller_phone": "+33612345678", "now_iso": "2026-11-20T18:00:00Z"},
         )
         caller = HttpCaller(self.outbound, {"agent_id": "a-1", "call_id": "c-1"})
-        self.executor = ToolExecutor(TOOLS.validate_python(self.tools), caller, self.builders, self.approval)
+        self.executor = ToolExecutor(TOOLS.validate_python(self.tools), caller, self.builders)
 
     async def run(self, name: str, arguments: str | Values = "{}") -> JsonValue:
         return await self.executor.run(name, arguments, self.context, self.line)
@@ -327,19 +325,18 @@ class Policy:
 
 
 class TestPermission:
-    async def test_is_asked_before_anything_happens(self) -> None:  # V6, M10
-        policy = Policy("end")
-        tools = {"end": {"type": "builtin", "action": "hangup"}, "t": get()}
-        call = Call(tools, {f"{API}/x": [reply(1)]}, approval=Approval(policy))
-        assert await call.run("end", {"a": 1}) == {"error": "the policy forbids this call of 'end'"}
-        assert call.line.done == []
-        assert await call.run("t") == 1
-        assert policy.asked == [("end", {"a": 1}), ("t", {})]
-
-    async def test_of_a_fetch_covers_its_steps(self) -> None:  # V6
-        call = Call({"cancel": CANCEL}, approval=Approval(Policy("cancel")))
-        await call.run("cancel", {"number": 42})
-        assert call.calls == []
+    async def test_is_the_registrys_and_asked_before_anything_happens(self) -> None:  # D5, V6, M10
+        policy = Policy("cancel")
+        call = Call({"cancel": CANCEL, "t": get()}, {f"{API}/x": [reply(1)]})
+        registry = ToolRegistry(Approval(policy))
+        declared: list[Mapping[str, JsonValue]] = [{"name": "cancel"}, {"name": "t"}]
+        for tool in call.executor.as_tools(declared, call.context, call.line):
+            registry.register(tool)
+        refused = await registry.execute(ToolCall("1", "cancel", {"number": 42}))
+        assert refused == {"error": "the policy forbids this call of 'cancel'"}
+        assert call.calls == []  # no step of it either
+        assert await registry.execute(ToolCall("2", "t", {})) == 1
+        assert policy.asked == [("cancel", {"number": 42}), ("t", {})]
 
 
 class TestTheLog:
@@ -377,11 +374,11 @@ class TestTheLog:
 
     @pytest.mark.parametrize(
         ("name", "outcome", "told"),
-        [("t", "failed", "t"), ("end", "refused", "end"), ("+33612345678", "unknown", None)],
+        [("t", "failed", "t"), ("end", "ok", "end"), ("+33612345678", "unknown", None)],
     )
     async def test_tells_how_it_ended(self, name: str, outcome: str, told: str | None) -> None:  # V14
         tools = {"t": get(), "end": {"type": "builtin", "action": "hangup"}}
-        call = Call(tools, {f"{API}/x": [reply({}, 500)]}, approval=Approval(Policy("end")))
+        call = Call(tools, {f"{API}/x": [reply({}, 500)]})
         with capture_logs() as logs:
             await call.run(name)
         (entry,) = [entry for entry in logs if entry["event"] == "tool_call"]

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from adapters.models.tools import Approval, Verdict
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
 from channels.voice.config import call_handler, lifecycle
@@ -27,7 +26,6 @@ from channels.voice.config.loader import load_config
 from channels.voice.config.models import OutcomeRule
 from channels.voice.config.transcripts import summary
 from channels.voice.config.wording import wording
-from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from tests.channels.voice.config.original_configs import example
 from tests.channels.voice.config.voice_scene import (
@@ -369,17 +367,6 @@ class TestTools:
         await call.begin()
         await call.handler.not_transferred("+390612345678")
         assert call.controls.told == [("instruct", NOT_PUT_THROUGH)]
-
-    async def test_the_operator_s_policy_is_asked(self) -> None:
-        class NoOrders:
-            def verdict(self, call: ToolCall) -> Verdict:
-                return "forbid" if call.name == "order" else "allow"
-
-        tools = {name: {"type": "http", "url": f"{{{{base_url}}}}/{name}"} for name in ("order", "look")}
-        call = scene(inline(tools=tools), {"GET /look": "seen"}, approval=Approval(NoOrders()))
-        await call.begin()
-        assert "forbids" in str(await call.tool("order"))
-        assert await call.tool("look") == "seen"
 
     async def test_a_silent_caller_is_asked_twice_then_left(self) -> None:
         call = scene(inline(silence_s=8))

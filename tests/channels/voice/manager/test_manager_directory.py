@@ -15,8 +15,8 @@ from pydantic import SecretStr
 
 from channels.voice.manager.directory import locked_directory
 from channels.voice.manager.fleet import BridgeSpec, SipAccount
-from channels.voice.manager.network_ports import LAST_PORT, given_port, is_free
 from channels.voice.manager.processes import agent_environment, bridge_environment
+from channels.voice.manager.roster import LAST_PORT, given_port, is_free
 from flow_engine.errors import CallTheOperator
 
 
