@@ -131,6 +131,8 @@ class DesignerRoutes:
     async def save_version(self, call: Call) -> Response:
         flow_id = call.path("flow_id")
         submission = await self._checked(call, flow_id)
+        if await self._flow_service.has_version(call.tenant_id, submission.entry.version_id):
+            submission = self._submissions.renewed(submission)
         saved = VersionSaved(
             versionId=submission.entry.version_id, warnings=findings_reply(submission.warnings)
         )

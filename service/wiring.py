@@ -183,7 +183,8 @@ def assemble(
         clock=dependencies.clock,
         new_id=new_id,
     )
-    submissions = Submissions(prompts, settings.document_limits, new_id)
+    allow = AllowList.parse(settings.outbound_allow)
+    submissions = Submissions(prompts, settings.document_limits, new_id, allow.visible_refusal)
     versions = VersionsInUse(flow_service, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
     public_url = (settings.public_url or base_url).rstrip("/")

@@ -242,6 +242,21 @@ class AllowList:
                     )
         return tuple(dict.fromkeys(str(address) for address in read))
 
+    def visible_refusal(self, url: str) -> str | None:
+        """Why `url` can never be called, as far as its text shows: by rule 1, or for an address in it.
+
+        None when the name has to be resolved to know.
+        """
+        try:
+            target = parse_target(url)
+            is_local = target.host == "localhost" or target.host.endswith(".localhost")
+            address = "127.0.0.1" if is_local else literal_address(target.host)
+            if address is not None:
+                self.decide(target.host, target.port, [address])
+        except OutboundRefused as refused:
+            return str(refused)
+        return None
+
     def _vouches_for_name(self, host: str, port: int) -> bool:
         return (host, port) in self.names or (host, None) in self.names
 

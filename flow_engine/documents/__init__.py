@@ -42,6 +42,7 @@ from flow_engine.documents.model import (
     WaitingMessagesConfiguration,
 )
 from flow_engine.documents.parsing import (
+    changed_integers,
     check_shape,
     complete_version,
     content_hash,
@@ -92,6 +93,7 @@ __all__ = [
     "VadConfig",
     "Variable",
     "WaitingMessagesConfiguration",
+    "changed_integers",
     "check_shape",
     "complete_version",
     "content_hash",

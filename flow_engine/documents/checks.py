@@ -16,9 +16,17 @@ from flow_engine.documents.references import (
     References,
     ServerReferences,
     TaskReferences,
+    durations_of,
+    identities_of,
     normalise_name,
+    references_of,
 )
 from flow_engine.errors import Finding
+
+LONGEST_ID = 512
+"""Characters: requests name versions and tasks by ids of at most this length."""
+LONGEST_S = 10 * 365 * 24 * 60 * 60
+"""Seconds of ten years: what is longer was not meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +40,38 @@ class DocumentLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReviewEnvironment:
-    """What the platform offers at the time of the save: API versions, audio presets, prompt languages."""
+    """What the platform offers and allows at the time of the save.
+
+    `url_refusal` tells why the engine may not call a URL as far as the text of the URL shows it, None when
+    nothing forbids it.
+    """
 
     api_versions: frozenset[str]
     audio_presets: frozenset[str]
     system_prompt_languages: frozenset[str]
+    url_refusal: Callable[[str], str | None] = lambda url: None
 
 
-def check_references(
-    references: References | None, *, limits: DocumentLimits, environment: ReviewEnvironment | None
+def check_version(
+    raw: object, *, limits: DocumentLimits, environment: ReviewEnvironment | None
 ) -> Iterator[Finding]:
     """Every error that refuses a version whose schema is sound; of one that breaks it, what can be checked.
 
-    Nothing for `references` of None, which stands for a draft. Without an `environment`, API versions and
-    presets are not looked up.
+    With an `environment` the document is about to be saved: API versions and presets are looked up, and what
+    could not be used is refused. A version that is stored already was accepted by the rules of its day, and
+    runs.
     """
+    if environment is not None:
+        yield from _unusable(raw)
+    references = references_of(raw)
     if references is None:
         return
+    if len(references.tasks or ()) > limits.max_tasks:
+        count = len(references.tasks or ())
+        yield Finding(
+            "/tasks", "too_many_tasks", f"{count} tasks, at most {limits.max_tasks} are accepted in a version"
+        )
     rules: tuple[Iterable[Finding], ...] = (
-        _too_many_tasks(references, limits),
         _duplicates(references),
         _variable_names(references.variables or ()),
         _task_names(references.tasks or ()),
@@ -65,12 +86,26 @@ def check_references(
         yield from rule
 
 
-def _too_many_tasks(references: References, limits: DocumentLimits) -> Iterator[Finding]:
-    count = len(references.tasks or ())
-    if count > limits.max_tasks:
-        yield Finding(
-            "/tasks", "too_many_tasks", f"{count} tasks, at most {limits.max_tasks} are accepted in a version"
-        )
+# --- what could be stored and not be used -----------------------------------------------------
+
+
+def _unusable(raw: object) -> Iterator[Finding]:
+    """Ids that no URL can hold, and times that no clock can reach; of drafts too."""
+    for identity in identities_of(raw):
+        text = identity.text
+        if not text.strip() or "/" in text or len(text) > LONGEST_ID:
+            yield Finding(
+                identity.pointer,
+                "invalid_id",
+                f"must be a text of 1 to {LONGEST_ID} characters without '/', not {quoted(text)}",
+            )
+    for duration in durations_of(raw):
+        if not 0 <= duration.seconds <= LONGEST_S:
+            yield Finding(
+                duration.pointer,
+                "out_of_range",
+                f"must be between 0 and {LONGEST_S} seconds (10 years), not {quoted(duration.seconds)}",
+            )
 
 
 # --- identity ---------------------------------------------------------------------------------

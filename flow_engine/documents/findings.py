@@ -53,7 +53,7 @@ def listed(names: Iterable[str]) -> str:
 
 def nearest(name: str, accepted: Sequence[str]) -> str:
     """What to write instead of a name that is unknown: the most alike of `accepted`, or all of them."""
-    near = get_close_matches(name, accepted, n=3)
+    near = get_close_matches(name, accepted, n=3) if len(name) <= _QUOTED else []
     if near:
         return f"nearest are {', '.join(map(quoted, near))}"
     return f"accepted are {listed(accepted)}"

@@ -46,9 +46,13 @@ class AiHelper(Document):
     All are in `model_extra`.
     """
 
+    OPEN = True
+
 
 class UiMetadata(Document):
     """What the designer's editor keeps for itself; any property may stand here."""
+
+    OPEN = True
 
 
 class Checkpoint(Document):
@@ -146,6 +150,8 @@ class Task(Document):
     HUM and AIS tasks must have `routingParameters`: the published schema states the rule in a schema that
     no document is checked against (F2). `channels` of None: all channels.
     """
+
+    ALSO_READ = ("hideTranscriptionToHuman", "suspendTranscription")
 
     id: Text
     name: Maybe[Text] = None

@@ -7,6 +7,8 @@ read, those of its references (`checks.py`).
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -14,12 +16,12 @@ from typing import Any, TypeVar, cast
 import orjson
 from pydantic import ValidationError
 
-from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment, check_references
+from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment, check_version
 from flow_engine.documents.findings import findings_of
 from flow_engine.documents.model import FlowVersion
-from flow_engine.documents.references import references_of
 from flow_engine.documents.values import Document, ErrorBudget
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.values import GREATEST_INT, LEAST_INT
 
 MAX_FINDINGS = 1000
 """Findings in one refusal: a hostile document of a megabyte could otherwise cause half a million."""
@@ -28,6 +30,8 @@ MAX_FINDINGS = 1000
 _PLAIN_JSON = (
     orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
+
+_MANY_DIGITS = re.compile(rb"[0-9]{19}")
 
 D = TypeVar("D", bound=Document)
 
@@ -40,14 +44,14 @@ def parse_version(
 ) -> FlowVersion:
     """A version that is complete and sound, or a sound draft.
 
-    With an `environment` the presets and API versions that it lacks are refused too, in the same list.
+    With an `environment` the version is about to be saved: what the platform lacks and what could not be used
+    is refused too, in the same list.
     Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises.
     """
     limits = limits or DocumentLimits()
     check_shape(raw, limits)
     version, findings = _validate(FlowVersion, raw)
-    references = check_references(references_of(raw), limits=limits, environment=environment)
-    findings += islice(references, MAX_FINDINGS)
+    findings += islice(check_version(raw, limits=limits, environment=environment), MAX_FINDINGS)
     if version is None or findings:
         raise _refusal("the version", findings)
     return version
@@ -68,14 +72,14 @@ def parse_document(model: type[D], raw: object, what: str) -> D:
 def complete_version(
     raw: Mapping[str, object], *, version_id: str, flow_id: str, created_at: str, created_by: str
 ) -> dict[str, object]:
-    """The document with what the server sets filled in where it is absent; `null` is not absent."""
-    set_by_server = {
-        "_id": version_id,
-        "conversationalFlowId": flow_id,
-        "createdAt": created_at,
-        "createdBy": created_by,
-    }
-    return {**raw, **{name: value for name, value in set_by_server.items() if name not in raw}}
+    """The document with what the server sets.
+
+    Author and date are the save's own, whatever the document says, so that a version which was read can be
+    edited and saved. `_id` and `conversationalFlowId` are filled in where they are absent; `null` is not
+    absent.
+    """
+    absent = {"_id": version_id, "conversationalFlowId": flow_id}
+    return {**absent, **raw, "createdAt": created_at, "createdBy": created_by}
 
 
 def _validate(model: type[D], raw: object) -> tuple[D | None, list[Finding]]:
@@ -114,6 +118,37 @@ def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
         raise _invalid_json(f"the text is not JSON: {error}") from None
     _check_depth(raw, limits)
     return raw
+
+
+def changed_integers(body: bytes) -> list[Finding]:
+    """An error for each integer of a JSON text that `parse_json` accepts and no reader would give back: JSON
+    readers make a float of what 64 bits cannot hold."""
+    if _MANY_DIGITS.search(body) is None:
+        return []
+    findings: list[Finding] = []
+    waiting: list[tuple[object, str]] = [(json.loads(body, parse_int=_Integer, parse_float=str), "")]
+    while waiting and len(findings) < MAX_FINDINGS:
+        value, place = waiting.pop()
+        if isinstance(value, _Integer):
+            if not value.is_kept():
+                accepted = (
+                    f"integers from {LEAST_INT} to {GREATEST_INT} are kept exactly; write it as a string"
+                )
+                findings.append(Finding(place, "integer_too_large", accepted))
+        elif isinstance(value, dict):
+            members = cast("dict[str, object]", value).items()
+            waiting += [(inner, place + pointer(name)) for name, inner in members]
+        elif isinstance(value, list):
+            items = cast("list[object]", value)
+            waiting += [(inner, place + pointer(number)) for number, inner in enumerate(items)]
+    return findings
+
+
+class _Integer(str):
+    """The digits of an integer in a JSON text, which `int` need not be able to read."""
+
+    def is_kept(self) -> bool:
+        return len(self) <= len(str(LEAST_INT)) and LEAST_INT <= int(self) <= GREATEST_INT
 
 
 def check_shape(raw: object, limits: DocumentLimits | None = None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from flow_engine.errors import pointer
+from flow_engine.task_types import ROUTED_TYPES
 
 JsonObject = dict[str, object]
 
@@ -71,6 +72,14 @@ class References:
     servers: tuple[ServerReferences, ...] | None
     reasons: tuple[Identity, ...]
     results: tuple[Identity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Seconds as the document has them, and where they stand."""
+
+    seconds: int | float
+    pointer: str
 
 
 def references_of(raw: object) -> References | None:
@@ -158,6 +167,36 @@ def _identities(owner: JsonObject, name: str, place: str) -> tuple[Identity, ...
 
 def _identity(item: JsonObject, place: str) -> Identity:
     return Identity(_text(item, "_id", place), _text(item, "name", place))
+
+
+# --- ids and times of any document, drafts among them -------------------------------------------
+
+
+def identities_of(raw: object) -> Iterator[Reference]:
+    """The `_id` of the version and of its tasks, variables and checkpoints, where they are texts."""
+    document = _object(raw)
+    owners = [(document, "")]
+    for name in ("tasks", "variables", "checkpoints"):
+        owners += _objects(document, name, "")
+    for owner, place in owners:
+        if (identity := _text(owner, "_id", place)) is not None:
+            yield identity
+
+
+def durations_of(raw: object) -> Iterator[Duration]:
+    """Time limits of closures, and timeouts of routings where a routing means something."""
+    document = _object(raw)
+    yield from _duration(document, "closureConfig", "conversationTimeLimit", "")
+    for task, place in _objects(document, "tasks", ""):
+        yield from _duration(task, "closureConfig", "conversationTimeLimit", place)
+        if task.get("type") in ROUTED_TYPES:
+            yield from _duration(task, "routingParameters", "timeout", place)
+
+
+def _duration(owner: JsonObject, part: str, name: str, place: str) -> Iterator[Duration]:
+    value = _object(owner.get(part)).get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield Duration(value, f"{place}/{part}/{name}")
 
 
 # --- tolerant reading -------------------------------------------------------------------------

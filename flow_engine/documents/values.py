@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -56,6 +56,16 @@ class Document(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", alias_generator=property_name)
+
+    ALSO_READ: ClassVar[tuple[str, ...]] = ()
+    """Properties that are read though the schema leaves them unread."""
+    OPEN: ClassVar[bool] = False
+    """Whether any property may stand here."""
+
+    @classmethod
+    def accepted_properties(cls) -> tuple[str, ...]:
+        """The properties that mean something in such an object; none where any property may stand."""
+        return () if cls.OPEN else (*map(property_name, cls.model_fields), *cls.ALSO_READ)
 
 
 def wrong_type(expected: str, value: object) -> PydanticCustomError:

@@ -12,17 +12,17 @@ from flow_engine.documents import (
     normalise_name,
     parse_version,
 )
+from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.templates import TemplateScope, compile_template
+from flow_engine.templates import Allowance, TemplateScope, render_source
 from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import TaskType
 
 DAY_S = 24 * 60 * 60
-LONGEST_S = 10 * 365 * DAY_S  # what a document may say is unbounded, an instant and an expiry are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +163,14 @@ def scope_of(
 
 
 def render_task(flow: CompiledFlow, task: TaskPlan, scope: TemplateScope) -> dict[str, object]:
-    """The texts of a `TaskEntry`, by field."""
-    descriptions = {t: flow.tasks[t].document.description for t in task.connected}
+    """The texts of a `TaskEntry`, by field; what they may spend, they spend together.
+
+    Compiled at their first use and kept: most tasks of a version are entered rarely, or never.
+    """
+    allowance = Allowance()
+    sources = {t: flow.tasks[t].document.description for t in task.connected}
     return {
-        "global_prompt": _rendered(flow.document.global_prompt, scope),
-        "prompt": _rendered(task.document.prompt, scope),
-        "descriptions": {t: _rendered(source, scope) for t, source in descriptions.items()},
+        "global_prompt": render_source(flow.document.global_prompt, scope, allowance).text,
+        "prompt": render_source(task.document.prompt, scope, allowance).text,
+        "descriptions": {t: render_source(source, scope, allowance).text for t, source in sources.items()},
     }
-
-
-def _rendered(source: str, scope: TemplateScope) -> str:
-    """Compiled at its first use and kept: most tasks of a version are entered rarely, or never."""
-    return compile_template(source, lenient=True).render(scope)

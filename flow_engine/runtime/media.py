@@ -8,7 +8,7 @@ from typing import cast
 
 from flow_engine.documents import FlowVersion
 from flow_engine.runtime.replies import JsonObject, MediaReply
-from flow_engine.templates import TemplateScope, compile_template
+from flow_engine.templates import REFERENCE, Allowance, TemplateScope, render_source
 
 Presets = Mapping[str, Mapping[str, object]]
 
@@ -86,32 +86,41 @@ def _object(settings: JsonObject, key: str) -> JsonObject | None:
 
 
 def _speech(config: JsonObject | None, scope: TemplateScope) -> JsonObject | None:
+    """The settings with their templates rendered, and the `active` ones: the entry of `languageCustomConfig`
+    for the language, by its two letters, else `default`; `fallback` when a template of it has no value."""
     if config is None:
         return None
-    rendered = cast("JsonObject", _rendered(config, scope))
-    return {**rendered, "active": _for_language(rendered, scope.language)}
-
-
-def _for_language(config: JsonObject, language: str) -> object:
-    """The entry of `languageCustomConfig` for the language, by its two letters, else `default`."""
-    wanted = language.partition("-")[0].lower()
+    allowance, wanted = Allowance(), scope.language.partition("-")[0].lower()
+    default, default_whole = _rendered(config.get("default"), scope, allowance)
+    fallback, _ = _rendered(config.get("fallback"), scope, allowance)
+    entries, chosen, whole = [], default, default_whole
     for entry in cast("list[JsonObject]", config.get("languageCustomConfig") or []):
-        if str(entry.get("language", "")).partition("-")[0].lower() == wanted and entry.get("config"):
-            return entry["config"]
-    return config.get("default")
+        settings, settings_whole = _rendered(entry.get("config"), scope, allowance)
+        entries.append({**entry, "config": settings} if "config" in entry else entry)
+        if (
+            settings
+            and chosen is default
+            and str(entry.get("language", "")).partition("-")[0].lower() == wanted
+        ):
+            chosen, whole = settings, settings_whole
+    rendered = {**config, "default": default, "fallback": fallback}
+    if config.get("languageCustomConfig") is not None:
+        rendered["languageCustomConfig"] = entries
+    return {**rendered, "active": chosen if whole or not fallback else fallback}
 
 
-def _rendered(value: object, scope: TemplateScope) -> object:
-    """Only `provider` and `voice` may be templates; everything else is passed on as it is."""
-    if isinstance(value, Mapping):
-        items = cast("Mapping[str, object]", value).items()
-        rendered: dict[str, object] = {
-            key: compile_template(item, lenient=True).render(scope)
-            if key in ("provider", "voice") and isinstance(item, str) and "{{" in item
-            else _rendered(item, scope)
-            for key, item in items
-        }
-        return rendered
-    if isinstance(value, list):
-        return [_rendered(item, scope) for item in cast("list[object]", value)]
-    return value
+def _rendered(settings: object, scope: TemplateScope, allowance: Allowance) -> tuple[object, bool]:
+    """Settings of one engine, and whether each of their templates has a value.
+
+    Only `provider` and `voice` may be templates. A reference to the memory is no value here.
+    """
+    if not isinstance(settings, Mapping):
+        return settings, True
+    rendered, whole = {**cast("JsonObject", settings)}, True
+    for key in ("provider", "voice"):
+        source = rendered.get(key)
+        if isinstance(source, str) and "{{" in source:
+            value = render_source(source, scope, allowance)
+            rendered[key] = value.text
+            whole = whole and value.whole and bool(value.text.strip()) and REFERENCE not in value.text
+    return rendered, whole

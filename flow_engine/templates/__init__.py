@@ -13,17 +13,34 @@ template and offers no place to stop; here only the listed operations exist, and
 before it is done.
 """
 
-from flow_engine.templates.frame import MAX_CPU_SECONDS, MAX_OUTPUT_BYTES, MAX_STEPS, TemplateScope
+from flow_engine.templates.frame import (
+    MAX_CPU_SECONDS,
+    MAX_ENTRY_CPU_SECONDS,
+    MAX_ENTRY_OUTPUT_BYTES,
+    MAX_ENTRY_STEPS,
+    MAX_OUTPUT_BYTES,
+    MAX_STEPS,
+    Allowance,
+    TemplateScope,
+)
+from flow_engine.templates.names import REFERENCE
 from flow_engine.templates.parsing import MAX_SOURCE_BYTES
-from flow_engine.templates.template import Template, compile_template, lint_template
+from flow_engine.templates.template import Rendering, Template, compile_template, lint_template, render_source
 
 __all__ = [
     "MAX_CPU_SECONDS",
+    "MAX_ENTRY_CPU_SECONDS",
+    "MAX_ENTRY_OUTPUT_BYTES",
+    "MAX_ENTRY_STEPS",
     "MAX_OUTPUT_BYTES",
     "MAX_SOURCE_BYTES",
     "MAX_STEPS",
+    "REFERENCE",
+    "Allowance",
+    "Rendering",
     "Template",
     "TemplateScope",
     "compile_template",
     "lint_template",
+    "render_source",
 ]

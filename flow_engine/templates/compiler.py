@@ -140,7 +140,7 @@ class _Compiler:
         def run(frame: Frame) -> None:
             items = elements(iterable(frame), label, frame.budget)
             if isinstance(items, Absent):
-                frame.write(items.marker)
+                frame.write(text(items, frame.budget))
                 items = ()
             slots = frame.slots
             if test is not None:

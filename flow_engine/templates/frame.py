@@ -8,6 +8,7 @@ interrupting it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,9 +16,17 @@ MAX_OUTPUT_BYTES = 256 * 1024
 MAX_STEPS = 40_000
 MAX_CPU_SECONDS = 0.05
 
+_FOR_MARKERS = 200
+"""Bytes of the output that stay free for the marker of a cut."""
 _LOOK_EVERY = 1_000
 """Steps between two looks at the clock; a look is a system call."""
 _CHARACTERS_A_STEP = 64
+
+
+MAX_ENTRY_OUTPUT_BYTES = 1024 * 1024
+MAX_ENTRY_STEPS = 100_000
+MAX_ENTRY_CPU_SECONDS = 0.1
+"""What all texts of one task entry may spend together: other conversations wait for as long."""
 
 
 class OutOfBudget(Exception):
@@ -28,16 +37,39 @@ class OutOfBudget(Exception):
         self.marker = f"[template cut: {reason}]"
 
 
+class Allowance:
+    """What the texts that are rendered one after the other may spend together.
+
+    Compiling counts by the clock only. `clock` counts seconds of CPU.
+    """
+
+    __slots__ = ("bytes_left", "clock", "deadline", "steps_left")
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self.clock = clock
+        self.deadline = clock() + MAX_ENTRY_CPU_SECONDS
+        self.steps_left = MAX_ENTRY_STEPS
+        self.bytes_left = MAX_ENTRY_OUTPUT_BYTES
+
+    @property
+    def is_spent(self) -> bool:
+        return self.steps_left <= 0 or self.bytes_left <= _FOR_MARKERS or self.clock() > self.deadline
+
+
 class Budget:
-    """Counts down during one rendering; every method may raise `OutOfBudget`."""
+    """Counts down during one rendering; every method may raise `OutOfBudget`.
 
-    __slots__ = ("_clock", "_deadline", "_look_at", "steps_left")
+    `met_absent` tells whether something that is not there was to be written as text.
+    """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._deadline = clock() + MAX_CPU_SECONDS
-        self._look_at = MAX_STEPS - _LOOK_EVERY
-        self.steps_left = MAX_STEPS
+    __slots__ = ("_clock", "_deadline", "_look_at", "met_absent", "steps_left")
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._clock = allowance.clock
+        self._deadline = min(allowance.clock() + MAX_CPU_SECONDS, allowance.deadline)
+        self.steps_left = min(MAX_STEPS, allowance.steps_left)
+        self._look_at = self.steps_left - _LOOK_EVERY
+        self.met_absent = False
 
     def charge(self, steps: int) -> None:
         """Pay for `steps` operations that are about to happen."""
@@ -54,10 +86,6 @@ class Budget:
         if characters > MAX_OUTPUT_BYTES:
             raise OutOfBudget(f"a text of more than {MAX_OUTPUT_BYTES} characters")
         self.charge(1 + weight * characters // _CHARACTERS_A_STEP)
-
-
-# Room that stays free for the marker of a cut.
-_ROOM = MAX_OUTPUT_BYTES - 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +112,12 @@ class Frame:
 
     __slots__ = ("_room", "budget", "parts", "scope", "slots")
 
-    def __init__(self, scope: TemplateScope, slots: int, clock: Callable[[], float]) -> None:
+    def __init__(self, scope: TemplateScope, slots: int, allowance: Allowance) -> None:
         self.scope = scope
         self.slots: list[object] = [None] * slots
-        self.budget = Budget(clock)
+        self.budget = Budget(allowance)
         self.parts: list[str] = []
-        self._room = _ROOM
+        self._room = min(MAX_OUTPUT_BYTES, allowance.bytes_left) - _FOR_MARKERS
 
     def write(self, text: str) -> None:
         """Append to the output; raises `OutOfBudget` after writing what still fits."""

@@ -14,6 +14,8 @@ from flow_engine.templates.values import Absent, member
 
 Expression = Callable[[Frame], object]
 
+REFERENCE = "memory->"
+"""What a reference begins with, before the name of the variable in the memory part of the prompt."""
 VARS = "$vars"
 VALUES = "$values"
 ROOTS: Mapping[str, Expression] = {
@@ -46,7 +48,7 @@ def reference_to(key: Expression, absent: Absent) -> Expression:
 
     def run(frame: Frame) -> object:
         name = member(frame.scope.variables, key(frame), absent)
-        return f"memory->{name}" if isinstance(name, str) else absent
+        return f"{REFERENCE}{name}" if isinstance(name, str) else absent
 
     return run
 

@@ -31,12 +31,13 @@ FORBIDDEN = "template_forbidden"
 TOO_LARGE = "template_too_large"
 TOO_DEEP = "template_too_deep"
 SYNTAX = "template_syntax"
+UNCLOSED = "template_unclosed"
 JAVASCRIPT = "template_javascript"
 UNKNOWN_NAME = "template_unknown_name"
 REFERENCE_AS_VALUE = "template_reference_as_value"
 
-ERROR_CODES = frozenset({FORBIDDEN, TOO_LARGE, TOO_DEEP})
-"""Hostile or beyond a limit: refused at the save. Every other code is a warning there (F9)."""
+ERROR_CODES = frozenset({FORBIDDEN, TOO_LARGE, TOO_DEEP, UNCLOSED})
+"""Hostile, beyond a limit, or cut off: refused at the save. Every other code is a warning there (F9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,22 @@ _INSTEAD: Final = {
 }
 
 
+_MARK = re.compile(r"\{\{|\{%|\{#|\}\}|%\}|#\}")
+_END_MISSING = re.compile("[Uu]nexpected end of template|Missing end of")
+"""How Jinja says that a tag, or a block between tags, has no end."""
+
+
+def _is_unclosed(source: str) -> bool:
+    """Whether a tag has no end, or another one begins before it; of a source that Jinja cannot read."""
+    opened = False
+    for mark in _MARK.finditer(source):
+        opens = mark[0].startswith("{")
+        if opens and opened:
+            break
+        opened = opens
+    return opened
+
+
 class _DollarLexer(Lexer):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -127,7 +144,8 @@ class _DollarLexer(Lexer):
             if not scripts:
                 raise
         if scripts:
-            raise UnusableTemplate(*scripts)
+            unclosed = Problem(scripts[-1].line, UNCLOSED, "a tag is not closed")
+            raise UnusableTemplate(*scripts, *([unclosed] if _is_unclosed(source) else ()))
         return TokenStream(self.wrap(tokens, name, filename), name, filename)
 
     def wrap(
@@ -177,7 +195,9 @@ def parse(source: str) -> nodes.Template:
     try:
         tree = Parser(_ENVIRONMENT, source).parse()
     except TemplateSyntaxError as error:
-        raise UnusableTemplate(Problem(error.lineno, SYNTAX, error.message or "not a template")) from error
+        message = error.message or "not a template"
+        code = UNCLOSED if _END_MISSING.search(message) or _is_unclosed(source) else SYNTAX
+        raise UnusableTemplate(Problem(error.lineno, code, message)) from error
     except RecursionError as error:
         # Chains such as `not not not …` recurse in the parser without brackets to count beforehand.
         raise UnusableTemplate(_too_deep(1)) from error

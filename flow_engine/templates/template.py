@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.templates.compiler import Statement, compile_tree
-from flow_engine.templates.frame import Frame, OutOfBudget, TemplateScope
+from flow_engine.templates.frame import Allowance, Frame, OutOfBudget, TemplateScope
 from flow_engine.templates.names import VariableUse, suspicions_in_prose
 from flow_engine.templates.parsing import (
     ERROR_CODES,
@@ -28,6 +27,14 @@ _NAMES_IN_A_MESSAGE = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Rendering:
+    """What became of a template. `whole`: nothing was cut, unknown or broken in it."""
+
+    text: str
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """A template compiled once and rendered often; made by `compile_template`.
 
@@ -42,23 +49,30 @@ class Template:
     _program: Statement | None = None
     _slots: int = 0
 
-    def render(self, scope: TemplateScope, *, clock: Callable[[], float] = time.thread_time) -> str:
+    def render(self, scope: TemplateScope, allowance: Allowance | None = None) -> Rendering:
         """The text for one task entry, at most `MAX_OUTPUT_BYTES` of UTF-8. Never raises.
 
-        What does not fit the bounds is cut with a visible marker, and an unknown name becomes one.
-        `clock` counts seconds of CPU.
+        What does not fit the bounds is cut with a visible marker, and an unknown name becomes one. Without
+        an `allowance` the text has one of its own.
         """
         if self._program is None and not self.problems:
-            return self.source
-        frame = Frame(scope, self._slots, clock)
+            return Rendering(self.source, whole=True)
+        allowance = allowance or Allowance()
+        frame = Frame(scope, self._slots, allowance)
+        steps = frame.budget.steps_left
+        whole = self._program is not None
         try:
             if self._program is None:
                 frame.write(f"[template error: {self.problems[0]}]\n{self.source}")
             else:
                 self._program(frame)
         except OutOfBudget as cut:
+            whole = False
             frame.parts.append(cut.marker)
-        return "".join(frame.parts)
+        text = "".join(frame.parts)
+        allowance.steps_left -= steps - frame.budget.steps_left
+        allowance.bytes_left -= len(text.encode(errors="replace"))
+        return Rendering(text, whole and not frame.budget.met_absent)
 
 
 class _Cache:
@@ -119,6 +133,15 @@ def compile_template(source: str, *, lenient: bool = False) -> Template:
             [_finding("", problem) for problem in template.problems],
         )
     return template
+
+
+def render_source(source: str, scope: TemplateScope, allowance: Allowance) -> Rendering:
+    """Compile, unless it was met before, and render; only a marker once the allowance is spent."""
+    if not any(tag in source for tag in _TAGS):
+        return Rendering(source, whole=True)
+    if allowance.is_spent:
+        return Rendering("[template cut: the texts of this task take too long]", whole=False)
+    return compile_template(source, lenient=True).render(scope, allowance)
 
 
 def lint_template(

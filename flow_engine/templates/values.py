@@ -65,6 +65,7 @@ def text(value: object, budget: Budget) -> str:
     if value is None:
         return ""
     if isinstance(value, Absent):
+        budget.met_absent = True
         return value.marker
     writer = _JsonWriter(budget)
     writer.add(value, 0)

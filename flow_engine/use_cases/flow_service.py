@@ -83,6 +83,12 @@ class FlowService:
             raise LookElsewhere("version_unknown", f"there is no version {version_id!r}")
         return version
 
+    async def has_version(self, tenant_id: str, version_id: str) -> bool:
+        """Whether a flow of the tenant lists a version of that id."""
+        version = await self._versions.get(tenant_id, version_id)
+        flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
+        return flow is not None and publishing.lists_version(flow, version_id)
+
     async def find_by_tag(self, tenant_id: str, flow_id: str, tag: str) -> StoredVersion:
         """The version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
         flow = await self.get_flow(tenant_id, flow_id)

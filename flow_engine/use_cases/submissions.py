@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
 
@@ -12,6 +12,7 @@ import orjson
 from flow_engine.documents import (
     DocumentLimits,
     ReviewEnvironment,
+    changed_integers,
     complete_version,
     content_hash,
     parse_json,
@@ -34,15 +35,22 @@ class Submission:
 
 
 class Submissions:
-    """Checks against what this installation offers and allows."""
+    """Checks against what this installation offers and allows. `url_refusal`: see `ReviewEnvironment`."""
 
-    def __init__(self, prompts: SystemPrompts, limits: DocumentLimits, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        prompts: SystemPrompts,
+        limits: DocumentLimits,
+        new_id: Callable[[], str],
+        url_refusal: Callable[[str], str | None] = lambda url: None,
+    ) -> None:
         versions = prompts.api_versions()
         languages = {language for v in versions for language in prompts.available_languages(v)}
         self._environment = ReviewEnvironment(
             api_versions=frozenset(versions),
             audio_presets=frozenset(prompts.audio_presets()),
             system_prompt_languages=frozenset(languages),
+            url_refusal=url_refusal,
         )
         self._limits = limits
         self._new_id = new_id
@@ -60,9 +68,13 @@ class Submissions:
             created_at=utc_text(now),
             created_by=created_by,
         )
-        version = parse_version(completed, limits=self._limits, environment=self._environment)
+        integers = changed_integers(body)
+        try:
+            version = parse_version(completed, limits=self._limits, environment=self._environment)
+        except CorrectTheInput as refused:
+            raise CorrectTheInput(refused.code, refused.detail, [*integers, *refused.findings]) from None
         findings = lint(version, self._environment)
-        errors = [finding.as_finding() for finding in findings if finding.severity == "error"]
+        errors = [*integers, *(finding.as_finding() for finding in findings if finding.severity == "error")]
         if version.conversational_flow_id != flow_id:
             message = f"the version is saved under flow {flow_id!r}: leave this out, or name that flow"
             errors.append(Finding("/conversationalFlowId", "flow_mismatch", message))
@@ -73,7 +85,15 @@ class Submissions:
             draft=version.draft,
             channels=tuple(version.channels),
             content_hash=content_hash(completed),
-            created_by=cast("str", completed["createdBy"]),
+            created_by=created_by,
             created_at=now,
         )
         return Submission(orjson.dumps(completed), entry, tuple(f.as_finding() for f in findings))
+
+    def renewed(self, submission: Submission) -> Submission:
+        """The same version under a new id, for a document that was read from a saved version and edited."""
+        document = {**orjson.loads(submission.document), "_id": self._new_id()}
+        entry = replace(
+            submission.entry, version_id=cast("str", document["_id"]), content_hash=content_hash(document)
+        )
+        return replace(submission, document=orjson.dumps(document), entry=entry)

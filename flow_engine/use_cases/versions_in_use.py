@@ -6,6 +6,7 @@ its own key beside the conversations.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TypeVar
@@ -46,6 +47,7 @@ class VersionsInUse:
         self._definitions = definitions
         self._capacity = capacity
         self._compiled: OrderedDict[CompiledKey, VersionInUse] = OrderedDict()
+        self._compiling: dict[CompiledKey, asyncio.Future[VersionInUse]] = {}
         self._startable: OrderedDict[tuple[str, str], StartableVersion] = OrderedDict()
 
     @property
@@ -81,14 +83,14 @@ class VersionsInUse:
             return known
         document = await self._definitions.get(tenant_id, wanted_hash)
         if document is not None:
-            return self._compile(tenant_id, document, wanted_hash)
+            return await self._compile(tenant_id, document, wanted_hash)
         try:
             stored = await self._flow_service.find_version(tenant_id, version_id)
         except LookElsewhere as error:
             raise _definition_lost(version_id) from error
-        if content_hash(parse_json(stored.document)) != wanted_hash:
+        if await asyncio.to_thread(lambda: content_hash(parse_json(stored.document))) != wanted_hash:
             raise _definition_lost(version_id)
-        restored = self._compile(tenant_id, stored.document, wanted_hash)
+        restored = await self._compile(tenant_id, stored.document, wanted_hash)
         await self.keep_definition(tenant_id, restored)
         return restored
 
@@ -100,21 +102,36 @@ class VersionsInUse:
     async def _fetch(self, tenant_id: str, version_id: str) -> StartableVersion:
         stored = await self._flow_service.find_version(tenant_id, version_id)
         record = await self._flow_service.get_flow(tenant_id, stored.flow_id)
-        raw = parse_json(stored.document)
-        version = self._compile(tenant_id, stored.document, content_hash(raw))
+        digest = await asyncio.to_thread(lambda: content_hash(parse_json(stored.document)))
+        version = await self._compile(tenant_id, stored.document, digest)
         await self.keep_definition(tenant_id, version)
         return StartableVersion(version, record.campaign_id)
 
-    def _compile(self, tenant_id: str, document: bytes, digest: str) -> VersionInUse:
-        try:
-            version = VersionInUse(compile_flow(parse_json(document), digest), document)
-        except CorrectTheInput as refused:
-            raise RetryLater(
-                "version_of_newer_release",
-                "this replica's release cannot read the version; one that is updated already can",
-            ) from refused
-        _keep(self._compiled, (tenant_id, digest), version, self._capacity)
+    async def _compile(self, tenant_id: str, document: bytes, digest: str) -> VersionInUse:
+        """In a thread, since a large version takes seconds, and once for all who wait for the same.
+
+        Raises RetryLater `version_of_newer_release`, and ReloadAndDecide `version_is_draft`.
+        """
+        key = (tenant_id, digest)
+        compiling = self._compiling.get(key)
+        if compiling is None:
+            compiling = asyncio.ensure_future(asyncio.to_thread(_compiled, document, digest))
+            self._compiling[key] = compiling
+            compiling.add_done_callback(lambda _: self._compiling.pop(key, None))
+        # Who stops waiting does not take the version from the others.
+        version = await asyncio.shield(compiling)
+        _keep(self._compiled, key, version, self._capacity)
         return version
+
+
+def _compiled(document: bytes, digest: str) -> VersionInUse:
+    try:
+        return VersionInUse(compile_flow(parse_json(document), digest), document)
+    except CorrectTheInput as refused:
+        raise RetryLater(
+            "version_of_newer_release",
+            "this replica's release cannot read the version; one that is updated already can",
+        ) from refused
 
 
 def _keep(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, capacity: int) -> None:

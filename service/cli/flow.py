@@ -20,6 +20,7 @@ from rich.text import Text
 from typing_extensions import TypedDict
 
 from adapters.graphviz import Graphviz
+from adapters.outbound.policy import AllowList
 from flow_engine.diagrams import dot, mermaid, xstate
 from flow_engine.documents import FlowVersion, complete_version, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
@@ -69,8 +70,11 @@ def validate(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
 ) -> None:
     """Check flow versions as a save does: exit code 0 clean or warnings only, 1 errors, 2 unreadable."""
-    limits = read_settings(Settings).document_limits
-    submissions = Submissions(load_system_prompts(), limits, lambda: "version")
+    settings = read_settings(Settings)
+    allow = AllowList.parse(settings.outbound_allow)
+    submissions = Submissions(
+        load_system_prompts(), settings.document_limits, lambda: "version", allow.visible_refusal
+    )
     reports = [_checked(name, submissions) for name in files]
     if as_json:
         counts = {kind: sum(len(report[kind]) for report in reports) for kind in ("errors", "warnings")}

@@ -129,7 +129,7 @@ class TestEverySample:
                 task={},
             )
             for place, source in templates(version):
-                text = compile_template(source).render(scope)
+                text = compile_template(source).render(scope).text
                 assert not re.search(r"[{}$]|  |\bNone\b|undefined|\( *\)", text), (place, text)
 
     @each_sample

@@ -84,6 +84,18 @@ def time_limits(inspection: Inspection) -> Findings:
             )
 
 
+def forbidden_handlers(inspection: Inspection) -> Findings:
+    for place, closure in _closures(inspection):
+        url = closure.custom_handler
+        refusal = None if url is None else inspection.environment.url_refusal(url)
+        if refusal is not None:
+            yield LintFinding(
+                f"{place}/customHandler",
+                "custom_handler_forbidden",
+                f"the engine may not call it: {refusal}",
+            )
+
+
 def _closures(inspection: Inspection) -> Iterator[tuple[str, ClosureConfig]]:
     yield "/closureConfig", inspection.version.closure_config
     for number, task in enumerate(inspection.version.tasks):
@@ -95,4 +107,5 @@ RULES: tuple[Rule, ...] = (
     values_ignored,
     multi_contact,
     time_limits,
+    forbidden_handlers,
 )

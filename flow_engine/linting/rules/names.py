@@ -1,9 +1,12 @@
-"""Rules about names and descriptions: a model chooses the next task by nothing else."""
+"""Rules about names: of tasks and their descriptions, by which a model chooses, and of properties."""
 
 from __future__ import annotations
 
-from flow_engine.documents import Task, normalise_name
-from flow_engine.documents.findings import quoted
+from typing import cast
+
+from flow_engine.documents import Document, Task, normalise_name
+from flow_engine.documents.findings import nearest, quoted
+from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule
@@ -88,9 +91,35 @@ def _name_pointer(inspection: Inspection, task: Task) -> str:
     return pointer("tasks", number, "name") if task.name and task.name.strip() else pointer("tasks", number)
 
 
+def unknown_properties(inspection: Inspection) -> Findings:
+    """Properties that nothing reads, anywhere below the version, whose own are closed by the schema."""
+    waiting: list[tuple[object, str]] = [(inspection.version, "")]
+    while waiting:
+        value, place = waiting.pop()
+        if isinstance(value, Document):
+            accepted = type(value).accepted_properties()
+            for name in value.model_extra or () if accepted else ():
+                if name not in accepted:
+                    yield LintFinding(
+                        place + pointer(name),
+                        "unknown_property",
+                        f"nothing reads {quoted(name)} here; {nearest(name, accepted)}",
+                    )
+            inner = [(getattr(value, field), property_name(field)) for field in value.model_fields_set]
+            waiting += [
+                (part, place + pointer(name)) for part, name in inner if isinstance(part, (Document, tuple))
+            ]
+        elif isinstance(value, tuple):
+            items = cast("tuple[object, ...]", value)
+            waiting += [
+                (part, f"{place}/{number}") for number, part in enumerate(items) if isinstance(part, Document)
+            ]
+
+
 RULES: tuple[Rule, ...] = (
     ambiguous_names,
     similar_names,
     name_prefixes,
     equal_descriptions,
+    unknown_properties,
 )

@@ -12,6 +12,7 @@ ENVIRONMENT = ReviewEnvironment(
     api_versions=frozenset({"v1"}),
     audio_presets=frozenset({"default", "noisy-line"}),
     system_prompt_languages=frozenset({"it-IT", "en-US", "es-ES"}),
+    url_refusal=lambda url: "it leads inside" if "//10." in url else None,
 )
 
 

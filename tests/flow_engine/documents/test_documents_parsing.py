@@ -314,9 +314,13 @@ class TestServerFields:
         assert (version.created_at, version.created_by) == ("2026-02-01T00:00:00Z", "ada")
         assert "_id" not in raw
 
-    def test_given_fields_stay_even_when_they_are_null(self) -> None:  # F2
-        assert self.complete(minimal_version()) == minimal_version()
+    def test_given_ids_stay_even_when_they_are_null(self) -> None:  # F2
+        assert self.complete(minimal_version())["_id"] == minimal_version()["_id"]
         assert self.complete({"_id": None})["_id"] is None
+
+    def test_author_and_date_are_those_of_the_save(self) -> None:  # D7
+        completed = self.complete(minimal_version(createdAt="2020-01-01T00:00:00Z", createdBy=7))
+        assert (completed["createdAt"], completed["createdBy"]) == ("2026-02-01T00:00:00Z", "ada")
 
 
 class TestFixesOfTheSchema:

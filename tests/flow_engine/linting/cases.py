@@ -268,7 +268,7 @@ def _prompt(text: str, number: int = BOOKING) -> Change:
 
 @case("template_syntax", "/tasks/1/prompt", good=_prompt("{{ $vars.day }} }}"))
 def _(raw: JsonObject) -> None:
-    _prompt("{{ $vars.day")(raw)
+    _prompt("{{ $vars.day + }}")(raw)
     raw["globalPrompt"] += " Ask for the day."
 
 
@@ -491,6 +491,31 @@ def _limit(seconds: int) -> Change:
 @case("short_time_limit", "/tasks/0/closureConfig/conversationTimeLimit", good=_limit(600))
 def _(raw: JsonObject) -> None:
     _limit(24)(raw)
+
+
+def _handler(url: str) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["tasks"][WELCOME]["closureConfig"]["customHandler"] = url
+
+    return change
+
+
+@case(
+    "custom_handler_forbidden",
+    "/tasks/0/closureConfig/customHandler",
+    good=_handler("https://hooks.example.com/close"),
+)
+def _(raw: JsonObject) -> None:
+    _handler("http://10.0.0.5/close")(raw)
+
+
+@case(
+    "unknown_property",
+    "/tasks/1/transitionParameters/0/requierd",
+    good=lambda raw: raw["uiMetadata"].update(colour="red"),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][BOOKING]["transitionParameters"][0]["requierd"] = True
 
 
 @case(

@@ -15,6 +15,7 @@ from flow_engine.templates import (
     MAX_CPU_SECONDS,
     MAX_OUTPUT_BYTES,
     MAX_SOURCE_BYTES,
+    Allowance,
     TemplateScope,
     compile_template,
     lint_template,
@@ -179,7 +180,7 @@ def test_a_hostile_template_is_refused_and_leniently_it_is_only_text(source: str
     with pytest.raises(CorrectTheInput) as caught:
         compile_template(source)
     assert caught.value.findings
-    rendered = compile_template(source, lenient=True).render(HUGE)
+    rendered = compile_template(source, lenient=True).render(HUGE).text
     assert rendered.startswith("[template error: line ")
     assert source[:1000] in rendered
     assert len(rendered.encode()) <= MAX_OUTPUT_BYTES
@@ -188,11 +189,11 @@ def test_a_hostile_template_is_refused_and_leniently_it_is_only_text(source: str
 @pytest.mark.parametrize("source", ENDED.values(), ids=ENDED)
 def test_a_greedy_template_ends_within_its_bounds(source: str) -> None:  # F22
     clock, started = Clock(), thread_time()
-    rendered = compile_template(source).render(HUGE, clock=clock)
+    rendered = compile_template(source).render(HUGE, Allowance(clock)).text
     assert thread_time() - started < 2, "work that no step pays for"
     assert len(rendered.encode()) <= MAX_OUTPUT_BYTES
-    # Every look at the clock but the first is paid for with steps, so few looks are little work.
-    assert clock.looks <= MAX_STEPS // 1_000 + 1
+    # Every look at the clock but the first two is paid for with steps, so few looks are little work.
+    assert clock.looks <= MAX_STEPS // 1_000 + 2
     assert "secret-value" not in rendered
     for leak in ("<class", "<built-in", "<bound", "<function", "object at 0x"):
         assert leak not in rendered
@@ -213,20 +214,20 @@ class Clock:
 
 
 def test_a_rendering_ends_when_its_cpu_time_is_over() -> None:  # F22
-    rendered = compile_template(_OVER + "{{ x }}" + _END).render(HUGE, clock=Clock(MAX_CPU_SECONDS))
+    rendered = compile_template(_OVER + "{{ x }}" + _END).render(HUGE, Allowance(Clock(MAX_CPU_SECONDS))).text
     assert rendered.startswith("0123")
     assert rendered.endswith("[template cut: more than 50 ms]")
 
 
 def test_a_rendering_is_cut_at_the_same_step_every_time() -> None:  # F22
     template = compile_template(_OVER + "{{ x }}" + _END)
-    rendered = template.render(HUGE, clock=Clock())
+    rendered = template.render(HUGE, Allowance(Clock())).text
     assert rendered.endswith(f"[template cut: more than {MAX_STEPS} steps]")
-    assert template.render(HUGE, clock=Clock()) == rendered
+    assert template.render(HUGE, Allowance(Clock())).text == rendered
 
 
 def test_output_is_cut_between_characters_with_what_fits_and_a_marker() -> None:  # F22
-    rendered = compile_template("a{{ $tenant.text }}").render(HUGE)
+    rendered = compile_template("a{{ $tenant.text }}").render(HUGE).text
     assert rendered.startswith("aèè")
     assert rendered.endswith(f"è[template cut: more than {MAX_OUTPUT_BYTES} bytes of output]")
     assert MAX_OUTPUT_BYTES - 200 < len(rendered.encode()) <= MAX_OUTPUT_BYTES
@@ -243,7 +244,7 @@ def test_a_stock_sandbox_renders_what_is_refused_here() -> None:  # F22
 
 def test_a_template_of_the_permitted_size_is_compiled_even_when_it_is_prose() -> None:  # F22
     source = "a" * MAX_SOURCE_BYTES
-    assert compile_template(source).render(HUGE) == source
+    assert compile_template(source).render(HUGE).text == source
 
 
 _FRAGMENTS = st.sampled_from(
@@ -367,7 +368,7 @@ def test_no_source_raises_anything_else_at_compile_or_anything_at_render(
     with suppress(CorrectTheInput):
         compile_template(source)
     template = compile_template(source, lenient=True)
-    rendered = template.render(HUGE, clock=Clock())
+    rendered = template.render(HUGE, Allowance(Clock())).text
     assert len(rendered.encode(errors="replace")) <= MAX_OUTPUT_BYTES
     errors, warnings = lint_template(source, ["v1"], "/prompt")
     assert bool(errors) <= bool(template.problems)

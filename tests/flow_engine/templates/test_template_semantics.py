@@ -32,7 +32,7 @@ SCOPE = TemplateScope(
 
 
 def render(source: str, scope: TemplateScope = SCOPE) -> str:
-    return compile_template(source).render(scope)
+    return compile_template(source).render(scope).text
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_a_template_is_compiled_once() -> None:  # F22
 
 def test_rendering_reads_the_scope_it_is_given() -> None:  # F23
     template = compile_template("{{ $channel }}")
-    assert template.render(SCOPE) == "voice"
-    assert template.render(replace(SCOPE, channel="mail")) == "mail"
+    assert template.render(SCOPE).text == "voice"
+    assert template.render(replace(SCOPE, channel="mail")).text == "mail"
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="{", exclude_categories=["Cs"])))
@@ -300,10 +300,30 @@ class TestLint:
 
     @pytest.mark.parametrize(
         "source",
-        ["{{ ", "{{ a b }}", "{% if %}{% endif %}", "{% foo %}", "{{ 'a }}", "{{ 1__0 }}", "{% endif %}"],
+        ["{{ a b }}", "{% if %}{% endif %}", "{% foo %}", "{{ 'a }}", "{{ 1__0 }}", "{% endif %}"],
     )
     def test_bad_syntax_is_a_warning(self, source: str) -> None:  # F9
         assert [code for code, _ in self.warned(source)] == ["template_syntax"]
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "{{ ",
+            "{{ $vars.x",
+            "{{ $vars.x } {{ $channel }}",
+            "{% if true %}x",
+            "{% for",
+            "{# x",
+            "{% raw %}x",
+        ],
+    )
+    def test_a_tag_or_block_without_an_end_is_an_error(self, source: str) -> None:  # D10
+        errors, _ = lint_template(source, {"x"}, "/p")
+        assert [finding.code for finding in errors] == ["template_unclosed"]
+
+    @pytest.mark.parametrize("source", ["{{ $channel }} }}", "a } b }} c", "{% raw %}{{ x {% endraw %}"])
+    def test_ends_without_a_tag_are_prose(self, source: str) -> None:  # D10
+        assert lint_template(source, set(), "/p") == ([], [])
 
     @pytest.mark.parametrize("source", ["{{ 0039 }}", "{{ $tenant.a.0039 }}", "{{ [\n0039] }}"])
     def test_a_number_with_zeros_in_front_is_a_warning_that_says_what_to_write(
@@ -349,6 +369,6 @@ def test_an_unusable_template_is_refused_or_renders_as_itself_under_a_marker(sou
         compile_template(source)
     assert caught.value.code == "template_invalid"
     assert caught.value.findings[0].message.startswith("line 1: ")
-    rendered = compile_template(source, lenient=True).render(SCOPE)
+    rendered = compile_template(source, lenient=True).render(SCOPE).text
     assert rendered.startswith("[template error: line 1: ")
     assert rendered.endswith(source)

@@ -1,0 +1,63 @@
+"""Saving over HTTP: what was read can be edited and saved, and large documents hold nobody up."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from tests.api.harness import clinic, open_scene
+from tests.flow_engine.documents.samples import minimal_version
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_version_that_was_read_can_be_edited_and_saved() -> None:  # D7
+    async with open_scene(clinic()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        versions = f"/v1/flows/{flow_id}/versions"
+        read = (await scene.http.get(f"{versions}/version-1")).json()
+        edited = {**read, "globalPrompt": "Another one.", "createdBy": "mallory", "createdAt": "2001"}
+        reply = await scene.post(f"{versions}?parentVersionId=version-1", edited)
+        assert reply.status_code == 201, reply.text
+        saved = (await scene.http.get(f"{versions}/{reply.json()['versionId']}")).json()
+        assert saved["_id"] == reply.json()["versionId"] != "version-1"
+        assert saved["globalPrompt"] == "Another one."
+        assert (saved["createdBy"], saved["createdAt"]) == (read["createdBy"], read["createdAt"])
+        assert (await scene.http.get(f"{versions}/version-1")).json() == read
+
+
+async def test_a_new_id_is_kept() -> None:  # D7
+    async with open_scene(clinic()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        assert await scene.save(flow_id, clinic(_id="mine-2")) == "mine-2"
+
+
+async def test_a_template_without_a_value_makes_the_fallback_active() -> None:  # D9
+    voice = {"provider": "openai", "voice": "{{ $tenant.voice }}"}
+    speech = {
+        "presetId": "default",
+        "tts": {"default": voice, "fallback": {"provider": "google", "voice": "plain"}},
+        "stt": {"default": {"provider": "{{ $tenant.stt }}"}, "fallback": {"provider": "google"}},
+    }
+    document = minimal_version(mediaConfig={"audio": speech, "text": {}})
+    async with open_scene(document) as scene:
+        without = await scene.started()
+        assert without["tts"]["active"] == without["tts"]["fallback"]
+        assert without["stt"]["active"] == without["stt"]["fallback"]
+        other = {"contactId": "call-2", "conversationId": "conv-2"}
+        given = await scene.started(**other, tenant={"voice": "alloy", "stt": "openai"})
+        assert given["tts"]["active"]["voice"] == "alloy"
+        assert given["stt"]["active"]["provider"] == "openai"
+
+
+async def test_everything_unusable_is_refused_at_once() -> None:  # D10
+    async with open_scene(clinic()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        document = {key: value for key, value in clinic(_id="a/b").items() if key != "conversationalFlowId"}
+        document["closureConfig"]["conversationTimeLimit"] = -1e300
+        reply = await scene.http.post(f"/v1/flows/{flow_id}/versions", content=orjson.dumps(document))
+        assert reply.status_code == 422
+        assert {error["pointer"] for error in reply.json()["errors"]} >= {
+            "/_id",
+            "/closureConfig/conversationTimeLimit",
+        }

@@ -1,0 +1,165 @@
+"""What a save refuses, warns of and sets, beyond the schema and the references."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from adapters.outbound.policy import AllowList
+from flow_engine.documents import DocumentLimits
+from flow_engine.errors import CorrectTheInput
+from flow_engine.use_cases.submissions import Submission, Submissions
+from system_prompts.loader import load_system_prompts
+from tests.flow_engine.documents.samples import JsonObject, aio_task, full_version, hum_task, minimal_version
+
+NOW = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)
+MULTI = {"multiContact": True, "customHandler": "https://hooks.example.com/close"}
+ALLOW = AllowList.parse("10.1.0.0/16, inner.example.com")
+SUBMISSIONS = Submissions(load_system_prompts(), DocumentLimits(), lambda: "fresh", ALLOW.visible_refusal)
+
+
+def submitted(body: bytes | JsonObject) -> Submission:
+    text = body if isinstance(body, bytes) else orjson.dumps(body)
+    return SUBMISSIONS.check(text, flow_id="flow-1", created_by="ada", now=NOW)
+
+
+def errors(body: bytes | JsonObject) -> list[tuple[str, str]]:
+    with pytest.raises(CorrectTheInput) as refusal:
+        submitted(body)
+    return [(finding.pointer, finding.code) for finding in refusal.value.findings]
+
+
+def warnings(body: JsonObject, code: str) -> list[tuple[str, str]]:
+    return [(w.pointer, w.message) for w in submitted(body).warnings if w.code == code]
+
+
+class TestTimes:
+    @pytest.mark.parametrize("seconds", [-1, -0.5, -1e300, 315_360_001, 1e300, 2**63])
+    def test_a_time_that_no_clock_reaches_is_refused(self, seconds: float) -> None:  # D10 A10
+        closure = {**MULTI, "conversationTimeLimit": seconds}
+        raw = minimal_version(
+            closureConfig=closure,
+            tasks=[
+                aio_task(connectedTasks=["operator"], closureConfig=closure),
+                hum_task(routingParameters={"timeout": seconds, "agentSkills": ["desk"]}),
+            ],
+        )
+        assert errors(raw) == [
+            ("/closureConfig/conversationTimeLimit", "out_of_range"),
+            ("/tasks/0/closureConfig/conversationTimeLimit", "out_of_range"),
+            ("/tasks/1/routingParameters/timeout", "out_of_range"),
+        ]
+
+    def test_ten_years_are_accepted(self) -> None:  # D10
+        raw = minimal_version(closureConfig={**MULTI, "conversationTimeLimit": 315_360_000})
+        assert submitted(raw).entry.version_id == "version-1"
+
+
+class TestIds:
+    @pytest.mark.parametrize("bad", ["", "  ", "a/b", "/", "x" * 513])
+    def test_an_id_that_no_address_can_hold_is_refused(self, bad: str) -> None:  # D10 A17
+        raw = minimal_version(
+            _id=bad,
+            variables=[{"_id": bad, "name": "odd", "type": "custom"}],
+            tasks=[aio_task(bad)],
+            firstTask=bad,
+        )
+        assert errors(raw) == [
+            ("/_id", "invalid_id"),
+            ("/tasks/0/_id", "invalid_id"),
+            ("/variables/0/_id", "invalid_id"),
+        ]
+
+    def test_drafts_have_ids_too(self) -> None:  # D10
+        assert errors({"draft": True, "_id": "a/b"}) == [("/_id", "invalid_id")]
+
+
+class TestIntegers:
+    @pytest.mark.parametrize("digits", ["12345678901234567890123", "-9223372036854775809", "1" * 300])
+    def test_one_that_would_come_back_changed_is_refused_with_every_other_error(
+        self, digits: str
+    ) -> None:  # f
+        raw = orjson.dumps(minimal_version(firstTask="lobby", uiMetadata={"a/b": ["PLACE"]}))
+        body = raw.replace(b'"PLACE"', digits.encode())
+        assert errors(body) == [
+            ("/uiMetadata/a~1b/0", "integer_too_large"),
+            ("/firstTask", "unknown_task"),
+        ]
+
+    @pytest.mark.parametrize("digits", ["18446744073709551615", "-9223372036854775808"])
+    def test_64_bits_are_kept(self, digits: str) -> None:  # f
+        body = orjson.dumps(minimal_version(uiMetadata={"n": "PLACE"})).replace(b'"PLACE"', digits.encode())
+        assert digits.encode() in submitted(body).document
+
+
+class TestUnknownProperties:
+    def test_a_misspelled_one_is_warned_of_with_the_nearest_name_wherever_it_stands(self) -> None:  # D10
+        raw = full_version()
+        raw["mediaConfig"]["audio"]["presetId"] = "default"
+        raw["tasks"][0]["promt"] = "x"
+        raw["tasks"][0]["closureConfig"]["conversationTimeLimits"] = 1
+        raw["mediaConfig"]["audio"]["stt"]["default"]["recognitionTimeOut"] = 1
+        raw["variables"][0]["a~/b"] = None
+        found = dict(warnings(raw, "unknown_property"))
+        assert set(found) == {
+            "/tasks/0/promt",
+            "/tasks/0/closureConfig/conversationTimeLimits",
+            "/mediaConfig/audio/stt/default/recognitionTimeOut",
+            "/variables/0/a~0~1b",
+        }
+        assert "nearest are 'prompt'" in found["/tasks/0/promt"]
+        assert "'conversationTimeLimit'" in found["/tasks/0/closureConfig/conversationTimeLimits"]
+
+    def test_a_condition_that_nothing_asks_is_warned_of(self) -> None:  # peers 4
+        raw = minimal_version()
+        raw["tasks"][1]["transitionParameters"][0]["condition"] = "mood == 'good'"
+        assert [place for place, _ in warnings(raw, "unknown_property")] == [
+            "/tasks/1/transitionParameters/0/condition"
+        ]
+
+    def test_what_is_open_or_read_all_the_same_is_not(self) -> None:  # F40
+        raw = minimal_version(uiMetadata={"zoom": 2}, aiHelpers=[{"anything": 1}])
+        raw["tasks"][1] |= {"hideTranscriptionToHuman": True, "suspendTranscription": True}
+        assert warnings(raw, "unknown_property") == []
+
+
+class TestHandlers:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://10.0.0.5/close",
+            "http://127.0.0.1:8080/close",
+            "http://localhost/close",
+            "http://[::1]/close",
+            "http://169.254.169.254/latest",
+            "http://user:pw@hooks.example.com/close",
+            "http://2130706433/",
+            "http://hooks.example.com:0/close",
+        ],
+    )
+    def test_one_that_the_policy_forbids_by_its_text_is_warned_of(self, url: str) -> None:  # D3
+        closure: dict[str, Any] = {**MULTI, "conversationTimeLimit": 600, "customHandler": url}
+        raw = minimal_version()
+        raw["tasks"][0]["closureConfig"] = closure
+        [(place, message)] = warnings(raw, "custom_handler_forbidden")
+        assert place == "/tasks/0/closureConfig/customHandler"
+        assert "pw" not in message
+
+    @pytest.mark.parametrize(
+        "url", ["https://hooks.example.com/x", "http://10.1.2.3/x", "http://inner.example.com:81/x"]
+    )
+    def test_names_are_not_resolved_and_the_allow_list_counts(self, url: str) -> None:  # D3
+        raw = minimal_version()
+        raw["tasks"][0]["closureConfig"] = {**MULTI, "conversationTimeLimit": 600, "customHandler": url}
+        assert warnings(raw, "custom_handler_forbidden") == []
+
+
+def test_an_edited_version_gets_a_new_id_and_with_it_a_new_hash() -> None:  # D7
+    first = submitted(minimal_version())
+    renewed = SUBMISSIONS.renewed(first)
+    assert renewed.entry.version_id == orjson.loads(renewed.document)["_id"] == "fresh"
+    assert renewed.entry.content_hash != first.entry.content_hash
+    assert submitted(renewed.document).entry.content_hash == renewed.entry.content_hash
