@@ -169,7 +169,6 @@ async def test_as_much_as_is_allowed_is_taken() -> None:
     [
         "{}",
         "a b",
-        "a/b",
         "line\nbreak",
         "è 日本",
         "..",
