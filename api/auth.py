@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
-Scope = Literal["designer", "agent", "tools", "admin"]
-ALL_SCOPES: frozenset[Scope] = frozenset(("designer", "agent", "tools", "admin"))
+Scope = Literal["designer", "agent", "tools", "chat", "admin"]
+ALL_SCOPES: frozenset[Scope] = frozenset(("designer", "agent", "tools", "chat", "admin"))
 LOCAL_TENANT = "default"
 _LOCAL_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 
@@ -78,6 +78,9 @@ class Keyring:
             ) from None
         return cls({e.digest: Principal(e.tenant, frozenset(e.scopes), e.name) for e in entries})
 
+    def tenants(self) -> frozenset[str]:
+        return frozenset(principal.tenant_id for principal in self._principals.values())
+
     def authenticate(self, request: Request) -> Principal:
         scheme, _, presented = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not presented:
@@ -94,6 +97,9 @@ class LocalOnly:
     A web page that lets its own name point to 127.0.0.1 is kept out by that, and one that calls this
     service from the browser of this machine by its `Origin`.
     """
+
+    def tenants(self) -> frozenset[str]:
+        return frozenset((LOCAL_TENANT,))
 
     def authenticate(self, request: Request) -> Principal:
         if not _is_local(request.headers.get("host", "")):

@@ -39,7 +39,7 @@ _REFUSED = (13, 18)
 
 
 @contextmanager
-def _translated() -> Generator[None, None, None]:
+def mongo_errors_translated() -> Generator[None, None, None]:
     """The one place where the driver's errors become the core's."""
     try:
         yield
@@ -75,7 +75,7 @@ class MongoDatabase:
 
     async def open(self) -> None:
         """Connect, and create the index that is missing. Raises RetryLater when MongoDB is away."""
-        with _translated():
+        with mongo_errors_translated():
             self._client = AsyncMongoClient(
                 self._url,
                 serverSelectionTimeoutMS=self._server_selection_ms,
@@ -85,7 +85,7 @@ class MongoDatabase:
                 retryWrites=True,
             )
         try:
-            with _translated():
+            with mongo_errors_translated():
                 await self.collection("flows").create_index([("tenant_id", 1), ("campaign_id", 1)])
         except BaseException:
             await self.close()
@@ -99,7 +99,7 @@ class MongoDatabase:
 
     async def ready(self) -> None:
         """Return when the server that takes the writes answers, else raise RetryLater."""
-        with _translated():
+        with mongo_errors_translated():
             await self.collection("flows").database.command("ping")
 
     def collection(self, name: str) -> AsyncCollection[Document]:
@@ -119,24 +119,26 @@ class MongoFlowStore:
         self._database = database
 
     async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
-        return await _insert(self._database.collection("flows"), _flow_document(tenant_id, flow))
+        return await insert_document(self._database.collection("flows"), _flow_document(tenant_id, flow))
 
     async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
-        with _translated():
+        with mongo_errors_translated():
             result = await self._database.collection("flows").replace_one(
-                {"_id": _id(tenant_id, flow.flow_id), "revision": expected_revision},
+                {"_id": document_id(tenant_id, flow.flow_id), "revision": expected_revision},
                 _flow_document(tenant_id, flow),
             )
         return result.matched_count == 1
 
     async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None:
-        with _translated():
-            document = await self._database.collection("flows").find_one({"_id": _id(tenant_id, flow_id)})
+        with mongo_errors_translated():
+            document = await self._database.collection("flows").find_one(
+                {"_id": document_id(tenant_id, flow_id)}
+            )
         return None if document is None else flow_from_plain(document)
 
     async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
         query = {"tenant_id": tenant_id} | ({} if campaign_id is None else {"campaign_id": campaign_id})
-        with _translated():
+        with mongo_errors_translated():
             documents = await self._database.collection("flows").find(query).to_list()
         return [flow_from_plain(document) for document in documents]
 
@@ -149,24 +151,26 @@ class MongoVersionStore:
 
     async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
         document = {
-            "_id": _id(tenant_id, version.version_id),
+            "_id": document_id(tenant_id, version.version_id),
             "tenant_id": tenant_id,
             "version_id": version.version_id,
             "flow_id": version.flow_id,
             "document": version.document,
         }
-        return await _insert(self._database.collection("versions"), document)
+        return await insert_document(self._database.collection("versions"), document)
 
     async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
-        with _translated():
-            found = await self._database.collection("versions").find_one({"_id": _id(tenant_id, version_id)})
+        with mongo_errors_translated():
+            found = await self._database.collection("versions").find_one(
+                {"_id": document_id(tenant_id, version_id)}
+            )
         return (
             None if found is None else StoredVersion(found["version_id"], found["flow_id"], found["document"])
         )
 
 
-async def _insert(collection: AsyncCollection[Document], document: Mapping[str, Any]) -> bool:
-    with _translated():
+async def insert_document(collection: AsyncCollection[Document], document: Mapping[str, Any]) -> bool:
+    with mongo_errors_translated():
         try:
             await collection.insert_one(dict(document))
         except DuplicateKeyError:
@@ -174,10 +178,10 @@ async def _insert(collection: AsyncCollection[Document], document: Mapping[str, 
     return True
 
 
-def _id(tenant_id: str, own_id: str) -> str:
+def document_id(tenant_id: str, own_id: str) -> str:
     """Percent-encoded parts joined by `/`, which neither can hold: no two pairs share an `_id`."""
     return f"{quote(tenant_id, safe='')}/{quote(own_id, safe='')}"
 
 
 def _flow_document(tenant_id: str, flow: FlowRecord) -> Document:
-    return {"_id": _id(tenant_id, flow.flow_id), "tenant_id": tenant_id, **flow_to_plain(flow)}
+    return {"_id": document_id(tenant_id, flow.flow_id), "tenant_id": tenant_id, **flow_to_plain(flow)}

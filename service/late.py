@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
     from flow_engine.testing import report as scenario_results
-    from service import background, running, scenarios, voice, voice_demo, voice_manager, voice_replay
+    from service import background, chat, running, scenarios, voice, voice_demo, voice_manager, voice_replay
 
 __all__ = [
     "background",
+    "chat",
     "running",
     "scenario_results",
     "scenarios",

@@ -10,7 +10,14 @@ from typing import Protocol
 from adapters.models.audit import AuditedModel, CallLog, LoggedCalls
 from adapters.models.limits import CallBudget, LimitedModel, Limits, ProcessCallBudget
 from adapters.models.providers import ModelName, UnknownModelName, parse_model_names
-from adapters.models.retrying import FallbackModel, RetryBudget, RetryingModel
+from adapters.models.retrying import (
+    ALSO_UNUSABLE,
+    PASSING,
+    RETRIES,
+    FallbackModel,
+    RetryBudget,
+    RetryingModel,
+)
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel, LLMRequest, ModelEvent, ModelFailed, NoModel
@@ -60,8 +67,11 @@ def build_model(
     budget: CallBudget | None = None,
     log: CallLog | None = None,
     environ: Mapping[str, str] = os.environ,
+    retries: int = RETRIES,
+    retry_unusable: bool = False,
 ) -> ConnectedModel:
-    """NoModel where no model is set. Without `budget`, this process counts its own calls.
+    """NoModel where no model is set. Without `budget`, this process counts its own calls. `retry_unusable`
+    has an answer that cannot be used asked for again too.
 
     Raises CallTheOperator `llm_not_configured`: a name that names no model, a key or an extra missing.
     """
@@ -80,6 +90,8 @@ def build_model(
         RetryingModel(
             AuditedModel(LimitedModel(vendor, limits), log, clock, lambda: uuid.uuid4().hex, name=str(name)),
             RetryBudget(),
+            retries=retries,
+            reasons=ALSO_UNUSABLE if retry_unusable else PASSING,
             within_s=1.5 * settings.llm_timeout_s,
         )
         for vendor, name in zip(vendors, names, strict=True)

@@ -19,6 +19,12 @@ PASSING: Final[frozenset[FailureReason]] = frozenset(("timeout", "unreachable"))
 """What another attempt may cure. A refusal or an unusable answer would only be paid for twice."""
 
 
+ALSO_UNUSABLE: Final[frozenset[FailureReason]] = PASSING | frozenset[FailureReason](("unusable_answer",))
+"""For whoever shows answers to people at once: another attempt is cheaper than an apology."""
+
+RETRIES: Final = 2
+
+
 class RetryBudget:
     """Limits retries to a share of the calls: a model that is down is not asked many times as often.
 
@@ -41,7 +47,7 @@ class RetryBudget:
 
 
 class RetryingModel:
-    """Implements `LanguageModel`: asks again after a timeout or when the model was not reached.
+    """Implements `LanguageModel`: asks again, up to `retries` times, after a failure for one of `reasons`.
 
     Between attempts it waits a random time up to `backoff_s`, twice as long each time. No attempt begins
     later than `within_s` after the call: with the model's own timeout, that bounds the whole.
@@ -52,7 +58,8 @@ class RetryingModel:
         model: LanguageModel,
         budget: RetryBudget,
         *,
-        retries: int = 2,
+        retries: int = RETRIES,
+        reasons: frozenset[FailureReason] = PASSING,
         backoff_s: float = 0.25,
         within_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
@@ -62,6 +69,7 @@ class RetryingModel:
         self._model = model
         self._budget = budget
         self._retries = retries
+        self._reasons = reasons
         self._backoff_s = backoff_s
         self._within_s = within_s
         self._clock = clock
@@ -81,7 +89,7 @@ class RetryingModel:
             except ModelFailed as failure:
                 wait = self._dice() * self._backoff_s * 2**retried
                 late = self._clock() + wait - began > self._within_s
-                if shown or failure.reason not in PASSING or retried >= self._retries or late:
+                if shown or failure.reason not in self._reasons or retried >= self._retries or late:
                     raise
                 if not self._budget.spend():
                     raise

@@ -54,7 +54,8 @@ class LLMRequest:
     """The dialogue so far, oldest message first.
 
     `output_schema` is the JSON Schema of the object to answer with; None asks for text and tool calls.
-    `model` names another model than the installation's. `max_tokens` bounds the answer. With `deltas` the
+    `model` names another model than the installation's. `max_tokens` bounds the answer. `num_ctx` is the
+    length of the context in tokens, for servers that take it per request (Ollama). With `deltas` the
     pieces of the answer come too, and nothing is tried again once one is out. `purpose` and `conversation`
     are for accounting, and the conversation's tenant for fair shares.
     """
@@ -66,6 +67,7 @@ class LLMRequest:
     max_tokens: int = 4096
     temperature: float = 0.3
     top_p: float | None = None
+    num_ctx: int | None = None
     deltas: bool = False
     purpose: str = "agent"
     conversation: ConversationRef | None = None

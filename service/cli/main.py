@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from flow_engine.errors import FlowEngineError
 from service import late
-from service.cli import flow, jobs, voice
+from service.cli import chat, flow, jobs, voice
 from service.settings import SECRET, Settings, read_settings, variable_of
 
 
@@ -33,6 +33,7 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(chat.commands, name="chat")
 app.add_typer(flow.commands, name="flow")
 app.add_typer(jobs.commands, name="jobs")
 app.add_typer(voice.commands, name="voice")

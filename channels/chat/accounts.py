@@ -1,0 +1,147 @@
+"""The accounts of agents (M14): runs, calls of models, decisions; and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import structlog
+from genai_prices import Usage, calc_price
+
+from channels.chat.agents import ModelUse
+from channels.chat.decisions import Decision
+from flow_engine.errors import RetryLater
+from flow_engine.ports.chat import SessionRef
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.records import Record, RecordStore
+from flow_engine.values import JsonValue, utc_text
+
+RunStatus = Literal["completed", "max_iterations", "error", "cancelled"]
+
+_PROVIDERS: Final[Mapping[str, str]] = {
+    "openai": "openai",
+    "azure": "azure",
+    "google": "google",
+    "groq": "groq",
+}
+
+log: Any = structlog.get_logger("flow_engine.chat")
+
+
+@dataclass(slots=True)
+class AgentRun:
+    """One answer of one agent. A line of `tool_calls_log` is `{tool, arguments, result, iteration}`."""
+
+    profile: str
+    status: RunStatus = "completed"
+    tool_calls_log: list[JsonValue] = field(default_factory=list[JsonValue])
+    final_message: str | None = None
+    error: str | None = None
+    uses: Sequence[ModelUse] = ()
+
+
+class Accounts:
+    """Keeps them. An account that cannot be kept fails no answer: it is logged and given up."""
+
+    def __init__(self, runs: RecordStore, calls: RecordStore, decisions: RecordStore, clock: Clock) -> None:
+        self._runs = runs
+        self._calls = calls
+        self._decisions = decisions
+        self._clock = clock
+
+    async def decided(
+        self, ref: SessionRef, message_id: str, decision: Decision, agent_revision: int | None
+    ) -> None:
+        body: dict[str, JsonValue] = {
+            **decision.reply(),
+            "message": message_id,
+            "session": ref.session_id,
+            "agent_revision": agent_revision,
+            "at": utc_text(self._clock.now()),
+        }
+        await self._keep(self._decisions, ref, Record(uuid4().hex, body, ref.session_id, self._position()))
+        if decision.answer is not None:
+            answer = decision.answer
+            use = ModelUse(answer.model, "ok", answer.input_tokens, answer.output_tokens, 0)
+            await self._call(ref, ref.session_id, use, "routing", 1)
+
+    async def ran(self, ref: SessionRef, run: AgentRun) -> None:
+        run_id = uuid4().hex
+        body: dict[str, JsonValue] = {
+            "profile": run.profile,
+            "status": run.status,
+            "tool_calls_log": run.tool_calls_log,
+            "final_message": run.final_message,
+            "iterations": len(run.uses),
+            "error": run.error,
+            "usage": usage(run.uses),
+            "session": ref.session_id,
+            "at": utc_text(self._clock.now()),
+        }
+        await self._keep(self._runs, ref, Record(run_id, body, ref.session_id, self._position()))
+        for number, use in enumerate(run.uses, start=1):
+            await self._call(ref, run_id, use, "agent", number)
+
+    async def decisions(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
+        """Oldest first."""
+        return [record.body for record in await self._decisions.list(ref.tenant_id, ref.session_id)]
+
+    async def runs(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
+        """Oldest first, each with its calls of models."""
+        return [
+            {
+                **record.body,
+                "llm_calls": [dict(call.body) for call in await self._calls.list(ref.tenant_id, record.id)],
+            }
+            for record in await self._runs.list(ref.tenant_id, ref.session_id)
+        ]
+
+    async def _call(
+        self, ref: SessionRef, parent: str, use: ModelUse, call_type: Literal["agent", "routing"], number: int
+    ) -> None:
+        body: dict[str, JsonValue] = {
+            "call_type": call_type,
+            "iteration": number,
+            "model": use.model,
+            "status": use.status,
+            "input_tokens": use.input_tokens,
+            "output_tokens": use.output_tokens,
+            "cost": cost([use]),
+            "duration_ms": use.duration_ms,
+            "session": ref.session_id,
+            "at": utc_text(self._clock.now()),
+        }
+        await self._keep(self._calls, ref, Record(uuid4().hex, body, parent, self._position() + number))
+
+    async def _keep(self, store: RecordStore, ref: SessionRef, record: Record) -> None:
+        try:
+            await store.insert(ref.tenant_id, record)
+        except RetryLater as away:
+            log.error("account_lost", code=away.code)
+
+    def _position(self) -> int:
+        return int(self._clock.now().timestamp() * 1_000_000)
+
+
+def usage(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
+    """Tokens, and the cost in US dollars; None where a model has no known price."""
+    return {
+        "input_tokens": sum(use.input_tokens for use in uses),
+        "output_tokens": sum(use.output_tokens for use in uses),
+        "cost": cost(uses),
+    }
+
+
+def cost(uses: Sequence[ModelUse]) -> float | None:
+    """In US dollars by the public prices of models; None where one of them is not listed."""
+    total = 0.0
+    for use in uses:
+        provider, _, model = use.model.partition(":")
+        spent = Usage(input_tokens=use.input_tokens, output_tokens=use.output_tokens)
+        try:
+            total += float(calc_price(spent, model, provider_id=_PROVIDERS[provider]).total_price)
+        except (LookupError, ValueError):
+            return None
+    return total

@@ -1,0 +1,330 @@
+"""The AgentLoader (C5): the enabled agents of a table as pydantic-ai agents, with what they inherit.
+
+An agent's model is a `LanguageModel` of the engine behind pydantic-ai's interface, so that limits, retries
+and accounts are those of every model call. Its tools run through the one registry. Beside them every agent
+has two functions, by which it tells its state: `ask_user` and `refuse`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Protocol, TypeAlias, cast
+
+import orjson
+from pydantic import BaseModel, Field
+from pydantic_ai import Agent, RunContext, ToolDefinition, ToolOutput
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
+
+from adapters.models.tools import ToolRegistry
+from channels.chat.inheritance import Effective, effective
+from channels.chat.router import IntentRouter
+from channels.chat.rows import ORCHESTRATOR, AgentRow, StoredRow
+from channels.chat.table import AgentTable
+from channels.chat.thoughts import ThoughtFilter, without_thoughts
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.models import (
+    LanguageModel,
+    LLMAnswer,
+    LLMRequest,
+    Message,
+    ModelFailed,
+    TextDelta,
+    ToolCall,
+    ToolSpec,
+)
+from flow_engine.values import JsonValue
+
+ASK_USER: Final = "ask_user"
+REFUSE: Final = "refuse"
+MAX_TOKENS: Final = 4096
+WRONG_CALLS: Final = 3
+"""How often in a run a model may call what there is not before it counts as failed."""
+
+_ANY: Final = SchemaValidator(schema=core_schema.any_schema())
+
+
+class AskUser(BaseModel):
+    """Ask the user one question, when something that you need is missing or unclear. It ends your turn; the
+    answer comes back to you."""
+
+    question: Annotated[str, Field(description="The question, in the user's language.")]
+
+
+class Refuse(BaseModel):
+    """Decline the request, when it is not yours to fulfil or your constraints forbid it. It ends your
+    turn."""
+
+    reason: Annotated[str, Field(description="Why, and what you can do instead, in the user's language.")]
+
+
+Outcome: TypeAlias = str | AskUser | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """One call of a model. `duration_ms` is until its answer was whole; tokens are 0 for a failed one."""
+
+    model: str
+    status: str
+    input_tokens: int
+    output_tokens: int
+    duration_ms: int
+
+
+@dataclass(slots=True)
+class Run:
+    """What one run of an agent brings along, and what it leaves: the calls of its model, oldest first."""
+
+    conversation: ConversationRef
+    uses: list[ModelUse] = field(default_factory=list[ModelUse])
+    failure: ModelFailed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAgent:
+    """An agent that talks. `bridge` asks its model on behalf of one run."""
+
+    effective: Effective
+    agent: Agent[None, Outcome]
+    bridge: ModelBridge
+
+    @property
+    def name(self) -> str:
+        return self.effective.name
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """Of one tenant at one moment. `effective` has every agent, also those that nobody talks to."""
+
+    effective: Mapping[str, Effective]
+    talking: Mapping[str, ChatAgent]
+    router: IntentRouter
+
+    @property
+    def orchestrator(self) -> Effective | None:
+        """None where it is deleted or disabled: then the scores decide."""
+        found = self.effective.get(ORCHESTRATOR)
+        return found if found is not None and found.fields["enabled"] else None
+
+
+class AgentLoader:
+    """`model` is the installation's; a row that names another one has its requests name it."""
+
+    def __init__(self, table: AgentTable, model: LanguageModel) -> None:
+        self._table = table
+        self._model = model
+        self._loaded: dict[str, tuple[tuple[tuple[str, int], ...], Agents]] = {}
+
+    async def agents(self, tenant_id: str) -> Agents:
+        """Made anew when the table has changed; one that is in use goes on as it was."""
+        rows = await self._table.rows(tenant_id)
+        version = tuple((row.name, row.revision) for row in rows.values())
+        known = self._loaded.get(tenant_id)
+        if known is None or known[0] != version:
+            known = self._loaded[tenant_id] = (version, self._load(rows))
+        return known[1]
+
+    def _load(self, rows: Mapping[str, StoredRow]) -> Agents:
+        every = {name: effective(name, rows) for name in rows}
+        talking = {
+            name: agent for name, agent in every.items() if agent.fields["enabled"] and name != ORCHESTRATOR
+        }
+        built = {name: build_agent(agent, self._model) for name, agent in talking.items()}
+        return Agents(every, built, IntentRouter(talking.values()))
+
+
+def build_agent(agent: Effective, model: LanguageModel) -> ChatAgent:
+    row = agent.row
+    settings = ModelSettings()
+    if row.temperature is not None:
+        settings["temperature"] = row.temperature
+    if row.top_p is not None:
+        settings["top_p"] = row.top_p
+    if row.num_ctx is not None:
+        settings["extra_body"] = {"num_ctx": row.num_ctx}
+    bridge = ModelBridge(row, agent.system_prompt, model)
+    return ChatAgent(
+        agent,
+        Agent(
+            name=agent.name,
+            instructions=agent.system_prompt or None,
+            deps_type=type(None),
+            output_type=[str, ToolOutput(AskUser, name=ASK_USER), ToolOutput(Refuse, name=REFUSE)],
+            model_settings=settings,
+            end_strategy="early",
+            retries=WRONG_CALLS,
+        ),
+        bridge,
+    )
+
+
+class ModelBridge:
+    """A row's model as pydantic-ai asks it. Thoughts are taken out of its text; calls of tools are passed on
+    when the answer is whole, with arguments that are an object."""
+
+    def __init__(self, row: AgentRow, system_prompt: str, model: LanguageModel) -> None:
+        self._row = row
+        self._system_prompt = system_prompt
+        self._model = model
+
+    def model(self, run: Run) -> FunctionModel:
+        """What pydantic-ai asks; each call is noted in `run`."""
+
+        def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+            return self._stream(run, messages, info)
+
+        return FunctionModel(stream_function=stream, model_name=self._row.model or "installation")
+
+    async def _stream(
+        self, run: Run, messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncGenerator[str | DeltaToolCalls]:
+        settings = info.model_settings or ModelSettings()
+        extra = cast("Mapping[str, int]", settings.get("extra_body") or {})
+        request = LLMRequest(
+            messages=(Message("system", self._system_prompt), *turns(messages)),
+            tools=[_spec(tool) for tool in (*info.function_tools, *info.output_tools)],
+            model=self._row.model,
+            max_tokens=MAX_TOKENS,
+            temperature=settings.get("temperature", LLMRequest.temperature),
+            top_p=settings.get("top_p"),
+            num_ctx=extra.get("num_ctx"),
+            deltas=True,
+            purpose="agent",
+            conversation=run.conversation,
+        )
+        yield ""  # pydantic-ai takes a stream without any piece for a bug of its caller
+        async for piece in streamed(self._model, request, run):
+            if isinstance(piece, str):
+                yield piece
+                continue
+            for index, call in enumerate(piece.message.tool_calls):
+                text = orjson.dumps(dict(call.arguments)).decode()
+                yield {index: DeltaToolCall(call.name, text, tool_call_id=call.id)}
+
+
+async def streamed(model: LanguageModel, request: LLMRequest, run: Run) -> AsyncGenerator[str | LLMAnswer]:
+    """The text in pieces, without thoughts, and the answer at the end; the call is noted in `run`.
+
+    Raises ModelFailed.
+    """
+    thoughts, began = ThoughtFilter(), time.monotonic()
+    answer: LLMAnswer | None = None
+    try:
+        async with aclosing(model.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, TextDelta) and (shown := thoughts.feed(event.text)):
+                    yield shown
+                elif isinstance(event, LLMAnswer):
+                    answer = event
+    except ModelFailed as failure:
+        run.failure = failure
+        raise
+    finally:
+        run.uses.append(_use(answer, request.model, began))
+    if rest := thoughts.finish():
+        yield rest
+    if answer is None:
+        raise ModelFailed("unusable_answer", "the stream ended without an answer")
+    yield replace(answer, message=replace(answer.message, content=without_thoughts(answer.text)))
+
+
+class Acting(Protocol):
+    """Runs a tool for an agent, and shows the user that it does."""
+
+    @property
+    def registry(self) -> ToolRegistry: ...
+
+    async def act(self, call: ToolCall) -> JsonValue:
+        """The result for the model, a refusal included."""
+        ...
+
+
+class RegistryTools(AbstractToolset[None]):
+    """The tools of one run, as pydantic-ai sees them."""
+
+    def __init__(self, acting: Acting) -> None:
+        self._acting = acting
+
+    @property
+    def id(self) -> str:
+        return "registry"
+
+    async def get_tools(self, ctx: RunContext[None]) -> dict[str, ToolsetTool[None]]:
+        return {
+            spec.name: ToolsetTool(
+                toolset=self,
+                tool_def=ToolDefinition(
+                    name=spec.name,
+                    description=spec.description,
+                    parameters_json_schema=dict(spec.parameters),
+                    sequential=True,
+                ),
+                max_retries=0,
+                args_validator=_ANY,
+            )
+            for spec in self._acting.registry.specs()
+        }
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
+    ) -> Any:
+        return await self._acting.act(ToolCall(ctx.tool_call_id or name, name, tool_args))
+
+
+def turns(messages: Sequence[ModelMessage]) -> list[Message]:
+    """The dialogue in the forms of the engine's models, without instructions."""
+    return [turn for message in messages for turn in _turns(message)]
+
+
+def _turns(message: ModelMessage) -> Iterator[Message]:
+    if isinstance(message, ModelResponse):
+        calls = tuple(
+            ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
+            for part in message.parts
+            if isinstance(part, ToolCallPart)
+        )
+        text = "".join(part.content for part in message.parts if isinstance(part, TextPart))
+        yield Message("assistant", text, tool_calls=calls)
+        return
+    for part in message.parts:
+        if isinstance(part, UserPromptPart):
+            yield Message("user", part.content if isinstance(part.content, str) else "")
+        elif isinstance(part, ToolReturnPart):
+            yield Message("tool", part.model_response_str(), tool_call_id=part.tool_call_id)
+
+
+def history_messages(turns_before: Sequence[Message]) -> list[ModelMessage]:
+    """What users and agents wrote before, for pydantic-ai."""
+    return [
+        ModelRequest(parts=[UserPromptPart(turn.content)])
+        if turn.role == "user"
+        else ModelResponse(parts=[TextPart(turn.content)])
+        for turn in turns_before
+    ]
+
+
+def _spec(tool: ToolDefinition) -> ToolSpec:
+    return ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
+
+
+def _use(answer: LLMAnswer | None, model: str | None, began: float) -> ModelUse:
+    duration_ms = round((time.monotonic() - began) * 1000)
+    if answer is None:
+        return ModelUse(model or "", "failed", 0, 0, duration_ms)
+    return ModelUse(answer.model, "ok", answer.input_tokens, answer.output_tokens, duration_ms)

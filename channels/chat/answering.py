@@ -1,0 +1,355 @@
+"""One message answered (C6, C9, C10): who answers, what the user sees of it, and what remains.
+
+1. A session whose flow goes on: the flow's agent answers.
+2. An agent has asked: it gets the answer, and nobody else runs.
+3. Else the orchestrator decides: an agent answers, the user is asked, or the message is refused with reasons.
+
+From 1 and 2 the user may break out, in so many words or by a message that fits another agent clearly better.
+Every answer ends in exactly one of `clarifying`, `done`, `refused`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import orjson
+import structlog
+from pydantic_ai import AgentRunResultEvent, UsageLimits
+from pydantic_ai.exceptions import AgentRunError, UsageLimitExceeded
+from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
+
+from adapters.models.loop import MAX_ITERATIONS
+from adapters.models.tools import USER_REJECTED, Approval, Policy, ToolRegistry
+from channels.chat.accounts import Accounts, AgentRun
+from channels.chat.agents import (
+    AgentLoader,
+    Agents,
+    AskUser,
+    ChatAgent,
+    Refuse,
+    RegistryTools,
+    Run,
+    history_messages,
+)
+from channels.chat.decisions import Context, Decision, Orchestrator
+from channels.chat.frames import AnswerFrames, FinalState
+from channels.chat.router import guessed_language
+from channels.chat.state import OpenQuestion, SessionState, Turn
+from channels.chat.tools import ToolSources
+from channels.chat.wording import AFFIRMATIVE, breaks_out, phrase, question, refusal
+from flow_engine.ports.chat import SessionRef
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.models import Message, ModelFailed, ToolCall
+from flow_engine.values import JsonValue
+
+MOST_SHOWN: Final = 16_000
+"""Characters of a tool's arguments or result in a frame."""
+
+log: Any = structlog.get_logger("flow_engine.chat")
+
+
+class Confirming(Protocol):
+    async def confirmed(self, call: str, within_s: float) -> bool:
+        """Whether the user says yes to the call in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One message of a user, and everything that its answer needs of its session. `state` changes by it."""
+
+    ref: SessionRef
+    id: str
+    content: str
+    state: SessionState
+    frames: AnswerFrames
+    confirming: Confirming
+
+    @property
+    def conversation(self) -> ConversationRef:
+        return ConversationRef(self.ref.tenant_id, self.ref.session_id)
+
+    @property
+    def before(self) -> Sequence[Message]:
+        """The dialogue before this message."""
+        turns = [turn for turn in self.state.history if turn.id != self.id]
+        return self.state.model_copy(update={"history": turns}).messages()
+
+
+class FlowTalk(Protocol):
+    """Agents that are given a flow (C15)."""
+
+    async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
+        """Begins the flow's contact where there is none. `asked.state.flow` is None once it has ended."""
+        ...
+
+    async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
+        """Ends the contact, if there is one. Never raises for an engine that is away."""
+        ...
+
+
+class ToolTurn:
+    """Implements `Acting` and `Person`: the tools of one answer, shown to the user in action frames."""
+
+    def __init__(self, asked: Asked, policy: Policy, confirm_s: float, run: Run) -> None:
+        self._asked = asked
+        self._confirm_s = confirm_s
+        self._run = run
+        self._shown = ""
+        self.registry = ToolRegistry(Approval(policy, self))
+        self.calls_log: list[JsonValue] = []
+
+    async def act(self, call: ToolCall) -> JsonValue:
+        frames, shown = self._asked.frames, uuid4().hex[:16]
+        self._shown = shown
+        refused = await self.registry.refusal(call)
+        result: JsonValue
+        if refused is not None:
+            rejected = refused.get("error") == USER_REJECTED
+            result = refused
+            await frames.action(call.name, shown, "rejected" if rejected else "failed", result=result)
+        else:
+            arguments = _shortened(dict(call.arguments))
+            await frames.action(call.name, shown, "started", arguments=arguments)
+            result = await self.registry.run(call)
+            failed = isinstance(result, dict) and "error" in result
+            status = "failed" if failed else "finished"
+            await frames.action(call.name, shown, status, result=_shortened(result))
+        self.calls_log.append(
+            {
+                "tool": call.name,
+                "arguments": dict(call.arguments),
+                "result": result,
+                "iteration": len(self._run.uses),
+            }
+        )
+        return result
+
+    async def confirms(self, call: ToolCall) -> bool:
+        arguments = _shortened(dict(call.arguments))
+        await self._asked.frames.action(call.name, self._shown, "waiting", arguments=arguments)
+        return await self._asked.confirming.confirmed(self._shown, self._confirm_s)
+
+
+class Answering:
+    """`flows` is None where no engine is reachable from here: agents with a flow then fail politely."""
+
+    def __init__(
+        self,
+        loader: AgentLoader,
+        orchestrator: Orchestrator,
+        sources: ToolSources,
+        accounts: Accounts,
+        flows: FlowTalk,
+        policy: Policy,
+        confirm_s: float,
+    ) -> None:
+        self._loader = loader
+        self._orchestrator = orchestrator
+        self._sources = sources
+        self._accounts = accounts
+        self._flows = flows
+        self._policy = policy
+        self._confirm_s = confirm_s
+
+    async def answer(self, asked: Asked) -> None:
+        """Raises LeaseLost, RetryLater; anything else is told to the user."""
+        state = asked.state
+        state.language = state.language or guessed_language(asked.content)
+        try:
+            final = await self._answered(asked)
+        except ModelFailed as failure:
+            log.warning("model_failed", reason=failure.reason)
+            await asked.frames.error("model_failed", phrase("failed", state.language))
+            final = "refused"
+        await self.finish(asked, final)
+
+    async def finish(self, asked: Asked, final: FinalState, event: str = "answered") -> None:
+        """The last frame, and the answer as a turn of the history; nothing where it is finished."""
+        if asked.frames.is_finished:
+            return
+        if asked.frames.text:
+            turn = Turn(role="assistant", content=asked.frames.text, id=asked.id, agent=asked.frames.agent)
+            asked.state.add(turn)
+        await asked.frames.finish(final, {"event": event})
+
+    async def decide(
+        self, tenant_id: str, text: str, state: SessionState | None, conversation: ConversationRef
+    ) -> Decision:
+        """The dry run of what a message would lead to. Raises ModelFailed."""
+        agents = await self._loader.agents(tenant_id)
+        state = state or SessionState(user="")
+        going_on = self._going_on(agents, text, state)
+        if going_on is not None:
+            return going_on
+        return await self._decided(agents, text, state, state.messages(), conversation)
+
+    # Who answers ------------------------------------------------------------------------------------
+
+    async def _answered(self, asked: Asked) -> FinalState:
+        state = asked.state
+        agents = await self._loader.agents(asked.ref.tenant_id)
+        decision = self._going_on(agents, asked.content, state)
+        if decision is None:
+            if state.flow is not None:
+                await self._flows.end(asked.ref.tenant_id, state, "user_left")
+                state.flow = None
+            decision = await self._decided(agents, asked.content, state, asked.before, asked.conversation)
+        asked.frames.confidence = decision.confidence
+        effective = None if decision.agent is None else agents.effective[decision.agent]
+        revision = None if effective is None else effective.revision
+        await self._accounts.decided(asked.ref, asked.id, decision, revision)
+        state.question = None
+        match decision.action:
+            case "refuse":
+                return await self._refuse(asked, agents)
+            case "clarify":
+                return await self._clarify(asked, agents, decision)
+            case _:
+                return await self._run(asked, agents.talking[decision.agent or ""])
+
+    def _going_on(self, agents: Agents, text: str, state: SessionState) -> Decision | None:
+        """`continue` with the flow or the agent that has asked, None where there is none, or the user leaves
+        it."""
+        asking = state.flow.agent if state.flow else state.question.agent if state.question else None
+        if asking is None or asking not in agents.talking or breaks_out(text):
+            return None
+        if self._orchestrator.breaks_out(agents, asking, text) is not None:
+            return None
+        told = "its flow goes on" if state.flow else "the agent has asked"
+        candidates = agents.router.candidates(text, 5)
+        return Decision(candidates, asking, None, "continue", told, "scores")
+
+    async def _decided(
+        self,
+        agents: Agents,
+        text: str,
+        state: SessionState,
+        before: Sequence[Message],
+        conversation: ConversationRef,
+    ) -> Decision:
+        open_question = state.question
+        chosen = _chosen(open_question, agents, text)
+        if chosen is not None:
+            candidates = agents.router.candidates(text, 5)
+            return Decision(candidates, chosen, None, "accept", "the user chose from the question", "scores")
+        context = Context(conversation, before, state.active_agent, state.last_intent, state.language)
+        decision = await self._orchestrator.decide(agents, text, context)
+        if open_question is not None and open_question.agent is None and decision.action != "accept":
+            # The answer alone may be too short to say what is meant.
+            whole = f"{open_question.about}\n{text}"
+            decision = await self._orchestrator.decide(agents, whole, context)
+        if (open_question is not None and open_question.agent) or state.flow is not None:
+            left = open_question.agent if open_question and open_question.agent else state.active_agent
+            decision = replace(decision, reason=f"break-out from {left!r}: {decision.reason}")
+        return decision
+
+    async def _refuse(self, asked: Asked, agents: Agents) -> FinalState:
+        asked.state.active_agent = None
+        await asked.frames.dialogue(refusal(_descriptions(agents, agents.talking), asked.state.language))
+        return "refused"
+
+    async def _clarify(self, asked: Asked, agents: Agents, decision: Decision) -> FinalState:
+        offered = tuple(decision.offered) or ((decision.agent,) if decision.agent else ())
+        text = question(_descriptions(agents, offered), asked.state.language)
+        asked.state.question = OpenQuestion(question=text, offered=offered, about=asked.content)
+        await asked.frames.dialogue(text)
+        return "clarifying"
+
+    # An agent's run ---------------------------------------------------------------------------------
+
+    async def _run(self, asked: Asked, agent: ChatAgent) -> FinalState:
+        asked.state.active_agent = asked.state.last_intent = asked.frames.agent = agent.name
+        if agent.effective.fields["flow"] is not None:
+            return await self._flows.answer(asked, agent)
+        run = Run(asked.conversation)
+        turn = ToolTurn(asked, self._policy, self._confirm_s, run)
+        account = AgentRun(agent.name, tool_calls_log=turn.calls_log, uses=run.uses)
+        try:
+            await self._sources.register(
+                agent.effective.row, turn.registry, {"agent": agent.name, "session": asked.ref.session_id}
+            )
+            final = await self._talked(asked, agent, run, turn)
+        except UsageLimitExceeded:
+            account.status = "max_iterations"
+            await asked.frames.error("max_iterations", phrase("too_long", asked.state.language))
+            final = "refused"
+        except (ModelFailed, AgentRunError) as error:
+            failure = run.failure or error
+            account.status, account.error = "error", str(failure)
+            raise ModelFailed("unusable_answer", str(failure)) from error
+        except asyncio.CancelledError:
+            account.status = "cancelled"
+            raise
+        finally:
+            account.final_message = asked.frames.text or None
+            await asyncio.shield(self._accounts.ran(asked.ref, account))
+        return final
+
+    async def _talked(self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn) -> FinalState:
+        frames = asked.frames
+        async with agent.agent.run_stream_events(
+            asked.content,
+            message_history=history_messages(asked.before),
+            model=agent.bridge.model(run),
+            toolsets=[RegistryTools(turn)],
+            usage_limits=UsageLimits(request_limit=MAX_ITERATIONS),
+        ) as events:
+            async for event in events:
+                match event:
+                    case PartStartEvent(part=TextPart(content=text)) if text:
+                        await frames.dialogue(f"\n\n{text}" if frames.text else text)
+                    case PartDeltaEvent(delta=TextPartDelta(content_delta=text)) if text:
+                        await frames.dialogue(text)
+                    case AgentRunResultEvent(result=result):
+                        return await _ended(asked, agent, result.output)
+                    case _:
+                        pass
+        raise ModelFailed("unusable_answer", "the run ended without an answer")
+
+
+async def _ended(asked: Asked, agent: ChatAgent, output: object) -> FinalState:
+    frames = asked.frames
+    gap = "\n\n" if frames.text else ""
+    match output:
+        case AskUser(question=text):
+            await frames.dialogue(gap + text)
+            asked.state.question = OpenQuestion(question=text, agent=agent.name)
+            return "clarifying"
+        case Refuse(reason=text):
+            await frames.dialogue(gap + text)
+            return "refused"
+        case _:
+            return "done"
+
+
+def _chosen(open_question: OpenQuestion | None, agents: Agents, text: str) -> str | None:
+    """The agent that an answer to the orchestrator's question means: by its number, its name, or a yes."""
+    if open_question is None or open_question.agent is not None:
+        return None
+    said = text.strip().strip(".!").casefold()
+    offered = [name for name in open_question.offered if name in agents.talking]
+    if said.isascii() and said.isdigit() and 1 <= int(said[:3]) <= len(offered):
+        return offered[int(said) - 1]
+    if said in AFFIRMATIVE and offered:
+        return offered[0] if len(offered) == 1 else None
+    return next((name for name in offered if said == name.casefold()), None)
+
+
+def _descriptions(agents: Agents, names: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """What can be done by these agents, in the words of their rows."""
+    found: list[str] = []
+    for name in names:
+        fields = agents.effective[name].fields
+        text = fields["description"] or fields["task"] or fields["role"] or name
+        found.append(str(text))
+    return found
+
+
+def _shortened(value: JsonValue) -> JsonValue:
+    text = orjson.dumps(value).decode()
+    return value if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"

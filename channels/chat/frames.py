@@ -1,0 +1,180 @@
+"""The frames of the chat's WebSocket (C13): what a client may send, and what an answer is told in.
+
+A client's frame is read into one of the models here, or refused with every pointer. The server's frames are
+written by `AnswerFrames`, which numbers them through the session's log, and by `bare_frame` for those about
+the connection alone, which have no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from channels.voice.config.problems import problems_of
+from flow_engine.errors import Finding
+from flow_engine.ports.chat import ChatFrames, LoggedFrame, SessionRef
+from flow_engine.values import JsonValue, ValueRejected, check_json
+
+MAX_FRAME_BYTES: Final = 64 * 1024
+MOST_CHARS: Final = 8_000
+"""Of a message."""
+
+FrameType = Literal["dialogue", "action", "state", "error"]
+State = Literal["clarifying", "acting", "done", "refused"]
+FinalState = Literal["clarifying", "done", "refused"]
+ToolStatus = Literal["started", "waiting", "finished", "failed", "rejected"]
+
+_Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class _Frame(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class Hello(_Frame):
+    """The first frame. `session` null begins a new one; `after` is the last number that was received, 0 for
+    everything, null for nothing."""
+
+    type: Literal["hello"]
+    user: Annotated[str, Field(min_length=1, max_length=256)]
+    session: Annotated[str, Field(max_length=128)] | None = None
+    after: Annotated[int, Field(ge=0)] | None = None
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")] | None = None
+
+
+class UserMessage(_Frame):
+    """`id` is the client's own; the same one is never answered twice."""
+
+    type: Literal["message"]
+    id: _Id
+    content: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)]
+
+
+class Cancel(_Frame):
+    """Ends the answer to a message, also one that still waits."""
+
+    type: Literal["cancel"]
+    id: _Id
+
+
+class Confirm(_Frame):
+    """Lets a call of a tool run, or not; `call` is that of the action with `waiting`."""
+
+    type: Literal["confirm"]
+    call: _Id
+    decision: Literal["yes", "no"]
+
+
+ClientFrame: TypeAlias = Hello | UserMessage | Cancel | Confirm
+_KINDS: Final[Mapping[str, type[_Frame]]] = {
+    "hello": Hello,
+    "message": UserMessage,
+    "cancel": Cancel,
+    "confirm": Confirm,
+}
+
+
+class BadFrame(Exception):
+    """A frame that cannot be read; `finding` is the first thing wrong with it."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+def read_frame(text: str) -> ClientFrame:
+    """Raises BadFrame."""
+    try:
+        raw: JsonValue = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise BadFrame(Finding("", "json_invalid", "a frame is a JSON object")) from None
+    if not isinstance(raw, dict):
+        raise BadFrame(Finding("", "json_invalid", "a frame is a JSON object"))
+    kind = raw.get("type")
+    model = _KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise BadFrame(Finding("/type", "type_unknown", f"accepted is one of {', '.join(_KINDS)}"))
+    try:
+        check_json(raw)
+        frame = model.model_validate(raw)
+    except ValueRejected as rejected:
+        raise BadFrame(Finding("", rejected.code, rejected.message)) from None
+    except ValidationError as error:
+        raise BadFrame(next(problems_of(error, model, raw))) from None
+    if isinstance(frame, UserMessage) and not frame.content.strip():
+        raise BadFrame(Finding("/content", "content_empty", "accepted is a text"))
+    return frame
+
+
+def bare_frame(
+    frame_type: FrameType, content: JsonValue, *, session: str | None = None, id: str | None = None
+) -> bytes:
+    """About the connection alone: without a number, and not kept."""
+    frame: dict[str, object] = {
+        "seq": None,
+        "type": frame_type,
+        "content": content,
+        "session": session,
+        "id": id,
+        "final": False,
+    }
+    return orjson.dumps(frame)
+
+
+def numbered(logged: LoggedFrame) -> bytes:
+    """The frame's text with its number."""
+    return b'{"seq":%d,%s' % (logged.seq, logged.frame[1:])
+
+
+class AnswerFrames:
+    """Of one answer: all carry its message's id, and exactly one is final. Everything raises LeaseLost and
+    RetryLater."""
+
+    def __init__(
+        self, log: ChatFrames, ref: SessionRef, message_id: str, holder: str | None, agent: str | None = None
+    ) -> None:
+        self._log = log
+        self._ref = ref
+        self._id = message_id
+        self._holder = holder
+        self.agent = agent
+        self.confidence: float | None = None
+        self.text = ""
+        self.is_finished = False
+
+    async def dialogue(self, text: str, *, final: FinalState | None = None) -> None:
+        """A piece of the answer, in order; `final` makes it the last frame too."""
+        self.text += text
+        await self._send("dialogue", final or "acting", text, final=final is not None)
+
+    async def action(self, tool: str, call: str, status: ToolStatus, **details: JsonValue) -> None:
+        await self._send("action", "acting", {"tool": tool, "call": call, "status": status, **details})
+
+    async def note(self, content: Mapping[str, JsonValue]) -> None:
+        """A state frame within the answer."""
+        await self._send("state", "acting", dict(content))
+
+    async def error(self, code: str, message: str) -> None:
+        await self._send("error", "refused", {"code": code, "message": message})
+
+    async def finish(self, state: FinalState, content: Mapping[str, JsonValue] | None = None) -> None:
+        """The last frame, unless there was one."""
+        if not self.is_finished:
+            await self._send("state", state, dict(content or {"event": "answered"}), final=True)
+
+    async def _send(
+        self, frame_type: FrameType, state: State, content: JsonValue, *, final: bool = False
+    ) -> None:
+        if self.is_finished:
+            return
+        frame: dict[str, Any] = {"type": frame_type, "state": state, "content": content}
+        if self.confidence is not None:
+            frame["confidence"] = self.confidence
+        frame |= {"session": self._ref.session_id, "id": self._id}
+        if self.agent is not None:
+            frame["agent"] = self.agent
+        frame["final"] = self.is_finished = final
+        await self._log.append(self._ref, orjson.dumps(frame), self._holder)

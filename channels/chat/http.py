@@ -1,0 +1,226 @@
+"""The way in by HTTP: key and scope, a bounded body, and every error as a problem document (RFC 9457)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal, Protocol
+
+import orjson
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flow_engine.errors import (
+    CallTheOperator,
+    CorrectTheInput,
+    Finding,
+    FlowEngineError,
+    LookElsewhere,
+    ReloadAndDecide,
+    RetryLater,
+)
+from flow_engine.values import JsonValue
+
+MAX_BODY_BYTES: Final = 1_000_000
+BODY_WITHIN_S: Final = 20.0
+
+Scope = Literal["designer", "agent", "chat"]
+
+log: Any = structlog.get_logger("flow_engine.chat")
+
+_STATUS_OF_KIND: Mapping[type[FlowEngineError], int] = {
+    CorrectTheInput: 422,
+    LookElsewhere: 404,
+    ReloadAndDecide: 409,
+    RetryLater: 503,
+    CallTheOperator: 500,
+}
+_STATUS_OF_CODE: Mapping[str, int] = {
+    "json_invalid": 400,
+    "key_missing": 401,
+    "key_unknown": 401,
+    "token_invalid": 401,
+    "scope_missing": 403,
+    "host_not_local": 403,
+    "origin_not_local": 403,
+    "too_slow": 408,
+    "revision_stale": 412,
+    "too_large": 413,
+    "model_failed": 503,
+}
+
+
+class Principal(Protocol):
+    """Who calls. `name` is the key's, or `local`; a key of scope `admin` may do everything."""
+
+    @property
+    def tenant_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Doorkeeper(Protocol):
+    """Raises CorrectTheInput: `key_missing`, `key_unknown`, `scope_missing`, `host_not_local`."""
+
+    def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
+        """Any one of `scopes` is enough."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was let in. `body` is empty where the route takes none."""
+
+    request: Request
+    principal: Principal
+    body: bytes
+
+    def path(self, name: str) -> str:
+        return self.request.path_params[name]
+
+    def json(self) -> JsonValue:
+        """Raises CorrectTheInput `json_invalid`."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError as error:
+            raise _invalid(f"the body is no JSON: {error.msg} at byte {error.pos}") from None
+
+    def object(self) -> dict[str, JsonValue]:
+        """Raises CorrectTheInput `json_invalid`, also for JSON that is no object."""
+        body = self.json()
+        if not isinstance(body, dict):
+            raise _invalid("the body must be a JSON object")
+        return body
+
+    @property
+    def if_match(self) -> int | None:
+        """The revision of `If-Match`, None without one. Raises CorrectTheInput `revision_stale` for a tag
+        that no row ever has."""
+        tag = self.request.headers.get("if-match")
+        if tag is None or tag.strip() == "*":
+            return None
+        text = tag.strip().removeprefix("W/").strip('"')
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            raise CorrectTheInput("revision_stale", 'If-Match names no revision; accepted is such as "3"')
+        return int(text)
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`scopes`: any one is enough; none lets everybody in."""
+
+    method: str
+    path: str
+    scopes: tuple[Scope, ...]
+    handler: Handler
+
+
+def routes(endpoints: Sequence[Endpoint], doorkeeper: Doorkeeper) -> list[Route]:
+    return [
+        Route(endpoint.path, _guarded(endpoint, doorkeeper), methods=[endpoint.method])
+        for endpoint in endpoints
+    ]
+
+
+def _guarded(endpoint: Endpoint, doorkeeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        try:
+            principal = doorkeeper.admit(request, endpoint.scopes)
+            body = await _body(request) if endpoint.method in {"POST", "PUT", "PATCH"} else b""
+            response = await endpoint.handler(Call(request, principal, body))
+        except FlowEngineError as error:
+            response = problem_of(error)
+            if isinstance(error, CallTheOperator):
+                log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
+        log.info("request", route=endpoint.path, method=endpoint.method, status=response.status_code)
+        return response
+
+    return handle
+
+
+async def _body(request: Request) -> bytes:
+    """Raises CorrectTheInput `too_large` as soon as the body is, `too_slow`, `json_invalid`."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > MAX_BODY_BYTES:
+                    raise CorrectTheInput("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise CorrectTheInput("too_slow", f"a body comes within {BODY_WITHIN_S:g} s") from None
+    except ClientDisconnect:
+        raise _invalid("the body ended before it was whole") from None
+    return b"".join(parts)
+
+
+def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(body), status, dict(headers or {}), media_type="application/json")
+
+
+def problem_of(error: FlowEngineError) -> Response:
+    status = _STATUS_OF_CODE.get(error.code, _STATUS_OF_KIND[type(error)])
+    headers: dict[str, str] = {}
+    extra: dict[str, object] = {}
+    findings: Sequence[Finding] = ()
+    match error:
+        case CorrectTheInput():
+            findings = error.findings
+        case ReloadAndDecide():
+            extra = {"state": error.state.facts, "accepted": list(error.accepted)}
+        case RetryLater():
+            headers["Retry-After"] = str(error.after_seconds)
+        case _:
+            pass
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _problem(status, error.code, error.detail, findings, extra, headers)
+
+
+def _problem(
+    status: int,
+    code: str,
+    detail: str,
+    findings: Sequence[Finding] = (),
+    extra: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    document: dict[str, object] = {
+        "type": f"urn:flow-engine:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "errors": [{"pointer": f.pointer, "code": f.code, "message": f.message} for f in findings],
+        **(extra or {}),
+    }
+    return Response(
+        orjson.dumps(document), status, dict(headers or {}), media_type="application/problem+json"
+    )
+
+
+async def http_problem(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: an unknown path, a method that the path does not have."""
+    if not isinstance(error, HTTPException):
+        raise error
+    code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    return _problem(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+async def bug(request: Request, error: Exception) -> Response:
+    log.error("bug", route=request.scope.get("path"), exc_info=error)
+    return _problem(500, "internal_error", "the service has an error, which is logged")
+
+
+def _invalid(message: str) -> CorrectTheInput:
+    return CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)])

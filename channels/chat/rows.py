@@ -1,0 +1,206 @@
+"""A row of `ai_agents`: an agent as people write it (C1), read into a frozen model.
+
+A field that is left out, or null, inherits from the base; an empty list or text does not. `name`, `enabled`
+and `base_agent` are the row's own always.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from adapters.models.providers import UnknownModelName, parse_model_names
+from channels.http_tools.documents import HttpTool, UrlText
+from channels.voice.config.problems import problems_of
+from flow_engine.errors import Finding, pointer
+from flow_engine.values import JsonValue, ValueRejected, check_json
+
+ORCHESTRATOR: Final = "orchestrator"
+SMALLTALK: Final = "smalltalk_agent"
+
+OWN_FIELDS: Final = ("name", "enabled", "base_agent")
+"""Never inherited."""
+
+MOST_LIST: Final = 500
+RESERVED_TOOLS: Final = frozenset({"ask_user", "refuse", "change_task", "end_call"})
+
+_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+_FIXED_HOST: Final = re.compile(r"https?://[^\s/?#{}$@\\]+([/?#].*)?", re.DOTALL)
+
+ApprovalLevel = Literal["allow", "prompt", "forbid"]
+
+
+def _a_language(text: str) -> str:
+    if not _LANGUAGE.fullmatch(text):
+        raise PydanticCustomError("language", "accepted is a language such as 'it' or 'it-IT'")
+    return text
+
+
+def _a_model(text: str) -> str:
+    try:
+        parse_model_names(text)
+    except UnknownModelName as unknown:
+        raise PydanticCustomError("unknown_model", "{reason}", {"reason": str(unknown)}) from unknown
+    return text
+
+
+def _fixed_host(value: object) -> object:
+    if isinstance(value, str) and not _FIXED_HOST.fullmatch(value):
+        raise PydanticCustomError("host_not_fixed", "accepted is an address that begins with http(s)://host")
+    return value
+
+
+def _a_schema(value: dict[str, object]) -> dict[str, object]:
+    try:
+        Draft202012Validator.check_schema(value)
+    except SchemaError as error:
+        raise PydanticCustomError("schema_invalid", "{reason}", {"reason": error.message}) from error
+    if value.get("type") != "object":
+        raise PydanticCustomError("schema_invalid", "accepted is the JSON Schema of an object")
+    return value
+
+
+Text: TypeAlias = Annotated[str, Field(max_length=20_000)]
+Line: TypeAlias = Annotated[str, Field(max_length=2_000)]
+ToolName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Lines: TypeAlias = Annotated[tuple[Line, ...], Field(max_length=MOST_LIST, strict=False)]
+Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class RowHttpTool(HttpTool):
+    """A declarative HTTP tool of a row. `parameters` is the JSON Schema of its arguments, an object."""
+
+    type: Literal["http"] = "http"
+    url: Annotated[UrlText, BeforeValidator(_fixed_host)]
+    parameters: Annotated[dict[str, object], AfterValidator(_a_schema)] = Field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+    approval: ApprovalLevel = "allow"
+
+    @field_validator("body_builder")
+    @classmethod
+    def _no_builder(cls, name: str | None) -> str | None:
+        if name is not None:
+            raise PydanticCustomError("body_builder_unknown", "accepted in a row is `body`")
+        return name
+
+
+class RowFlow(BaseModel):
+    """The flow of the engine that talks in the agent's place (C15)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    flow_id: Annotated[str, Field(min_length=1, max_length=512)]
+    tag: Annotated[str, Field(min_length=1, max_length=512)] = "latest"
+
+
+class AgentRow(BaseModel):
+    """Null inherits. `num_ctx` is a context length in tokens; `model` as in `FLOW_ENGINE_LLM_MODEL`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    name: Name
+    enabled: bool = True
+    base_agent: Name | None = None
+    role: Text | None = None
+    task: Text | None = None
+    constraints: Lines | None = None
+    rules: Lines | None = None
+    output_schema: Text | None = None
+    state_strategy: Text | None = None
+    tools: (
+        Annotated[tuple[Annotated[str, Field(min_length=1, max_length=130)], ...], Field(strict=False)] | None
+    ) = None
+    model: Annotated[str, AfterValidator(_a_model)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    num_ctx: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    description: Text | None = None
+    examples: Lines | None = None
+    languages: (
+        Annotated[tuple[Annotated[str, AfterValidator(_a_language)], ...], Field(strict=False)] | None
+    ) = None
+    http_tools: dict[ToolName, RowHttpTool] | None = None
+    flow: RowFlow | None = None
+
+
+FIELDS: Final = tuple(AgentRow.model_fields)
+INHERITED: Final = tuple(name for name in FIELDS if name not in OWN_FIELDS)
+
+Fields: TypeAlias = Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as it is stored: `fields` has every field of `FIELDS`, null where nothing is said.
+    `revision` counts from 1."""
+
+    revision: int
+    fields: Fields
+
+    @property
+    def name(self) -> str:
+        return str(self.fields["name"])
+
+    @property
+    def enabled(self) -> bool:
+        return self.fields["enabled"] is True
+
+    @property
+    def base(self) -> str | None:
+        return cast("str | None", self.fields["base_agent"])
+
+
+def whole(raw: Fields) -> Fields:
+    """Every field in the order of the table, the missing ones null; `enabled` is true where it is missing."""
+    return {name: raw.get(name, True if name == "enabled" else None) for name in FIELDS}
+
+
+def row_findings(raw: JsonValue) -> Iterator[Finding]:
+    """Everything that is wrong with a row for itself, without the table."""
+    if not isinstance(raw, dict):
+        yield Finding("", "wrong_type", "accepted is an object, a row of ai_agents")
+        return
+    try:
+        check_json(raw)
+        row = AgentRow.model_validate(raw)
+    except ValueRejected as rejected:
+        yield Finding("", "value_rejected", rejected.message)
+    except ValidationError as error:
+        yield from problems_of(error, AgentRow, raw)
+    else:
+        for name in sorted(RESERVED_TOOLS & (row.http_tools or {}).keys()):
+            message = f"{name!r} is a function of every agent; accepted is another name"
+            yield Finding(pointer("http_tools", name), "tool_name_reserved", message)
+
+
+def merge_patch(fields: Fields, patch: Fields) -> Fields:
+    """RFC 7396, except that a null at the top is stored: it makes the field inherit."""
+    return {**fields, **{name: _patched(fields.get(name), value) for name, value in patch.items()}}
+
+
+def _patched(value: JsonValue, patch: JsonValue) -> JsonValue:
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(value) if isinstance(value, dict) else {}
+    for name, new in patch.items():
+        if new is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _patched(merged.get(name), new)
+    return merged

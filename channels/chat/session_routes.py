@@ -1,0 +1,140 @@
+"""REST of sessions, decisions and tokens, under `/v1/chat`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import Response
+
+from channels.chat.accounts import Accounts
+from channels.chat.answering import Answering
+from channels.chat.flow_agent import FlowAgents
+from channels.chat.frames import MOST_CHARS
+from channels.chat.http import Call, Endpoint, json_response
+from channels.chat.sessions import Sessions
+from channels.chat.tokens import DEFAULT_S, LONGEST_S, Tokens
+from channels.engine_client.client import HumanOutcome
+from channels.voice.config.problems import problems_of
+from flow_engine.errors import CorrectTheInput, Finding, RetryLater
+from flow_engine.ports.chat import SessionRef
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.models import ModelFailed
+from flow_engine.values import JsonValue, utc_text
+
+BASE: Final = "/v1/chat"
+_DRY_RUN: Final = "dry-run"
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class TokenBody(_Body):
+    user: Annotated[str, Field(min_length=1, max_length=256)]
+    ttl_s: Annotated[int, Field(ge=1, le=LONGEST_S)] = DEFAULT_S
+
+
+class RouteBody(_Body):
+    text: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)]
+    session: str | None = None
+
+
+class EndBody(_Body):
+    reason: Annotated[str, Field(max_length=500)] | None = None
+
+
+class HumanBody(_Body):
+    """What a person does in a session, or says in it, or both."""
+
+    outcome: HumanOutcome | None = None
+    text: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    reason: Annotated[str, Field(max_length=500)] | None = None
+
+
+Read = TypeVar("Read", bound=_Body)
+
+
+class SessionRoutes:
+    def __init__(
+        self, sessions: Sessions, answering: Answering, accounts: Accounts, tokens: Tokens, flows: FlowAgents
+    ) -> None:
+        self._sessions = sessions
+        self._answering = answering
+        self._accounts = accounts
+        self._tokens = tokens
+        self._flows = flows
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        one = BASE + "/sessions/{session}"
+        return [
+            Endpoint("POST", BASE + "/tokens", ("chat",), self.token),
+            Endpoint("POST", BASE + "/route", ("chat", "designer"), self.route),
+            Endpoint("GET", one + "/decisions", ("chat", "designer"), self.decisions),
+            Endpoint("GET", one + "/runs", ("chat", "designer"), self.runs),
+            Endpoint("POST", one + "/end", ("chat", "agent"), self.end),
+            Endpoint("POST", one + "/human", ("agent",), self.human),
+        ]
+
+    async def token(self, call: Call) -> Response:
+        body = _read(call, TokenBody)
+        token, ends = self._tokens.issue(call.principal.tenant_id, body.user, body.ttl_s)
+        return json_response({"token": token, "expires_at": utc_text(ends)}, 201)
+
+    async def route(self, call: Call) -> Response:
+        body = _read(call, RouteBody)
+        tenant_id = call.principal.tenant_id
+        state = None
+        if body.session is not None:
+            state = await self._sessions.state(SessionRef(tenant_id, body.session))
+        conversation = ConversationRef(tenant_id, body.session or _DRY_RUN)
+        try:
+            decision = await self._answering.decide(tenant_id, body.text, state, conversation)
+        except ModelFailed as failure:
+            raise RetryLater("model_failed", f"the orchestrator's model: {failure.reason}") from None
+        return json_response(decision.reply())
+
+    async def decisions(self, call: Call) -> Response:
+        ref = await self._known(call)
+        return json_response(await self._accounts.decisions(ref))
+
+    async def runs(self, call: Call) -> Response:
+        ref = await self._known(call)
+        return json_response(await self._accounts.runs(ref))
+
+    async def end(self, call: Call) -> Response:
+        body = _read(call, EndBody) if call.body else EndBody()
+        await self._sessions.end(self._ref(call), body.reason or "ended_by_api")
+        return json_response({"session": call.path("session"), "ended": True})
+
+    async def human(self, call: Call) -> Response:
+        body, ref = _read(call, HumanBody), self._ref(call)
+        if body.outcome is None and body.text is None:
+            message = "accepted is an outcome, a text, or both"
+            raise CorrectTheInput("body_invalid", message, [Finding("", "empty", message)])
+        state = await self._sessions.state(ref)
+        task = await self._flows.human(ref, state, self._sessions.store, body)
+        return json_response({"session": ref.session_id, **task})
+
+    async def _known(self, call: Call) -> SessionRef:
+        """Raises LookElsewhere `session_unknown`; accounts outlive their session."""
+        ref = self._ref(call)
+        if not await self._accounts.decisions(ref):
+            await self._sessions.state(ref)
+        return ref
+
+    @staticmethod
+    def _ref(call: Call) -> SessionRef:
+        return SessionRef(call.principal.tenant_id, call.path("session"))
+
+
+def _read(call: Call, model: type[Read]) -> Read:
+    """Raises CorrectTheInput `json_invalid`, `body_invalid` with every pointer."""
+    raw: dict[str, JsonValue] = call.object()
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        findings = list(problems_of(error, model, raw))
+        raise CorrectTheInput("body_invalid", "the body breaks rules of this route", findings) from None

@@ -1,0 +1,292 @@
+"""Sessions and who works on them (C12, C14): one answer at a time, by one replica, whatever becomes of it.
+
+1. A message is queued, and any replica may take the session's lease and answer it. The lease is renewed while
+   the answer is made; all that is written needs it.
+2. A message stays in the queue until its answer is finished. When its replica dies another one takes over: a
+   message of which nothing was shown is answered, one of which something was is ended as interrupted.
+3. Cancellations and confirmations reach the holder over the bus, from whichever replica the client is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, cast
+from uuid import uuid4
+
+import orjson
+import structlog
+
+from channels.chat.answering import Answering, Asked, FlowTalk
+from channels.chat.frames import AnswerFrames
+from channels.chat.state import SessionState, Turn
+from channels.chat.wording import phrase
+from flow_engine.errors import FlowEngineError, LookElsewhere, RetryLater
+from flow_engine.ports.chat import (
+    LEASE_S,
+    ChatBus,
+    ChatFrames,
+    ChatQueue,
+    ChatSessions,
+    IdleSessions,
+    LeaseLost,
+    Put,
+    SessionRef,
+    orders_topic,
+)
+
+RENEW_S: Final = LEASE_S / 4
+SWEEP_S: Final = 2.0
+END_WITHIN_S: Final = 20.0
+POLL_S: Final = 0.05
+
+log: Any = structlog.get_logger("flow_engine.chat")
+
+
+class SessionStore(ChatSessions, ChatQueue, ChatFrames, IdleSessions, Protocol):
+    """What replicas share but the bus."""
+
+
+@dataclass(slots=True)
+class _Orders:
+    """What the holder of a session is told while it works. Implements `Confirming`."""
+
+    cancelled: set[str] = field(default_factory=set[str])
+    current: tuple[str, asyncio.Task[None]] | None = None
+    ending: bool = False
+    waiting: dict[str, asyncio.Future[bool]] = field(default_factory=dict[str, "asyncio.Future[bool]"])
+
+    def take(self, order: bytes) -> None:
+        told = cast("Mapping[str, str]", orjson.loads(order))
+        if told["type"] == "confirm":
+            answer = self.waiting.get(told["call"])
+            if answer is not None and not answer.done():
+                answer.set_result(told["decision"] == "yes")
+            return
+        self.ending = self.ending or told["type"] == "end"
+        self.cancelled.add(told.get("id", ""))
+        if self.current is not None and (self.ending or self.current[0] in self.cancelled):
+            self.cancelled.add(self.current[0])
+            self.current[1].cancel()
+
+    async def confirmed(self, call: str, within_s: float) -> bool:
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.waiting[call] = answer
+        try:
+            async with asyncio.timeout(within_s):
+                return await answer
+        except TimeoutError:
+            return False
+        finally:
+            del self.waiting[call]
+
+
+class Sessions:
+    """`idle_s` is after how many seconds without a message a session is ended."""
+
+    def __init__(
+        self, store: SessionStore, bus: ChatBus, answering: Answering, flows: FlowTalk, *, idle_s: float
+    ) -> None:
+        self.store = store
+        self.bus = bus
+        self._answering = answering
+        self._flows = flows
+        self._idle_s = idle_s
+        self._working: set[asyncio.Task[None]] = set()
+
+    async def create(self, tenant_id: str, user: str, language: str | None) -> SessionRef:
+        ref = SessionRef(tenant_id, f"s-{uuid4().hex}")
+        await self.store.create(ref, SessionState(user=user, language=language).written())
+        return ref
+
+    async def state(self, ref: SessionRef) -> SessionState:
+        """Raises LookElsewhere `session_unknown`."""
+        text = await self.store.load(ref)
+        if text is None:
+            raise LookElsewhere("session_unknown", f"there is no session {ref.session_id!r}")
+        return SessionState.read(text)
+
+    async def submit(self, ref: SessionRef, message_id: str, content: str) -> Put:
+        item = {"kind": "message", "id": message_id, "content": content}
+        outcome = await self.store.put(ref, message_id, orjson.dumps(item))
+        if outcome == "queued":
+            await self._work(ref)
+        return outcome
+
+    async def cancel(self, ref: SessionRef, message_id: str) -> None:
+        await self._order(ref, type="cancel", id=message_id)
+
+    async def confirm(self, ref: SessionRef, call: str, decision: str) -> None:
+        await self._order(ref, type="confirm", call=call, decision=decision)
+
+    async def end(self, ref: SessionRef, reason: str) -> None:
+        """The session and its flow's contact; an answer that is being made is cancelled. Done when this
+        returns; a second time does nothing. Raises LookElsewhere `session_unknown`, RetryLater."""
+        if (await self.state(ref)).ended:
+            return
+        await self._order(ref, type="end")
+        item = orjson.dumps({"kind": "end", "id": f"end-{uuid4().hex}", "reason": reason})
+        deadline = asyncio.get_running_loop().time() + END_WITHIN_S
+        while await self.store.put(ref, f"end-{uuid4().hex}", item) == "busy":
+            await _pause(deadline)
+        await self._work(ref)
+        while not (await self.state(ref)).ended:
+            await _pause(deadline)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """While this is open, sessions that another replica has left are taken over, and idle ones ended."""
+        sweeping = asyncio.create_task(self._sweep())
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            for task in tuple(self._working):
+                task.cancel()
+            await asyncio.gather(sweeping, *self._working, return_exceptions=True)
+
+    # Work -------------------------------------------------------------------------------------------
+
+    async def _order(self, ref: SessionRef, **order: str) -> None:
+        await self.bus.publish(orders_topic(ref), orjson.dumps(order))
+
+    async def _work(self, ref: SessionRef) -> None:
+        """Take the lease and answer, unless somebody else does. Orders are heard when this returns."""
+        holder, orders = uuid4().hex, _Orders()
+        listener = orders.take
+        await self.bus.listen(orders_topic(ref), listener)
+        taken = False
+        try:
+            taken = await self.store.hold(ref, holder)
+        finally:
+            if not taken:
+                await self.bus.unlisten(orders_topic(ref), listener)
+        if not taken:
+            return
+
+        async def work() -> None:
+            try:
+                await self._held(ref, holder, orders)
+            finally:
+                await self.bus.unlisten(orders_topic(ref), listener)
+
+        task = asyncio.create_task(work())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _held(self, ref: SessionRef, holder: str, orders: _Orders) -> None:
+        draining = asyncio.current_task()
+        renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
+        try:
+            while (item := await self.store.head(ref, holder)) is not None:
+                await self._one(ref, holder, orjson.loads(item), orders)
+                await self.store.done(ref, holder)
+        except LeaseLost:
+            log.warning("lease_lost")
+        except FlowEngineError as error:
+            # The message stays in the queue; whoever looks for abandoned sessions next goes on with it.
+            log.error("answer_postponed", code=error.code)
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _renew(self, ref: SessionRef, holder: str, draining: asyncio.Task[None]) -> None:
+        lost_at = asyncio.get_running_loop().time() + LEASE_S
+        while True:
+            await asyncio.sleep(RENEW_S)
+            with contextlib.suppress(RetryLater):
+                if not await self.store.hold(ref, holder):
+                    break
+                lost_at = asyncio.get_running_loop().time() + LEASE_S
+            if asyncio.get_running_loop().time() >= lost_at:
+                break
+        log.warning("lease_lost")
+        draining.cancel()
+
+    async def _one(self, ref: SessionRef, holder: str, item: Mapping[str, str], orders: _Orders) -> None:
+        state = await self.state(ref)
+        if item["kind"] == "end":
+            await self._flows.end(ref.tenant_id, state, item["reason"])
+            state.ended, state.flow, state.question = True, None, None
+            await self.store.save(ref, state.written(), holder)
+            return
+        frames = AnswerFrames(self.store, ref, item["id"], holder)
+        if state.ended:
+            await frames.error("session_ended", "this session has ended; say hello without one")
+            await frames.finish("refused")
+            return
+        if state.answering == item["id"] and not await self._resumable(ref, state, frames, item["id"]):
+            state.answering = None
+            await self.store.save(ref, state.written(), holder)
+            return
+        if state.answering != item["id"]:
+            state.add(Turn(role="user", content=item["content"], id=item["id"]))
+            state.answering = item["id"]
+            await self.store.save(ref, state.written(), holder)
+        asked = Asked(ref, item["id"], item["content"], state, frames, orders)
+        await self._answer(asked, orders)
+        state.answering = None
+        await self.store.save(ref, state.written(), holder)
+
+    async def _resumable(
+        self, ref: SessionRef, state: SessionState, frames: AnswerFrames, message_id: str
+    ) -> bool:
+        """Whether an answer that another replica began may be begun again: nothing of it was shown. Otherwise
+        it has ended, or is ended here."""
+        shown = [orjson.loads(logged.frame) for logged in await self.store.after(ref, 0)]
+        own = [frame for frame in shown if frame["id"] == message_id]
+        if not own:
+            return True
+        if not any(frame["final"] for frame in own):
+            await frames.error("interrupted", phrase("interrupted", state.language))
+            await frames.finish("refused", {"event": "interrupted"})
+        return False
+
+    async def _answer(self, asked: Asked, orders: _Orders) -> None:
+        """Until it is whole, cancelled, or failed by a bug, which ends it too."""
+        if asked.id not in orders.cancelled and not orders.ending:
+            task = asyncio.create_task(self._answering.answer(asked))
+            orders.current = (asked.id, task)
+            try:
+                await asyncio.wait({task})
+            finally:
+                orders.current = None
+                if not task.done():  # this replica stops, or has lost the lease
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            if not task.cancelled():
+                await self._report(asked, task.exception())
+        await self._answering.finish(asked, "refused", "cancelled")
+
+    async def _report(self, asked: Asked, error: BaseException | None) -> None:
+        """Does nothing for an answer that is whole. Raises LeaseLost, FlowEngineError."""
+        if error is None:
+            return
+        if isinstance(error, LeaseLost | RetryLater):
+            raise error
+        log.error("bug", exc_info=error)
+        await asked.frames.error("internal_error", phrase("failed", asked.state.language))
+        await self._answering.finish(asked, "refused", "failed")
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                for ref in await self.store.abandoned():
+                    await self._work(ref)
+                for ref in await self.store.idle(self._idle_s):
+                    item = orjson.dumps({"kind": "end", "id": "", "reason": "idle"})
+                    await self.store.put(ref, f"end-{uuid4().hex}", item)
+                    await self._work(ref)
+            except RetryLater as away:
+                log.warning("sessions_not_swept", code=away.code)
+
+
+async def _pause(deadline: float) -> None:
+    """Raises RetryLater `session_busy` when the deadline has passed, by the loop's clock."""
+    if asyncio.get_running_loop().time() >= deadline:
+        raise RetryLater("session_busy", "the session did not end in time")
+    await asyncio.sleep(POLL_S)

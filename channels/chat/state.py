@@ -1,0 +1,92 @@
+"""What a session knows (C14): history, last intent, active agent, an open question, a flow that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.models import Message
+
+MOST_TURNS: Final = 40
+MOST_CHARS: Final = 40_000
+"""Of the history that agents get, the newest kept."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(validate_assignment=True)
+
+
+class Turn(_Part):
+    """`agent` is who wrote an assistant's turn; `id` the message that it belongs to."""
+
+    role: Literal["user", "assistant"]
+    content: str
+    id: str
+    agent: str | None = None
+
+
+class OpenQuestion(_Part):
+    """What the user was asked. `agent` is who asked, None for the orchestrator itself, which then has
+    `offered` these agents for the message `about`."""
+
+    question: str
+    agent: str | None = None
+    offered: tuple[str, ...] = ()
+    about: str = ""
+
+
+class FlowRun(_Part):
+    """A contact of the engine that this session is. `task` and `status` are those that the user has seen."""
+
+    agent: str
+    flow_id: str
+    conversation: str
+    contact: str
+    task: str | None = None
+    status: str | None = None
+
+
+class SessionState(_Part):
+    """`answering` is the message whose answer was begun and not finished."""
+
+    user: str
+    language: str | None = None
+    history: list[Turn] = []
+    active_agent: str | None = None
+    last_intent: str | None = None
+    question: OpenQuestion | None = None
+    flow: FlowRun | None = None
+    answering: str | None = None
+    ended: bool = False
+
+    @classmethod
+    def read(cls, text: bytes) -> SessionState:
+        """Raises CallTheOperator `session_unreadable`."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise CallTheOperator("session_unreadable", "a stored session is none of this release") from error
+
+    def written(self) -> bytes:
+        return self.model_dump_json().encode()
+
+    def add(self, turn: Turn) -> None:
+        """Old turns go when there are too many, or too long ones."""
+        self.history.append(turn)
+        while len(self.history) > MOST_TURNS or (
+            len(self.history) > 1 and sum(len(each.content) for each in self.history) > MOST_CHARS
+        ):
+            self.history.pop(0)
+
+    def messages(self) -> Sequence[Message]:
+        """The history as a model reads it; a user's turns that nobody answered are joined."""
+        merged: list[Message] = []
+        for turn in self.history:
+            if merged and merged[-1].role == turn.role:
+                merged[-1] = Message(turn.role, f"{merged[-1].content}\n{turn.content}")
+            elif turn.content:
+                merged.append(Message(turn.role, turn.content))
+        return merged

@@ -1,0 +1,249 @@
+"""The table `ai_agents` (C1, C4): rows that people edit while agents talk.
+
+1. A row is a record with its own history; a change is one compare-and-set of that record, so that of two
+   writers one wins, and no change is without its line in the history.
+2. A deleted row leaves its record, without fields: the history goes on where the name is used again, the
+   revision begins at 1.
+3. Readers see a change at once where it was made, elsewhere within `FRESH_S`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
+
+from channels.chat.bootstrap import BOOTSTRAP
+from channels.chat.inheritance import Effective, KnownTools, effective, table_findings
+from channels.chat.rows import Fields, StoredRow, merge_patch, row_findings, whole
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.records import Record, RecordStore
+from flow_engine.values import JsonValue, utc_text
+
+FRESH_S: Final = 1.0
+MOST_HISTORY: Final = 500
+MOST_AGENTS: Final = 500
+ATTEMPTS: Final = 5
+
+Action = Literal["create", "update", "delete"]
+Table = Mapping[str, StoredRow]
+
+
+class RevisionStale(Exception):
+    """`If-Match` names another revision than the stored one; nothing was changed."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(f"the row is at revision {revision}")
+        self.revision = revision
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What somebody wants of a row. `fields` are the new ones by those that are there, None to delete."""
+
+    action: Action
+    by: str
+    fields: Callable[[Fields], Fields] | None
+    if_match: int | None = None
+
+
+class AgentTable:
+    """`monotonic` is in seconds."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        clock: Clock,
+        known_tools: KnownTools,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._known_tools = known_tools
+        self._monotonic = monotonic
+        self._read: dict[str, tuple[float, Table]] = {}
+        self._complete: set[str] = set()
+
+    async def rows(self, tenant_id: str) -> Table:
+        """By name, in the order of the alphabet; at most `FRESH_S` old. The agents that every table has are
+        there."""
+        if tenant_id not in self._complete:
+            await self._bootstrap(tenant_id)
+        read = self._read.get(tenant_id)
+        if read is None or self._monotonic() - read[0] >= FRESH_S:
+            began = self._monotonic()
+            records = await self._store.list(tenant_id)
+            rows = {row.name: row for row in map(_row, records) if row is not None}
+            read = self._read[tenant_id] = (began, dict(sorted(rows.items())))
+        return read[1]
+
+    async def row(self, tenant_id: str, name: str) -> StoredRow:
+        """Raises LookElsewhere `agent_unknown`."""
+        self._read.pop(tenant_id, None)
+        found = (await self.rows(tenant_id)).get(name)
+        if found is None:
+            raise _unknown(name)
+        return found
+
+    async def create(self, tenant_id: str, raw: JsonValue, by: str) -> StoredRow:
+        """Raises CorrectTheInput `agent_invalid`, ReloadAndDecide `agent_name_taken`."""
+        fields = await self._checked(tenant_id, raw)
+        record = await self._store.get(tenant_id, str(fields["name"]))
+        if record is not None and _row(record) is not None:
+            raise _taken(str(fields["name"]))
+        if len(await self.rows(tenant_id)) >= MOST_AGENTS:
+            raise ReloadAndDecide("too_many_agents", f"a table has at most {MOST_AGENTS} agents")
+        new = self._written(record, str(fields["name"]), None, StoredRow(1, fields), "create", by)
+        stored = (
+            await self._store.insert(tenant_id, new)
+            if record is None
+            else await self._store.replace(tenant_id, new, record.serial)
+        )
+        self._read.pop(tenant_id, None)
+        if not stored:
+            raise _taken(str(fields["name"]))
+        return StoredRow(1, fields)
+
+    async def change(self, tenant_id: str, name: str, change: Change) -> StoredRow | None:
+        """The row as it is then, None where it was deleted.
+
+        Raises LookElsewhere `agent_unknown`, RevisionStale, CorrectTheInput `agent_invalid`, ReloadAndDecide
+        `agent_is_base` for the deletion of another one's base.
+        """
+        for _ in range(ATTEMPTS):
+            record = await self._store.get(tenant_id, name)
+            row = None if record is None else _row(record)
+            if record is None or row is None:
+                raise _unknown(name)
+            if change.if_match is not None and change.if_match != row.revision:
+                raise RevisionStale(row.revision)
+            after = await self._after(tenant_id, row, change)
+            new = self._written(record, name, row, after, change.action, change.by)
+            stored = await self._store.replace(tenant_id, new, record.serial)
+            self._read.pop(tenant_id, None)
+            if stored:
+                return after
+        raise RetryLater("agent_contended", f"{name!r} is being changed by many at once")
+
+    async def findings(self, tenant_id: str, raw: JsonValue) -> list[Finding]:
+        """Everything that is wrong with a row as it would stand in this table; nothing is stored."""
+        found = list(row_findings(raw))
+        if not found:
+            self._read.pop(tenant_id, None)
+            table = await self.rows(tenant_id)
+            found = list(table_findings(whole(cast("Fields", raw)), table, self._known_tools))
+        return found
+
+    async def effective(self, tenant_id: str, name: str) -> Effective:
+        """Raises LookElsewhere `agent_unknown`."""
+        await self.row(tenant_id, name)
+        return effective(name, await self.rows(tenant_id))
+
+    async def history(self, tenant_id: str, name: str) -> Sequence[JsonValue]:
+        """Oldest first; of a deleted agent too. Raises LookElsewhere `agent_unknown`."""
+        record = await self._store.get(tenant_id, name)
+        if record is None:
+            raise _unknown(name)
+        return cast("list[JsonValue]", record.body["history"])
+
+    async def _bootstrap(self, tenant_id: str) -> None:
+        """The agents that every table has, where they are missing; a row that is there stays as it is."""
+        present = {record.id: record for record in await self._store.list(tenant_id)}
+        for fields in BOOTSTRAP:
+            row = StoredRow(1, whole(fields))
+            record = present.get(row.name)
+            new = self._written(record, row.name, None, row, "create", "bootstrap")
+            if record is None:
+                await self._store.insert(tenant_id, new)
+            elif _row(record) is None:
+                await self._store.replace(tenant_id, new, record.serial)
+        self._complete.add(tenant_id)
+
+    async def _checked(self, tenant_id: str, raw: JsonValue) -> Fields:
+        found = await self.findings(tenant_id, raw)
+        if found:
+            raise CorrectTheInput("agent_invalid", "the row breaks rules of the table", found)
+        return whole(cast("Fields", raw))
+
+    async def _after(self, tenant_id: str, row: StoredRow, change: Change) -> StoredRow | None:
+        if change.fields is not None:
+            fields = await self._checked(tenant_id, dict(change.fields(row.fields)))
+            return StoredRow(row.revision + 1, fields)
+        self._read.pop(tenant_id, None)
+        heirs = [other.name for other in (await self.rows(tenant_id)).values() if other.base == row.name]
+        if heirs:
+            raise ReloadAndDecide(
+                "agent_is_base", f"{row.name!r} is the base of: {', '.join(heirs)}", state={"heirs": heirs}
+            )
+        return None
+
+    def _written(
+        self,
+        record: Record | None,
+        name: str,
+        before: StoredRow | None,
+        after: StoredRow | None,
+        action: Action,
+        by: str,
+    ) -> Record:
+        """The record with the row and one more line of its history."""
+        at = self._clock.now()
+        old = cast("list[JsonValue]", [] if record is None else record.body["history"])
+        line: dict[str, JsonValue] = {
+            "revision": after.revision if after else before.revision + 1 if before else 1,
+            "at": utc_text(at),
+            "by": by,
+            "action": action,
+            "changes": _changes(before, after),
+        }
+        row: JsonValue = None if after is None else {"revision": after.revision, "fields": dict(after.fields)}
+        history: list[JsonValue] = [*old, line]
+        body: dict[str, JsonValue] = {"row": row, "history": history[-MOST_HISTORY:]}
+        if record is None:
+            return Record(name, body, position=int(at.timestamp() * 1_000_000))
+        return replace(record, body=body, serial=record.serial + 1)
+
+
+def patched(patch: Fields, name: str) -> Callable[[Fields], Fields]:
+    """For `Change.fields`: the row with a merge patch. Raises CorrectTheInput for another name."""
+    return lambda fields: merge_patch(fields, _named(patch, name))
+
+
+def put(raw: Fields, name: str) -> Callable[[Fields], Fields]:
+    """For `Change.fields`: another row in this one's place. Raises CorrectTheInput for another name."""
+    return lambda fields: {"name": name, **_named(raw, name)}
+
+
+def _named(raw: Fields, name: str) -> Fields:
+    if raw.get("name", name) != name:
+        finding = Finding("/name", "name_differs", f"accepted is {name!r}: an agent keeps its name")
+        raise CorrectTheInput("agent_invalid", "the row breaks rules of the table", [finding])
+    return raw
+
+
+def _row(record: Record) -> StoredRow | None:
+    stored = cast("Mapping[str, JsonValue] | None", record.body["row"])
+    if stored is None:
+        return None
+    return StoredRow(cast("int", stored["revision"]), whole(cast("Fields", stored["fields"])))
+
+
+def _changes(before: StoredRow | None, after: StoredRow | None) -> dict[str, JsonValue]:
+    old: Fields = before.fields if before else {}
+    new: Fields = after.fields if after else {}
+    return {
+        name: {"before": old.get(name), "after": new.get(name)}
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    }
+
+
+def _unknown(name: str) -> LookElsewhere:
+    return LookElsewhere("agent_unknown", f"there is no agent {name!r}; GET /v1/ai-agents lists them")
+
+
+def _taken(name: str) -> ReloadAndDecide:
+    return ReloadAndDecide("agent_name_taken", f"there is an agent {name!r} already")

@@ -1,0 +1,56 @@
+"""What a reasoning model thinks never leaves the server (C3): `<think>…</think>` is taken out of a text that
+comes in pieces, wherever the pieces are cut."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OPEN: Final = "<think>"
+CLOSE: Final = "</think>"
+
+
+class ThoughtFilter:
+    """For one answer. Text outside of thoughts comes out as soon as it cannot be a part of a tag."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+        self._thinks = False
+        self._begun = False
+
+    def feed(self, piece: str) -> str:
+        """What may be shown of everything so far and was not shown before."""
+        self._kept += piece
+        shown: list[str] = []
+        while True:
+            tag = CLOSE if self._thinks else OPEN
+            before, found, after = self._kept.partition(tag)
+            if found:
+                shown.append("" if self._thinks else before)
+                self._kept, self._thinks = after, not self._thinks
+                continue
+            held = _beginning_of(tag, self._kept)
+            out, self._kept = self._kept[: len(self._kept) - held], self._kept[len(self._kept) - held :]
+            shown.append("" if self._thinks else out)
+            return self._without_lead("".join(shown))
+
+    def finish(self) -> str:
+        """The rest: an unfinished tag is text, an unfinished thought is not."""
+        rest, self._kept = "" if self._thinks else self._kept, ""
+        return self._without_lead(rest)
+
+    def _without_lead(self, text: str) -> str:
+        """Blank lines between a thought and the answer belong to neither."""
+        if not self._begun:
+            text = text.lstrip()
+            self._begun = bool(text)
+        return text
+
+
+def without_thoughts(text: str) -> str:
+    thoughts = ThoughtFilter()
+    return thoughts.feed(text) + thoughts.finish()
+
+
+def _beginning_of(tag: str, text: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `tag`."""
+    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-n:])), 0)

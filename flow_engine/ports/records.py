@@ -1,0 +1,46 @@
+"""The port to tables of JSON documents: agents, their runs and model calls, decisions (C1, C8, M14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+from flow_engine.values import JsonValue
+
+RecordTable = Literal["ai_agents", "agent_runs", "llm_calls", "chat_decisions"]
+RECORD_TABLES: Final[tuple[RecordTable, ...]] = ("ai_agents", "agent_runs", "llm_calls", "chat_decisions")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One document. `id` is unique in its table and tenant; `parent` groups documents, such as the runs of
+    one session; `position` orders those of one parent, usually microseconds since 1970.
+
+    `serial` counts the writes from 1: what a replacement is compared with.
+    """
+
+    id: str
+    body: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    parent: str = ""
+    position: int = 0
+    serial: int = 1
+
+
+class RecordStore(Protocol):
+    """One table. Raises RetryLater `flow_store_unavailable` when the database does not answer,
+    CallTheOperator `stored_record_unreadable` for a document that is no JSON object."""
+
+    async def insert(self, tenant_id: str, record: Record) -> bool:
+        """False, and nothing is changed, for an id that is there already."""
+        ...
+
+    async def replace(self, tenant_id: str, record: Record, expected_serial: int) -> bool:
+        """Stores only over `expected_serial`; else False, and nothing is changed."""
+        ...
+
+    async def get(self, tenant_id: str, record_id: str) -> Record | None: ...
+
+    async def list(self, tenant_id: str, parent: str = "") -> Sequence[Record]:
+        """By position, those at the same one by id."""
+        ...

@@ -1,0 +1,174 @@
+"""Sessions of the chat in this process, gone with it: the embedded default."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flow_engine.ports.chat import (
+    FRAMES_KEPT,
+    KEPT_S,
+    LEASE_S,
+    MOST_WAITING,
+    LeaseLost,
+    Listener,
+    LoggedFrame,
+    Put,
+    SessionRef,
+    frames_topic,
+)
+
+
+@dataclass(slots=True)
+class _Session:
+    state: bytes | None = None
+    seq: int = 0
+    frames: deque[LoggedFrame] = field(default_factory=lambda: deque[LoggedFrame](maxlen=FRAMES_KEPT))
+    queue: deque[bytes] = field(default_factory=deque[bytes])
+    seen: set[str] = field(default_factory=set[str])
+    holder: str | None = None
+    held_until: float = 0.0
+    touched: float = 0.0
+    is_idle: bool = True
+
+    def check(self, holder: str | None) -> None:
+        if holder is not None and holder != self.holder:
+            raise LeaseLost
+
+
+class InProcessChat:
+    """Implements every port of `flow_engine/ports/chat.py`. `monotonic` is in seconds."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._sessions: dict[SessionRef, _Session] = {}
+        self._arrivals: dict[tuple[str, str], int] = {}
+        self._listeners: dict[str, list[Listener]] = {}
+        self._secret = secrets.token_bytes(32)
+
+    # ChatSessions
+
+    async def create(self, ref: SessionRef, state: bytes) -> None:
+        self._forget_old()
+        self._sessions[ref] = _Session(state, touched=self._monotonic())
+
+    async def load(self, ref: SessionRef) -> bytes | None:
+        session = self._sessions.get(ref)
+        return None if session is None else session.state
+
+    async def save(self, ref: SessionRef, state: bytes, holder: str) -> None:
+        session = self._session(ref)
+        session.check(holder)
+        session.state = state
+
+    async def arrive(self, tenant_id: str, user: str) -> int:
+        number = self._arrivals[tenant_id, user] = self._arrivals.get((tenant_id, user), 0) + 1
+        return number
+
+    async def secret(self) -> bytes:
+        return self._secret
+
+    # ChatQueue
+
+    async def put(self, ref: SessionRef, message_id: str, message: bytes) -> Put:
+        session = self._session(ref)
+        if message_id in session.seen:
+            return "duplicate"
+        if len(session.queue) > MOST_WAITING:
+            return "busy"
+        session.seen.add(message_id)
+        session.queue.append(message)
+        session.touched, session.is_idle = self._monotonic(), False
+        return "queued"
+
+    async def hold(self, ref: SessionRef, holder: str) -> bool:
+        session, now = self._session(ref), self._monotonic()
+        if session.holder not in (None, holder) and now < session.held_until:
+            return False
+        session.holder, session.held_until = holder, now + LEASE_S
+        return True
+
+    async def head(self, ref: SessionRef, holder: str) -> bytes | None:
+        session = self._session(ref)
+        session.check(holder)
+        if session.queue:
+            return session.queue[0]
+        session.holder = None
+        return None
+
+    async def done(self, ref: SessionRef, holder: str) -> None:
+        session = self._session(ref)
+        session.check(holder)
+        session.queue.popleft()
+        session.touched = self._monotonic()
+
+    async def abandoned(self) -> Sequence[SessionRef]:
+        now = self._monotonic()
+        return [
+            ref
+            for ref, session in self._sessions.items()
+            if session.queue and (session.holder is None or now >= session.held_until)
+        ]
+
+    # ChatFrames
+
+    async def append(self, ref: SessionRef, frame: bytes, holder: str | None) -> int:
+        session = self._session(ref)
+        session.check(holder)
+        session.seq += 1
+        session.frames.append(LoggedFrame(session.seq, frame))
+        self._tell(frames_topic(ref), b"%d\n%s" % (session.seq, frame))
+        return session.seq
+
+    async def after(self, ref: SessionRef, seq: int) -> Sequence[LoggedFrame]:
+        session = self._session(ref)
+        missed = session.seq - seq
+        return [] if missed <= 0 else [frame for frame in session.frames if frame.seq > seq]
+
+    async def last(self, ref: SessionRef) -> int:
+        return self._session(ref).seq
+
+    # IdleSessions
+
+    async def idle(self, for_s: float) -> Sequence[SessionRef]:
+        before = self._monotonic() - for_s
+        found = [
+            ref
+            for ref, session in self._sessions.items()
+            if session.touched <= before and not session.is_idle and not session.queue
+        ]
+        for ref in found:
+            self._sessions[ref].is_idle = True
+        return found
+
+    # ChatBus
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        self._tell(topic, message)
+
+    async def listen(self, topic: str, listener: Listener) -> None:
+        self._listeners.setdefault(topic, []).append(listener)
+
+    async def unlisten(self, topic: str, listener: Listener) -> None:
+        listeners = self._listeners.get(topic, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners:
+            self._listeners.pop(topic, None)
+
+    def _tell(self, topic: str, message: bytes) -> None:
+        for listener in tuple(self._listeners.get(topic, ())):
+            listener(message)
+
+    def _session(self, ref: SessionRef) -> _Session:
+        return self._sessions.setdefault(ref, _Session(touched=self._monotonic()))
+
+    def _forget_old(self) -> None:
+        """Sessions are made in the order of time, so that the old ones stand in front, but for those that
+        are still talked in."""
+        before = self._monotonic() - KEPT_S
+        for ref in [ref for ref, session in self._sessions.items() if session.touched < before]:
+            del self._sessions[ref]

@@ -1,0 +1,290 @@
+"""Run the chat in this process until it is stopped: its parts put together, on the stores of the engine."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import typer
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+
+from adapters.models.factory import ConnectedModel, build_model
+from adapters.models.tools import ToolRule, ToolRules, Verdict
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from api.auth import Authenticator, Principal, require
+from channels.chat.accounts import Accounts
+from channels.chat.agent_routes import AgentRoutes
+from channels.chat.agents import AgentLoader
+from channels.chat.answering import Answering
+from channels.chat.app import chat_app
+from channels.chat.decisions import Orchestrator
+from channels.chat.flow_agent import FlowAgents
+from channels.chat.frames import MAX_FRAME_BYTES
+from channels.chat.http import Scope
+from channels.chat.session_routes import SessionRoutes
+from channels.chat.sessions import Sessions, SessionStore
+from channels.chat.settings import ChatSettings
+from channels.chat.table import AgentTable
+from channels.chat.tokens import Tokens
+from channels.chat.tools import McpSource, ToolSources, load_tools, mcp_urls
+from channels.engine_client.client import EngineClient, engine_http
+from channels.engine_client.mcp_tools import McpConnections
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.chat import ChatBus
+from flow_engine.ports.models import NoModel
+from flow_engine.ports.records import RecordStore, RecordTable
+from flow_engine.values import utc_text
+from flows.records import MongoRecords, SqliteRecords
+from flows.sqlite_store import SqliteDatabase
+from memory.chat_in_process import InProcessChat
+from memory.chat_sessions import RedisBus, RedisChat
+from memory.connection import connect
+from service.logs import configure_logging
+from service.settings import Settings, read_settings
+from service.wiring import FlowDatabase, SystemClock, authenticator_for, open_flow_database
+
+LLM_AT_ONCE = 256
+LLM_CALLS_PER_MINUTE = 12_000
+"""Bounds of a chat where the settings name none: its answers are long streams, and many at once."""
+
+
+class KeyDoor:
+    """Implements `Doorkeeper` by the API keys of the engine."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
+        request = Request({**connection.scope, "type": "http"})
+        principal = self._authenticator.authenticate(request)
+        require(principal, scopes)
+        return principal
+
+
+@dataclass(frozen=True, slots=True)
+class ChatService:
+    """A running chat. `table` and `sessions` are what its routes work on."""
+
+    app: Starlette
+    table: AgentTable
+    sessions: Sessions
+
+
+@asynccontextmanager
+async def chat_service(
+    settings: Settings,
+    chat: ChatSettings,
+    authenticator: Authenticator,
+    *,
+    model: ConnectedModel | None = None,
+    shared: tuple[SessionStore, ChatBus] | None = None,
+) -> AsyncGenerator[ChatService]:
+    """While this is open the chat works. `model` stands in for the configured one, `shared` for the sessions
+    that Redis or this process keeps. Without `llm_model` the orchestrator asks no model.
+
+    Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
+    """
+    clock, database = SystemClock(), open_flow_database(settings)
+    async with AsyncExitStack() as stack:
+        await database.connection.open()
+        stack.push_async_callback(database.connection.close)
+        store, bus = shared or await _sessions_store(settings, stack)
+        model = model or _chat_model(settings)
+        stack.push_async_callback(model.aclose)
+        outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
+        stack.push_async_callback(outbound.aclose)
+        sources = _tool_sources(settings, chat, outbound, stack)
+        table = AgentTable(_records(database, "ai_agents"), clock, sources)
+        accounts = Accounts(
+            _records(database, "agent_runs"),
+            _records(database, "llm_calls"),
+            _records(database, "chat_decisions"),
+            clock,
+        )
+        policy = _tool_rules(chat.chat_tool_rules)
+        flows = _flow_agents(settings, chat, model, accounts, policy, stack)
+        orchestrator = Orchestrator(chat, None if settings.llm_model is None else model)
+        answering = Answering(
+            AgentLoader(table, model), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
+        )
+        sessions = Sessions(store, bus, answering, flows, idle_s=chat.chat_idle_s)
+        tokens = Tokens(await store.secret(), clock)
+        endpoints = [
+            *AgentRoutes(table).endpoints(),
+            *SessionRoutes(sessions, answering, accounts, tokens, flows).endpoints(),
+        ]
+        probes = (database.connection.ready, store.secret)
+        app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes)
+        for tenant_id in authenticator.tenants():
+            await table.rows(tenant_id)
+        await stack.enter_async_context(sessions.running())
+        yield ChatService(app, table, sessions)
+
+
+def chat_server(app: Starlette) -> uvicorn.Server:
+    """To be served on a socket that is bound already."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_per_message_deflate=False,  # frames are short; each connection would hold its compressor
+            lifespan="off",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            timeout_graceful_shutdown=3,
+        )
+    )
+
+
+def serve_until_stopped(host: str, port: int) -> None:
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    settings, chat = read_settings(Settings), read_settings(ChatSettings)
+    authenticator = authenticator_for(settings, host)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    configure_logging(settings.log_level)
+    try:
+        uvloop.run(_serve(settings, chat, authenticator, host, port))
+    except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
+        return
+
+
+async def _serve(
+    settings: Settings, chat: ChatSettings, authenticator: Authenticator, host: str, port: int
+) -> None:
+    listening = _bound(host, port)
+    async with chat_service(settings, chat, authenticator) as service:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)
+        at = cast("int", listening.getsockname()[1])
+        typer.echo(f"Chat on http://{host}:{at} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
+        await chat_server(service.app).serve(sockets=[listening])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
+    except OSError as error:
+        raise CallTheOperator(
+            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
+        ) from error
+
+
+async def _sessions_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, ChatBus]:
+    if settings.redis_url is None:
+        here = InProcessChat()
+        return here, here
+    memory = connect(settings.redis_url, cluster=settings.redis_cluster)
+    stack.push_async_callback(memory.close)
+    if not settings.redis_unsafe:
+        await memory.check_safety(settings.redis_durability)
+    bus = RedisBus(memory.client)
+    stack.push_async_callback(bus.aclose)
+    return RedisChat(memory.client), bus
+
+
+def _records(database: FlowDatabase, table: RecordTable) -> RecordStore:
+    connection = database.connection
+    if isinstance(connection, SqliteDatabase):
+        return SqliteRecords(connection, table)
+    return MongoRecords(connection, table)
+
+
+class _RowModels(NoModel):
+    """Where no model is configured for the installation: the rows that name one of their own have it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._models: dict[str, ConnectedModel] = {}
+
+    def stream(self, request: Any) -> Any:
+        if request.model is None:
+            return super().stream(request)
+        known = self._models.get(request.model)
+        if known is None:
+            named = self._settings.model_copy(update={"llm_model": request.model})
+            known = self._models[request.model] = _built_model(named)
+        return known.stream(request)
+
+    async def aclose(self) -> None:
+        for model in self._models.values():
+            await model.aclose()
+
+
+def _chat_model(settings: Settings) -> ConnectedModel:
+    given = settings.model_fields_set
+    bounds = {
+        **({} if "llm_at_once" in given else {"llm_at_once": LLM_AT_ONCE}),
+        **({} if "llm_calls_per_minute" in given else {"llm_calls_per_minute": LLM_CALLS_PER_MINUTE}),
+    }
+    bounded = settings.model_copy(update=bounds)
+    return _RowModels(bounded) if settings.llm_model is None else _built_model(bounded)
+
+
+def _built_model(settings: Settings) -> ConnectedModel:
+    return build_model(settings, SystemClock(), retries=1, retry_unusable=True)
+
+
+def _tool_sources(
+    settings: Settings, chat: ChatSettings, outbound: GuardedClient, stack: AsyncExitStack
+) -> ToolSources:
+    mcp = None
+    if urls := mcp_urls(chat.chat_mcp_servers):
+        mcp = McpSource(urls, McpConnections(AllowList.parse(settings.outbound_allow), {}))
+        stack.push_async_callback(mcp.aclose)
+    modules = [name.strip() for name in chat.tool_modules.split(",") if name.strip()]
+    clock = SystemClock()
+    return ToolSources(
+        load_tools(modules), outbound, mcp, specials=lambda: {"now_iso": utc_text(clock.now())}
+    )
+
+
+def _tool_rules(text: str) -> ToolRules:
+    """Of `decision:tool,decision:tool`. Raises CallTheOperator `tool_rules_invalid`."""
+    pairs = [part.strip().partition(":") for part in text.split(",") if part.strip()]
+    if any(decision not in ("allow", "prompt", "forbid") or not tool for decision, _, tool in pairs):
+        raise CallTheOperator(
+            "tool_rules_invalid", "FLOW_ENGINE_CHAT_TOOL_RULES: accepted is allow|prompt|forbid:tool"
+        )
+    return ToolRules(tuple(ToolRule(cast("Verdict", decision), tool) for decision, _, tool in pairs))
+
+
+def _flow_agents(
+    settings: Settings,
+    chat: ChatSettings,
+    model: ConnectedModel,
+    accounts: Accounts,
+    policy: ToolRules,
+    stack: AsyncExitStack,
+) -> FlowAgents:
+    key = None if chat.api_key is None else chat.api_key.get_secret_value()
+    http = engine_http(chat.engine_url, key)
+    stack.push_async_callback(http.aclose)
+    engine = EngineClient(http)
+    allow = AllowList.parse(settings.outbound_allow)
+    trusted = {engine.mcp_url: {"Authorization": f"Bearer {key}"} if key else {}}
+    return FlowAgents(
+        engine,
+        lambda: McpConnections(allow, trusted),
+        model,
+        accounts,
+        SystemClock(),
+        policy,
+        confirm_s=chat.chat_confirm_s,
+    )

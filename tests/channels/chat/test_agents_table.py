@@ -1,0 +1,167 @@
+"""The table `ai_agents` over REST."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.auth import Keyring
+from tests.channels.chat.harness import ORDERS, WEATHER, Chat, running_chat
+
+pytestmark = pytest.mark.anyio
+
+KEYS = b"""{"keys": [
+  {"key": "designer-key-0123456789", "tenant": "t1", "scopes": ["designer"], "name": "Dora"},
+  {"key": "chat-key-0123456789", "tenant": "t1", "scopes": ["chat"], "name": "site"},
+  {"key": "other-key-0123456789", "tenant": "t2", "scopes": ["admin"], "name": "other"}]}"""
+
+
+def key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}-key-0123456789"}
+
+
+@pytest.fixture
+async def chat(tmp_path: Path) -> AsyncIterator[Chat]:
+    async with running_chat(tmp_path) as running:
+        yield running
+
+
+async def errors_of(chat: Chat, row: dict[str, Any]) -> list[tuple[str, str]]:
+    answer = await chat.http.post("/v1/ai-agents", json=row)
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
+
+
+async def test_rows_are_created_read_changed_and_deleted(chat: Chat) -> None:  # C1
+    made = await chat.http.post("/v1/ai-agents", json=WEATHER)
+    assert (made.status_code, made.headers["etag"], made.json()["revision"]) == (201, '"1"', 1)
+    assert made.json()["tools"] is None
+    patched = await chat.http.patch("/v1/ai-agents/weather_agent", json={"task": "Be brief.", "tools": []})
+    assert (patched.status_code, patched.json()["revision"]) == (200, 2)
+    assert patched.json()["examples"] == WEATHER["examples"]
+    put = await chat.http.put("/v1/ai-agents/weather_agent", json={"name": "weather_agent", "role": "r"})
+    assert (put.json()["revision"], put.json()["examples"]) == (3, None)
+    names = [row["name"] for row in (await chat.http.get("/v1/ai-agents")).json()]
+    assert names == ["orchestrator", "smalltalk_agent", "weather_agent"]
+    assert (await chat.http.delete("/v1/ai-agents/weather_agent")).status_code == 204
+    for method, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/effective")):
+        answer = await chat.http.request(method, f"/v1/ai-agents/weather_agent{path}", json={})
+        assert (answer.status_code, answer.json()["code"]) == (404, "agent_unknown")
+    again = await chat.http.post("/v1/ai-agents", json=WEATHER)
+    assert (again.status_code, again.json()["revision"]) == (201, 1)
+    taken = await chat.http.post("/v1/ai-agents", json=WEATHER)
+    assert (taken.status_code, taken.json()["code"]) == (409, "agent_name_taken")
+
+
+async def test_every_mistake_of_a_row_is_told_with_its_pointer(chat: Chat) -> None:  # C1, C5
+    row = {
+        "name": "a",
+        "base_agent": "nobody",
+        "temperature": 9,
+        "tools": [7],
+        "model": "gpt",
+        "languages": ["Italian"],
+        "colour": "red",
+        "http_tools": {"find": {"url": "{{args.host}}/x", "approval": "maybe"}},
+    }
+    assert set(await errors_of(chat, row)) == {
+        ("/temperature", "less_than_equal"),
+        ("/tools/0", "wrong_type"),
+        ("/model", "unknown_model"),
+        ("/languages/0", "language"),
+        ("/colour", "unknown_property"),
+        ("/http_tools/find/url", "host_not_fixed"),
+        ("/http_tools/find/approval", "not_allowed"),
+    }
+    row = {
+        "name": "a",
+        "base_agent": "nobody",
+        "tools": ["x", "find"],
+        "http_tools": {"find": {"url": "http://h/"}},
+    }
+    assert await errors_of(chat, row) == [("/base_agent", "unknown_base"), ("/tools/0", "unknown_tool")]
+    answer = await chat.http.post("/v1/ai-agents/validate", json=row)
+    assert (answer.status_code, answer.json()["valid"], len(answer.json()["errors"])) == (200, False, 2)
+    assert (await chat.http.get("/v1/ai-agents/a")).status_code == 404
+    assert (await chat.http.post("/v1/ai-agents", content=b"{")).status_code == 400
+
+
+async def test_bases_make_no_circle_and_stay_while_they_are_needed(chat: Chat) -> None:  # C5
+    await chat.add({"name": "a"}, {"name": "b", "base_agent": "a"}, {"name": "c", "base_agent": "b"})
+    answer = await chat.http.patch("/v1/ai-agents/a", json={"base_agent": "c"})
+    assert answer.status_code == 422
+    assert [error["code"] for error in answer.json()["errors"]] == ["base_cycle"]
+    answer = await chat.http.delete("/v1/ai-agents/a")
+    assert (answer.status_code, answer.json()["code"]) == (409, "agent_is_base")
+
+
+async def test_null_inherits_and_an_empty_list_does_not(chat: Chat) -> None:  # C1, C2, C5
+    await chat.add(
+        {"name": "base", "enabled": False, "task": "Help.", "constraints": ["Be kind."], "rules": ["r"]},
+        {"name": "heir", "base_agent": "base", "role": "Helper", "rules": [], "task": None},
+    )
+    effective = (await chat.http.get("/v1/ai-agents/heir/effective")).json()
+    fields = effective["fields"]
+    assert fields["task"] == {"value": "Help.", "from": "base"}
+    assert fields["rules"] == {"value": [], "from": "heir"}
+    assert fields["model"] == {"value": None, "from": None}
+    assert fields["enabled"] == {"value": True, "from": "heir"}
+    prompt = effective["system_prompt"]
+    assert prompt.index("Helper") < prompt.index("Be kind.") < prompt.index("Help.")
+
+
+async def test_of_two_writers_with_one_revision_one_wins(chat: Chat) -> None:  # C1
+    await chat.add(ORDERS)
+    answers = await asyncio.gather(
+        *(
+            chat.http.patch("/v1/ai-agents/order_agent", json={"role": str(n)}, headers={"If-Match": '"1"'})
+            for n in range(8)
+        )
+    )
+    assert sorted(answer.status_code for answer in answers) == [200] + [412] * 7
+    assert (await chat.http.get("/v1/ai-agents/order_agent")).json()["revision"] == 2
+    stale = await chat.http.delete("/v1/ai-agents/order_agent", headers={"If-Match": '"1"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "revision_stale")
+
+
+async def test_the_history_tells_who_changed_what(tmp_path: Path) -> None:  # C1
+    async with running_chat(tmp_path, authenticator=Keyring.parse(KEYS)) as chat:
+        chat.http.headers.update(key("designer"))
+        await chat.add({"name": "a", "task": "t"})
+        await chat.http.patch("/v1/ai-agents/a", json={"task": "u"})
+        await chat.http.delete("/v1/ai-agents/a")
+        lines = (await chat.http.get("/v1/ai-agents/a/history")).json()
+        assert [(line["revision"], line["action"], line["by"]) for line in lines] == [
+            (1, "create", "Dora"),
+            (2, "update", "Dora"),
+            (3, "delete", "Dora"),
+        ]
+        assert lines[1]["changes"] == {"task": {"before": "t", "after": "u"}}
+
+
+async def test_tenants_are_apart_and_scopes_hold(tmp_path: Path) -> None:  # C1
+    async with running_chat(tmp_path, authenticator=Keyring.parse(KEYS)) as chat:
+        made = await chat.http.post("/v1/ai-agents", json=WEATHER, headers=key("designer"))
+        assert made.status_code == 201
+        others = await chat.http.get("/v1/ai-agents", headers=key("other"))
+        assert [row["name"] for row in others.json()] == ["orchestrator", "smalltalk_agent"]
+        assert (await chat.http.get("/v1/ai-agents")).status_code == 401
+        assert (await chat.http.get("/v1/ai-agents", headers=key("chat"))).status_code == 403
+
+
+async def test_two_replicas_begin_with_the_same_rows_and_keep_what_was_edited(tmp_path: Path) -> None:  # C4
+    async with running_chat(tmp_path) as one, running_chat(tmp_path) as other:
+        await one.http.patch("/v1/ai-agents/smalltalk_agent", json={"role": "A poet."})
+        async with asyncio.timeout(2):  # live on every replica
+            while (await other.http.get("/v1/ai-agents")).json()[1]["role"] != "A poet.":
+                await asyncio.sleep(0.05)
+    async with running_chat(tmp_path) as chat:
+        rows = {row["name"]: row for row in (await chat.http.get("/v1/ai-agents")).json()}
+        assert rows["smalltalk_agent"]["role"] == "A poet."
+        assert rows["orchestrator"]["tools"] == []
+        assert rows["orchestrator"]["revision"] == 1

@@ -1,0 +1,76 @@
+"""What every store of records promises, checked on each implementation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.records import Record, RecordStore
+from flows.mongo_store import MongoDatabase
+from flows.records import MongoRecords, SqliteRecords
+from flows.sqlite_store import MEMORY, SqliteDatabase
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["sqlite file", "sqlite memory", "mongodb wire"])
+async def database(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[SqliteDatabase | MongoDatabase]:
+    if request.param == "mongodb wire":
+        url = request.getfixturevalue("mongo_url")
+        opened = MongoDatabase(url, database_name=f"records_{uuid.uuid4().hex}")
+    else:
+        opened = SqliteDatabase(tmp_path if request.param == "sqlite file" else MEMORY)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def store(database: SqliteDatabase | MongoDatabase) -> RecordStore:
+    if isinstance(database, SqliteDatabase):
+        return SqliteRecords(database, "ai_agents")
+    return MongoRecords(database, "ai_agents")
+
+
+async def test_what_is_inserted_is_read_back_as_it_was(store: RecordStore) -> None:  # C1
+    body = {"$odd.key": [1, 2.5, None, {"é": 2**64 - 1}], "a": {"b.c": False}}
+    record = Record("a/b", body, "p", 7)
+    assert await store.insert("t", record)
+    assert await store.get("t", "a/b") == record
+    assert not await store.insert("t", Record("a/b"))
+    assert await store.get("t", "a/b") == record
+    assert await store.get("other", "a/b") is None
+
+
+async def test_a_replacement_is_a_compare_and_set(store: RecordStore) -> None:  # C1
+    await store.insert("t", Record("a", {"v": 1}))
+    assert await store.replace("t", Record("a", {"v": 2}, serial=2), 1)
+    assert not await store.replace("t", Record("a", {"v": 3}, serial=2), 1)
+    assert not await store.replace("t", Record("b", {"v": 3}, serial=2), 1)
+    found = await store.get("t", "a")
+    assert found is not None
+    assert (found.body, found.serial) == ({"v": 2}, 2)
+
+
+async def test_records_of_a_parent_come_by_position(store: RecordStore) -> None:  # M14
+    for name, parent, position in (("c", "p", 2), ("a", "p", 2), ("z", "p", 1), ("q", "other", 0)):
+        await store.insert("t", Record(name, {}, parent, position))
+    assert [record.id for record in await store.list("t", "p")] == ["z", "a", "c"]
+    assert await store.list("t", "nobody") == []
+
+
+async def test_a_document_that_is_no_object_is_the_operators(tmp_path: Path) -> None:  # C1
+    database = SqliteDatabase(tmp_path)
+    await database.open()
+    store = SqliteRecords(database, "agent_runs")
+    await store.insert("t", Record("a"))
+    await database.change("UPDATE agent_runs SET record = '[1' WHERE id = ?", ("a",))
+    with pytest.raises(CallTheOperator, match="stored_record_unreadable"):
+        await store.get("t", "a")
+    await database.close()
