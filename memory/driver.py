@@ -105,6 +105,21 @@ class ServerState:
     covers: bool = True
 
 
+class Subscription(Protocol):
+    """A connection of its own that hears what is published on its channels. After RetryLater it connects
+    again, with every channel; what was published meanwhile is lost."""
+
+    async def subscribe(self, channel: str) -> None: ...
+
+    async def unsubscribe(self, channel: str) -> None: ...
+
+    async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
+        """Channel and message; None when nothing comes in that many seconds."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class Driver(Protocol):
     """One connected Redis, standalone, cluster or in this process. Names are texts, values bytes.
 
@@ -160,6 +175,10 @@ class Driver(Protocol):
 
     async def publish(self, channel: str, message: bytes) -> None:
         """To whoever listens now; nobody else gets it."""
+        ...
+
+    def subscription(self) -> Subscription:
+        """Connects when it is first used."""
         ...
 
     async def ping(self) -> None: ...

@@ -35,7 +35,7 @@ from redis.exceptions import (
 from redis.maint_notifications import MaintNotificationsConfig
 
 from flow_engine.errors import CallTheOperator, RetryLater
-from memory.driver import Script, ServerState
+from memory.driver import Script, ServerState, Subscription
 
 CONNECTIONS = 512  # redis-py's default of 100 fails beyond it instead of waiting
 ANSWER_WITHIN_S = 2.0
@@ -186,6 +186,9 @@ class RedisPyDriver:
         with _errors_translated():
             await self.client.publish(channel, message)
 
+    def subscription(self) -> Subscription:
+        return RedisPySubscription(self.client.pubsub(ignore_subscribe_messages=True))
+
     async def ping(self) -> None:
         with _errors_translated():
             await self.client.ping()
@@ -232,6 +235,29 @@ class RedisPyDriver:
 
     async def close(self) -> None:
         await self.client.aclose()
+
+
+class RedisPySubscription:
+    """Implements `Subscription`. `pubsub` connects again by itself when it is read the next time."""
+
+    def __init__(self, pubsub: Any) -> None:
+        self._pubsub = pubsub
+
+    async def subscribe(self, channel: str) -> None:
+        with _errors_translated():
+            await self._pubsub.subscribe(channel)
+
+    async def unsubscribe(self, channel: str) -> None:
+        with _errors_translated():
+            await self._pubsub.unsubscribe(channel)
+
+    async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
+        with _errors_translated():
+            message = await self._pubsub.get_message(timeout=within_s)
+        return None if message is None else (message["channel"].decode(), message["data"])
+
+    async def close(self) -> None:
+        await self._pubsub.aclose()
 
 
 def driver_to(url: str, *, cluster: bool, wait_replicas: int) -> RedisPyDriver:

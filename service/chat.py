@@ -47,10 +47,9 @@ from flows.records import MongoRecords, SqliteRecords
 from flows.sqlite_store import SqliteDatabase
 from memory.chat_in_process import InProcessChat
 from memory.chat_sessions import RedisBus, RedisChat
-from memory.connection import connect
 from service.logs import configure_logging
 from service.settings import Settings, read_settings
-from service.wiring import FlowDatabase, SystemClock, authenticator_for, open_flow_database
+from service.wiring import FlowDatabase, SystemClock, authenticator_for, open_flow_database, open_memory
 
 LLM_AT_ONCE = 256
 LLM_CALLS_PER_MINUTE = 12_000
@@ -190,13 +189,13 @@ async def _sessions_store(settings: Settings, stack: AsyncExitStack) -> tuple[Se
     if settings.redis_url is None:
         here = InProcessChat()
         return here, here
-    memory = connect(settings.redis_url, cluster=settings.redis_cluster)
+    memory = open_memory(settings)
     stack.push_async_callback(memory.close)
     if not settings.redis_unsafe:
         await memory.check_safety(settings.redis_durability)
-    bus = RedisBus(memory.client)
+    bus = RedisBus(memory.driver)
     stack.push_async_callback(bus.aclose)
-    return RedisChat(memory.client), bus
+    return RedisChat(memory.driver), bus
 
 
 def _records(database: FlowDatabase, table: RecordTable) -> RecordStore:

@@ -45,8 +45,8 @@ from channels.engine_client.client import (
     FlowChoice,
     HumanOutcome,
     NewContact,
-    Said,
     Source,
+    Utterance,
 )
 from channels.engine_client.errors import EngineError, RequestRefused, StateConflict
 from channels.engine_client.listings import Listings
@@ -389,8 +389,8 @@ class FlowAgents:
         kind: Any = "message",
         message_id: str | None = None,
         name: str | None = None,
-    ) -> Said:
-        return Said(message_id or self._new_id(), self._clock.now(), src, body, kind, src_name=name)
+    ) -> Utterance:
+        return Utterance(message_id or self._new_id(), self._clock.now(), src, body, kind, src_name=name)
 
 
 def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from channels.voice.config.problems import problems_of
+from flow_engine.documents.findings import findings_of
 from flow_engine.errors import Finding
 from flow_engine.ports.chat import ChatFrames, LoggedFrame, SessionRef
 from flow_engine.values import JsonValue, ValueRejected, check_json
@@ -103,7 +103,7 @@ def read_frame(text: str) -> ClientFrame:
     except ValueRejected as rejected:
         raise BadFrame(Finding("", rejected.code, rejected.message)) from None
     except ValidationError as error:
-        raise BadFrame(next(problems_of(error, model, raw))) from None
+        raise BadFrame(next(findings_of(error, model, raw, most=1))) from None
     if isinstance(frame, UserMessage) and not frame.content.strip():
         raise BadFrame(Finding("/content", "content_empty", "accepted is a text"))
     return frame

@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import UnknownModelName, parse_model_names
 from channels.http_tools.documents import HttpTool, UrlText
-from channels.voice.config.problems import problems_of
+from flow_engine.documents.findings import findings_of
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue, ValueRejected, check_json
 
@@ -37,6 +37,7 @@ OWN_FIELDS: Final = ("name", "enabled", "base_agent")
 """Never inherited."""
 
 MOST_LIST: Final = 500
+MOST_FINDINGS: Final = 200
 RESERVED_TOOLS: Final = frozenset({"ask_user", "refuse", "change_task", "end_call"})
 
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
@@ -182,7 +183,7 @@ def row_findings(raw: JsonValue) -> Iterator[Finding]:
     except ValueRejected as rejected:
         yield Finding("", "value_rejected", rejected.message)
     except ValidationError as error:
-        yield from problems_of(error, AgentRow, raw)
+        yield from findings_of(error, AgentRow, raw, most=MOST_FINDINGS)
     else:
         for name in sorted(RESERVED_TOOLS & (row.http_tools or {}).keys()):
             message = f"{name!r} is a function of every agent; accepted is another name"

@@ -16,7 +16,7 @@ from channels.chat.http import Call, Endpoint, json_response
 from channels.chat.sessions import Sessions
 from channels.chat.tokens import DEFAULT_S, LONGEST_S, Tokens
 from channels.engine_client.client import HumanOutcome
-from channels.voice.config.problems import problems_of
+from flow_engine.documents.findings import findings_of
 from flow_engine.errors import CorrectTheInput, Finding, RetryLater
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.dialogue import ConversationRef
@@ -136,5 +136,5 @@ def _read(call: Call, model: type[Read]) -> Read:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        findings = list(problems_of(error, model, raw))
+        findings = list(findings_of(error, model, raw, most=20))
         raise CorrectTheInput("body_invalid", "the body breaks rules of this route", findings) from None
