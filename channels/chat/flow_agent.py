@@ -49,10 +49,9 @@ from channels.engine_client.client import (
     Utterance,
 )
 from channels.engine_client.errors import EngineError, RequestRefused, StateConflict
-from channels.engine_client.listings import Listings
 from channels.engine_client.mcp_tools import OpenMcp
 from channels.engine_client.replies import AgentData, TaskRefused
-from channels.engine_client.toolbox import TaskTools, Toolbox
+from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache
 from channels.engine_client.tools import (
     CHANGE_TASK,
     END_CALL,
@@ -153,7 +152,7 @@ class FlowAgents:
         self._policy = policy
         self._confirm_s = confirm_s
         self._new_id = new_id
-        self._listings = Listings()
+        self._lists = ToolListCache()
 
     async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
         state = asked.state
@@ -233,7 +232,7 @@ class FlowAgents:
             await self._engine.utterance(contact, self._said("bot", body, kind="tool"))
 
         approval = Approval(self._policy, turn)
-        toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._listings)
+        toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._lists)
         try:
             yield _Talk(asked, agent, run, turn, toolbox, contact)
         finally:
