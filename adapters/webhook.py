@@ -26,14 +26,13 @@ ANSWER_WITHIN_S = 5.0
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
 
-_LATER = frozenset((408, 425, 429))
-
 log: Any = structlog.get_logger("flow_engine.reporting")
 
 
 class Webhook:
-    """One per process. After a failure it rests, ever longer, for all conversations at once: a dead
-    address then costs one attempt now and then instead of one for every event."""
+    """One per process. When nobody answers it rests, 1 to 60 s and ever longer, for all conversations: a dead
+    address then costs one attempt now and then instead of one for every event. An answer of whatever status
+    ends the rest, and is about its own event only."""
 
     def __init__(self, caller: OutboundSender, url: str, secret: str, clock: Clock) -> None:
         self._caller = caller
@@ -60,8 +59,6 @@ class Webhook:
             raise ReceiverRefused(f"the outbound policy forbids it: {refused}") from refused
         except OutboundFailed as failed:
             raise self._away(str(failed)) from failed
-        if reply.status in _LATER or reply.status >= 500:
-            raise self._away(f"status {reply.status}")
         self._failures, self._rests_until = 0, None
         if not 200 <= reply.status < 300:
             raise ReceiverRefused(f"the webhook answered with status {reply.status}")

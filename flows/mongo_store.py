@@ -22,11 +22,17 @@ from urllib.parse import quote
 
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import ConfigurationError, DuplicateKeyError, OperationFailure, PyMongoError
+from pymongo.errors import (
+    ConfigurationError,
+    DocumentTooLarge,
+    DuplicateKeyError,
+    OperationFailure,
+    PyMongoError,
+)
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.errors import CallTheOperator, CorrectTheInput, RetryLater
 from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flows.codec import flow_from_plain, flow_to_plain
 
@@ -45,6 +51,10 @@ def mongo_errors_translated() -> Generator[None, None, None]:
         yield
     except ConfigurationError as error:
         raise CallTheOperator("flow_store_misconfigured", "the MongoDB URL cannot be used") from error
+    except DocumentTooLarge as error:
+        raise CorrectTheInput(
+            "flow_record_too_large", "the flow store takes records of up to 16 MB: save a smaller one"
+        ) from error
     except PyMongoError as error:
         if isinstance(error, OperationFailure) and error.code in _REFUSED:
             raise CallTheOperator("flow_store_misconfigured", "MongoDB refuses these credentials") from error

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from memory.driver import Driver, Script
-from memory.keys import model_calls_key
+from memory.keys import model_calls_key, model_shares_key
 
 WINDOW_S = 60
 
@@ -25,12 +25,16 @@ class RedisCallBudget:
         self._clock = clock
         self._take = Script.read("take_call")
 
-    async def take(self) -> float:
-        """0 when a call is granted, else the seconds until the next window."""
+    async def take(self, tenant_id: str = "") -> float:
+        """0 when a call is granted, else the seconds until the next window.
+
+        Once half of the minute's calls are gone, no tenant gets more than its equal part while others call.
+        """
         window, into = divmod(self._clock(), WINDOW_S)
+        minute = int(window)
         granted = await self._driver.run(
             self._take,
-            {"calls": model_calls_key(int(window))},
-            {"budget": self._calls, "lifetime": 2 * WINDOW_S},
+            {"calls": model_calls_key(minute), "shares": model_shares_key(minute)},
+            {"budget": self._calls, "lifetime": 2 * WINDOW_S, "tenant": tenant_id},
         )
         return 0.0 if granted else WINDOW_S - into

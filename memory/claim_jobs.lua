@@ -5,11 +5,62 @@
 --
 -- Whole scores are commits': a job with one was scheduled anew. Scores that this package sets end in .5.
 -- A lease is "token:attempt:end:again". One with an end in the past is over; it only tells how often the
--- job was tried. `again` is the time that a commit asked for while somebody held the job, or "".
+-- job was tried. `again` is the time that a commit asked for while somebody held the job, or "". A lease
+-- that ended with its token was never given back: its holder was killed, and that attempt counts, also where
+-- a commit has scheduled the job anew since.
 local now, wanted = tonumber(arg.now), tonumber(arg.wanted)
+local SAMPLES = 64
+
+-- Name, score, name, score, ... of jobs that are due. While there are many more than wanted, they are taken
+-- from all over the queue, and from each tenant in turn, so that one tenant's backlog is not everybody's.
+local function candidates(missing)
+  local waiting = redis.call('ZCOUNT', key.jobs, '-inf', arg.now)
+  if waiting <= 2 * missing then
+    return redis.call('ZRANGEBYSCORE', key.jobs, '-inf', arg.now, 'WITHSCORES', 'LIMIT', 0, missing)
+  end
+  local seen, queues, tenants = {}, {}, {}
+  local function add(first, last)
+    local found = redis.call('ZRANGE', key.jobs, first, last, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local name = found[i]
+      if not seen[name] then
+        seen[name] = true
+        local tenant = string.match(name, '^[^:]*:([^:]*)') or ''
+        if not queues[tenant] then
+          queues[tenant] = {}
+          tenants[#tenants + 1] = tenant
+        end
+        table.insert(queues[tenant], name)
+        table.insert(queues[tenant], found[i + 1])
+      end
+    end
+  end
+  add(0, missing - 1)
+  local stride = waiting / SAMPLES
+  for i = 0, SAMPLES - 1 do
+    local rank = math.floor(i * stride + now % stride)
+    if rank < waiting then
+      add(rank, rank)
+    end
+  end
+  add(waiting - missing, waiting - 1)
+  local fair, round = {}, 1
+  while #fair < 2 * missing do
+    for _, tenant in ipairs(tenants) do
+      local queue = queues[tenant]
+      if queue[round] and #fair < 2 * missing then
+        fair[#fair + 1] = queue[round]
+        fair[#fair + 1] = queue[round + 1]
+      end
+    end
+    round = round + 2
+  end
+  return fair
+end
+
 local claimed = {}
 while #claimed < 2 * wanted do
-  local due = redis.call('ZRANGEBYSCORE', key.jobs, '-inf', arg.now, 'WITHSCORES', 'LIMIT', 0, wanted - #claimed / 2)
+  local due = candidates(wanted - #claimed / 2)
   if #due == 0 then
     break
   end
@@ -26,7 +77,8 @@ while #claimed < 2 * wanted do
       redis.call('ZADD', key.jobs, lease_end, name)
       redis.call('HSET', key.leases, name, token .. ':' .. attempt .. ':' .. lease_end .. ':' .. asked)
     else
-      attempt = (anew or again ~= '') and 1 or tonumber(attempt) + 1
+      local asked_anew = token == '' and (anew or again ~= '')
+      attempt = asked_anew and 1 or tonumber(attempt) + 1
       redis.call('ZADD', key.jobs, arg.lease_end, name)
       redis.call('HSET', key.leases, name, arg.token .. ':' .. attempt .. ':' .. arg.lease_end .. ':')
       claimed[#claimed + 1] = name

@@ -3,14 +3,17 @@
 -- KEYS: definition jobs
 -- ARGV: expected_revision expected_memory_revision expected_mining_revision now lifetime definition_lifetime
 -- ARGV: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
--- ARGV: new_revision session version_id message_id turn turns_kept is_user_turn mining
--- ARGV: reset new_tenant rewrite_previous trace
+-- ARGV: new_revision session version_id message_id message turn turns_kept messages_kept is_user_turn mining
+-- ARGV: reset new_tenant rewrite_previous trace notice_channel notice_head
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
 -- The definition and the jobs are given only where one server holds every slot. What is not wanted is "":
 -- an expected revision, the reply where the request carries no idempotency key, a session that stays as it
 -- is, a message, the state of mining, a trace. Variables are listed as id, entry, id, entry, ...; jobs as due
 -- time, name, ... Every value is opaque here: a JSON round trip in Lua would turn [] into {} and lose digits
 -- of large integers.
+-- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
+-- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone, "1".
+-- Whoever listens on the channel is told of each change of the memory.
 local state = {
   key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages, key.outbox
 }
@@ -23,13 +26,28 @@ local function set_fields(command, hash, flat)
   end
 end
 
+local function remember_message()
+  local number = redis.call('HINCRBY', key.snapshot, 'messages', 1) + 1
+  redis.call('HSET', key.messages, arg.message, number)
+  local kept = tonumber(arg.messages_kept)
+  if redis.call('HLEN', key.messages) > kept then
+    local known = redis.call('HGETALL', key.messages)
+    for i = 1, #known, 2 do
+      if tonumber(known[i + 1]) <= number - kept / 2 then
+        redis.call('HDEL', key.messages, known[i])
+      end
+    end
+  end
+end
+
 if arg.reply_prefix ~= '' then
   local reply = redis.call('GET', key.reply)
   if reply then
     return {'replayed', reply}
   end
 end
-if arg.message_id ~= '' and redis.call('HEXISTS', key.messages, arg.message_id) == 1 then
+if arg.message_id ~= '' and (redis.call('HEXISTS', key.messages, arg.message) == 1
+  or redis.call('HGET', key.messages, arg.message_id) == '1') then
   if arg.reply_prefix ~= '' then
     redis.call('SET', key.reply, arg.reply_when_seen, 'EX', arg.reply_lifetime)
   end
@@ -77,7 +95,7 @@ for _, contact in ipairs(arg.previous_contacts) do
   redis.call('RPUSH', key.previous, contact)
 end
 if arg.message_id ~= '' then
-  redis.call('HSET', key.messages, arg.message_id, '1')
+  remember_message()
   redis.call('RPUSH', key.utterances, arg.turn)
   redis.call('LTRIM', key.utterances, -tonumber(arg.turns_kept), -1)
   if arg.is_user_turn == '1' then
@@ -107,6 +125,9 @@ for i = 1, #arg.jobs, 2 do
   if arg.trace ~= '' then
     redis.call('HSET', key.snapshot, 'trace:' .. string.match(job, '^%a+'), arg.trace)
   end
+end
+if arg.reset == '1' or #arg.set_tools + #arg.set_mined > 0 then
+  redis.call('PUBLISH', arg.notice_channel, arg.notice_head .. memory_revision .. '}')
 end
 local definition_present = 1
 if key.definition then

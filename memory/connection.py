@@ -34,16 +34,17 @@ class RedisConversationIndex:
 
 @dataclass(frozen=True, slots=True)
 class RedisMemory:
-    """An open connection with the stores on it."""
+    """An open connection with the stores on it. `durability` is what a ready server keeps up."""
 
     driver: Driver
     conversations: MemoryManager
     definitions: RedisDefinitions
     index: RedisConversationIndex
+    durability: Durability | None = None
 
-    async def ready(self, durability: Durability | None = None) -> None:
+    async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer, or a write would be refused or lost."""
-        await check_readiness(self.driver, durability)
+        await check_readiness(self.driver, self.durability)
         await self.driver.set(READY_KEY, b"", lifetime_s=READY_KEY_LIFETIME_S)
 
     async def check_safety(self, durability: Durability) -> None:
@@ -54,9 +55,11 @@ class RedisMemory:
         await self.driver.close()
 
 
-def connect(url: str, *, cluster: bool = False, wait_replicas: int = 0) -> RedisMemory:
+def connect(
+    url: str, *, cluster: bool = False, wait_replicas: int = 0, durability: Durability | None = None
+) -> RedisMemory:
     """Open `url`; a commit is answered once `wait_replicas` replicas have it."""
-    return _memory_on(driver_to(url, cluster=cluster, wait_replicas=wait_replicas))
+    return _memory_on(driver_to(url, cluster=cluster, wait_replicas=wait_replicas), durability)
 
 
 def embedded(server: FakeServer | None = None) -> RedisMemory:
@@ -64,7 +67,7 @@ def embedded(server: FakeServer | None = None) -> RedisMemory:
     return _memory_on(driver_in_process(server or FakeServer()))
 
 
-def _memory_on(driver: Driver) -> RedisMemory:
+def _memory_on(driver: Driver, durability: Durability | None = None) -> RedisMemory:
     return RedisMemory(
-        driver, MemoryManager(driver), RedisDefinitions(driver), RedisConversationIndex(driver)
+        driver, MemoryManager(driver), RedisDefinitions(driver), RedisConversationIndex(driver), durability
     )

@@ -12,16 +12,18 @@ slot than the outbox: the event is first appended, then moved, and a crash in be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flow_engine.ports.delivery import QueuedEvent
+from flow_engine.ports.delivery import QueuedEvent, ShareUsedUp
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.events import kind_of
 from memory.driver import Driver, Script
-from memory.keys import EVENTS_KEY, ConversationKeys
+from memory.keys import EVENTS_KEY, ConversationKeys, event_shares_key
 
 WEBHOOK_QUEUE_LIFETIME_S = 7 * 24 * 60 * 60
+SHARES_WINDOW_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class Routing:
 class RedisEvents:
     """Implements `EventQueues`. Raises RetryLater when Redis does not answer or takes no writes."""
 
-    def __init__(self, driver: Driver, routing: Routing) -> None:
+    def __init__(self, driver: Driver, routing: Routing, *, clock: Callable[[], float] = time.time) -> None:
         self._driver = driver
         self._routing = routing
+        self._clock = clock
         self._append, self._move, self._take = (Script.read(name) for name in ("append", "move", "take"))
 
     async def in_outbox(self, conversation: ConversationRef, *, at_most: int) -> Sequence[QueuedEvent]:
@@ -48,21 +51,30 @@ class RedisEvents:
         routing, keys = self._routing, ConversationKeys.of(conversation)
         shared = {
             "length": routing.stream_length,
+            "shares_lifetime": 2 * SHARES_WINDOW_S,
             "tenant": conversation.tenant_id,
             "conversation": conversation.conversation_id,
         }
         kinds = [kind_of(queued.event) for queued in events]
-        queues = {"outbox": keys.named["outbox"], "webhook_queue": keys.webhook_queue}
+        queues = {name: keys.named[name] for name in ("outbox", "snapshot")}
+        queues["webhook_queue"] = keys.webhook_queue
+        window, into_s = divmod(self._clock(), SHARES_WINDOW_S)
+        stream = {"stream": EVENTS_KEY, "shares": event_shares_key(int(window))}
+        used_up = ShareUsedUp(SHARES_WINDOW_S - into_s)
         if self._driver.single_node:
-            queues["stream"] = EVENTS_KEY
+            queues |= stream
         else:
             bodies = [
                 part for queued, kind in zip(events, kinds, strict=True) for part in (queued.event, kind)
             ]
-            await self._driver.run(self._append, {"stream": EVENTS_KEY}, {**shared, "events": bodies})
+            if not await self._driver.run(self._append, stream, {**shared, "events": bodies}):
+                raise used_up
         ids = [part for queued, kind in zip(events, kinds, strict=True) for part in (queued.id, kind)]
         rules = {"for_webhook": "1" if routing.webhook else "0", "queue_lifetime": WEBHOOK_QUEUE_LIFETIME_S}
-        return int(await self._driver.run(self._move, queues, {**rules, **shared, "events": ids}))
+        moved = int(await self._driver.run(self._move, queues, {**rules, **shared, "events": ids}))
+        if moved < 0:
+            raise used_up
+        return moved
 
     async def for_webhook(self, conversation: ConversationRef, *, at_most: int) -> Sequence[QueuedEvent]:
         return await self._read(ConversationKeys.of(conversation).webhook_queue, at_most)

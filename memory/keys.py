@@ -25,7 +25,7 @@ _STATE: Mapping[str, str] = {
     "tools": "vars::tools",  # hash: variable id → entry
     "previous": "previousContacts",  # list of JSON objects
     "utterances": "utterances",  # list of JSON objects, oldest first
-    "messages": "messages",  # hash: message id → "1", what F33 deduplicates by
+    "messages": "messages",  # hash: contact and message id → number of arrival, what F33 deduplicates by
     "outbox": "outbox",  # stream: one event an entry, in field "event"
 }
 """What a script calls a key, and the end of the key's name."""
@@ -58,6 +58,16 @@ class ConversationKeys:
         """String, empty: written where replicas are to confirm what was written before it."""
         return f"{self.tag}::confirmation"
 
+    @property
+    def notices(self) -> str:
+        """Channel: a notice of each change of the memory, `{conversationId, revision, memoryRevision}`."""
+        return f"{self.tag}::memory"
+
+    @property
+    def replies(self) -> str:
+        """Glob that matches every `reply` of the conversation."""
+        return f"{_literally(self.tag)}::reply::*"
+
     def reply(self, idempotency_key: str) -> str:
         return f"{self.tag}::reply::{_encode(idempotency_key)}"
 
@@ -65,8 +75,12 @@ class ConversationKeys:
 def snapshots_of(tenant_id: str) -> tuple[str, str, str]:
     """How the names of a tenant's snapshots start, the glob that matches them, and how they end."""
     start, end = f"{{{_encode(tenant_id)}:", "}::snapshot"
-    escaped = "".join(f"[{c}]" if c in "*?[]^-\\" else c for c in start)
-    return start, f"{escaped}*{end}", end
+    return start, f"{_literally(start)}*{end}", end
+
+
+def _literally(text: str) -> str:
+    """A glob that matches `text` alone. Encoded ids hold none of its signs but `-`."""
+    return "".join(f"[{c}]" if c in "*?[]^-\\" else c for c in text)
 
 
 def definition_key(tenant_id: str, content_hash: str) -> str:
@@ -93,9 +107,33 @@ DEAD_LETTER_TEXTS_KEY = "{flow-engine}:jobs::dead::letters"
 """Hash: the id of a buried job → JSON object."""
 
 
+LETTER_KEYS: Mapping[str, str] = {"letter_ids": DEAD_LETTERS_KEY, "letters": DEAD_LETTER_TEXTS_KEY}
+"""The two keys of buried jobs, by what the scripts call them."""
+
+
+def job_owner(conversation: ConversationRef) -> str:
+    """The middle of the names of a conversation's jobs."""
+    return f":{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}:"
+
+
+def message_name(contact_id: str, message_id: str) -> str:
+    """What a message is deduplicated by: ids count within their contact."""
+    return f"{_encode(contact_id)}/{_encode(message_id)}"
+
+
 def model_calls_key(minute: int) -> str:
     """String: how many model calls a minute since 1970 has seen, over all processes."""
     return f"{{flow-engine}}:model-calls:{minute}"
+
+
+def model_shares_key(minute: int) -> str:
+    """Hash: a tenant → how many model calls it has had in a minute since 1970."""
+    return f"{{flow-engine}}:model-calls:{minute}::tenants"
+
+
+def event_shares_key(minute: int) -> str:
+    """Hash: a tenant → how many events it has put into the stream in a minute since 1970."""
+    return f"{EVENTS_KEY}::shares:{minute}"
 
 
 def due_score(due_at: datetime) -> int:

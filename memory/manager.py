@@ -7,7 +7,7 @@ commit; `commit` compares the revision and writes everything, or nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import orjson
@@ -15,7 +15,7 @@ import orjson
 from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
-from flow_engine.ports.jobs import Job
+from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.memory import (
     MemoryEntry,
     PreviousContact,
@@ -33,6 +33,7 @@ from flow_engine.runtime.storage import (
     Committed,
     Conflict,
     DuplicateMessage,
+    Erasure,
     LoadedConversation,
     NewMemory,
     Outcome,
@@ -47,11 +48,28 @@ from memory.codec import (
     encode_turn,
 )
 from memory.driver import Argument, Driver, Script, Value
-from memory.keys import JOBS_KEY, ConversationKeys, definition_key, due_score
+from memory.keys import (
+    JOB_LEASES_KEY,
+    JOBS_KEY,
+    LETTER_KEYS,
+    ConversationKeys,
+    definition_key,
+    due_score,
+    job_owner,
+    message_name,
+)
 
 REPLY_LIFETIME_S = 24 * 60 * 60
-TURNS_KEPT = 1000
+TURNS_KEPT = 1_000
+MESSAGES_KEPT = 10_000
+"""So many messages are known again, at least half as many: beyond it the older half is forgotten."""
+
+ERASED_EVENT_LIFETIME_S = 24 * 60 * 60
+EARLY_JOB_DELAY = timedelta(seconds=5)
+"""Longer than a commit takes: a job that is written down before its commit is not due meanwhile."""
+
 _NO_REPLY_KEY = "-"
+_FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
 
 _Decoded = TypeVar("_Decoded")
 
@@ -66,6 +84,8 @@ class MemoryManager:
         self._driver = driver
         self._load = Script.read("load")
         self._commit = Script.read("commit")
+        self._erase = Script.read("erase")
+        self._erase_jobs = Script.read("erase_jobs")
 
     async def load(
         self,
@@ -84,9 +104,11 @@ class MemoryManager:
         head, tenant, mined, tools, previous, turns, reply = found
         session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
         replay = None if reply is None or idempotency is None else decode_reply(reply)
+        if replay is not None:
+            await self._acknowledge_again(conversation, keys)
         if session is None:
             return LoadedConversation(replay=replay)
-        if tenant is None:
+        if tenant is None or bool(mined) != bool(tools):  # both hashes hold every variable
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
@@ -113,21 +135,27 @@ class MemoryManager:
         if self._driver.single_node:
             script_keys |= {"definition": definition, "jobs": JOBS_KEY}
         else:
-            # Before the commit: a job without its cause finds nothing to do, a cause without job is lost.
-            await self._write_down(changes)
-        verdict, *rest = await self._driver.run(self._commit, script_keys, _arguments(changes))
+            # Before the commit, else a process that dies in between leaves a cause without its job; and not
+            # due yet, else a worker finds nothing to do, and forgets it.
+            early = [DueJob(d.job, max(d.due_at, changes.now + EARLY_JOB_DELAY)) for d in changes.jobs]
+            await self._write_down(early)
+        arguments = {**_arguments(changes), **_notice(conversation, keys, changes)}
+        verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
+        if not self._driver.single_node:
+            await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
         match verdict:
             case b"lost":
                 return Conflict()
             case b"seen":
+                await self._driver.confirm(keys.confirmation)
                 return DuplicateMessage()
             case b"replayed":
+                await self._driver.confirm(keys.confirmation)
                 return AlreadyAnswered(decode_reply(rest[0]))
             case _:
                 present = bool(rest[1])
                 if not self._driver.single_node:
                     present = await self._driver.expire(definition, 2 * changes.lifetime_s)
-                    await self._write_down(changes)  # a worker may have looked before there was a cause
         reply = changes.reply
         return Committed(reply.body(int(rest[0])), reply.status, present)
 
@@ -207,9 +235,53 @@ class MemoryManager:
         trace = await self._driver.hget(snapshot, f"trace:{job.kind}")
         return None if trace is None else trace.decode()
 
-    async def _write_down(self, changes: Changes) -> None:
-        if changes.jobs:
-            await self._driver.zadd(JOBS_KEY, {d.job.name: due_score(d.due_at) for d in changes.jobs})
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        """First the jobs: one that is left would find nothing to do, but tell the conversation's name."""
+        keys = ConversationKeys.of(conversation)
+        relay = DueJob(Job("relay", conversation), erasure.now)
+        everything_of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
+        if await self._driver.hget(keys.named["snapshot"], "revision") is None:
+            return False
+        owner = job_owner(conversation)
+        await self._driver.run(self._erase_jobs, everything_of_jobs, {"owner": owner})
+        async for reply_key in self._driver.scan(keys.replies):
+            await self._driver.delete([reply_key])
+        if not self._driver.single_node:
+            await self._write_down([DueJob(relay.job, erasure.now + EARLY_JOB_DELAY)])
+        key = erasure.idempotency
+        script_keys = {
+            **keys.named,
+            "webhook_queue": keys.webhook_queue,
+            "confirmation": keys.confirmation,
+            "reply": keys.reply(key.key if key else _NO_REPLY_KEY),
+        }
+        if self._driver.single_node:
+            script_keys["jobs"] = JOBS_KEY
+        receipt = encode_reply_head(key.fingerprint, 200) + erasure.receipt if key else b""
+        args: Mapping[str, Argument] = {
+            "event": erasure.event,
+            "event_lifetime": ERASED_EVENT_LIFETIME_S,
+            "receipt": receipt,
+            "receipt_lifetime": REPLY_LIFETIME_S,
+            "relay_due": due_score(relay.due_at),
+            "relay_job": relay.job.name,
+        }
+        erased = bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
+        if not self._driver.single_node:
+            await self._write_down([relay])
+        return erased
+
+    async def _acknowledge_again(self, conversation: ConversationRef, keys: ConversationKeys) -> None:
+        """A reply is repeated: its commit may not be with the replicas, or have died before its jobs."""
+        await self._driver.confirm(keys.confirmation)
+        if not self._driver.single_node:
+            now = datetime.now(UTC)
+            await self._write_down([DueJob(Job(kind, conversation), now) for kind in _FOUND_UNDONE])
+
+    async def _write_down(self, jobs: Sequence[DueJob]) -> None:
+        if jobs:
+            scores = {due.job.name: float(due_score(due.due_at)) for due in jobs}
+            await self._driver.zadd(JOBS_KEY, scores, confirmed=True)
 
 
 class RedisDefinitions:
@@ -254,8 +326,10 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
         "session": b"" if session is None else encode_session(session),
         "version_id": "" if session is None else session.version_id,
         "message_id": turn.message_id if turn else "",
+        "message": message_name(turn.contact_id, turn.message_id) if turn else "",
         "turn": encode_turn(turn) if turn else b"",
         "turns_kept": TURNS_KEPT,
+        "messages_kept": MESSAGES_KEPT,
         "is_user_turn": "1" if turn is not None and is_user_turn(turn) else "0",
         "mining": b"" if changes.mining is None else encode_mining(changes.mining),
         "reset": "0" if new is None else "1",
@@ -270,6 +344,15 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
         "events": changes.events,
         "jobs": [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)],
     }
+
+
+def _notice(
+    conversation: ConversationRef, keys: ConversationKeys, changes: Changes
+) -> Mapping[str, Argument]:
+    """The notice but for its memory revision, which the script knows."""
+    revision = changes.expected_revision if changes.session is None else changes.session.revision
+    told = orjson.dumps({"conversationId": conversation.conversation_id, "revision": revision})
+    return {"notice_channel": keys.notices, "notice_head": told[:-1] + b',"memoryRevision":'}
 
 
 def _or_empty(number: int | None) -> int | str:

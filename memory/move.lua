@@ -1,9 +1,19 @@
 -- Takes events out of a conversation's outbox, all of them or none, and only those that are still in it:
--- whoever works on the same outbox at the same moment finds them gone.
--- KEYS: outbox webhook_queue stream
--- ARGV: for_webhook queue_lifetime length tenant conversation
+-- whoever works on the same outbox at the same moment finds them gone. An outbox without events and without
+-- its conversation goes too.
+-- KEYS: outbox webhook_queue snapshot stream shares
+-- ARGV: for_webhook queue_lifetime length shares_lifetime tenant conversation
 -- LISTS: events
--- The stream is given only where one server holds every slot. Events are listed as id, kind, id, kind, ...
+-- The stream and its shares are given only where one server holds every slot; -1 is returned where the share
+-- is used up, see append.lua. Events are listed as id, kind, id, kind, ...
+local count = #arg.events / 2
+if key.stream then
+  local taken = tonumber(redis.call('HGET', key.shares, arg.tenant) or '0')
+  local tenants = redis.call('HLEN', key.shares)
+  if taken > 0 and tenants > 1 and taken + count > tonumber(arg.length) / tenants then
+    return -1
+  end
+end
 local moved = 0
 for i = 1, #arg.events, 2 do
   local id = arg.events[i]
@@ -22,7 +32,16 @@ for i = 1, #arg.events, 2 do
     moved = moved + 1
   end
 end
-if moved > 0 and arg.for_webhook == '1' then
-  redis.call('EXPIRE', key.webhook_queue, arg.queue_lifetime)
+if moved > 0 then
+  if arg.for_webhook == '1' then
+    redis.call('EXPIRE', key.webhook_queue, arg.queue_lifetime)
+  end
+  if key.stream then
+    redis.call('HINCRBY', key.shares, arg.tenant, moved)
+    redis.call('EXPIRE', key.shares, arg.shares_lifetime)
+  end
+  if redis.call('XLEN', key.outbox) == 0 and redis.call('EXISTS', key.snapshot) == 0 then
+    redis.call('DEL', key.outbox)
+  end
 end
 return moved

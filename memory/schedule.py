@@ -21,6 +21,7 @@ from memory.keys import (
     DEAD_LETTERS_KEY,
     JOB_LEASES_KEY,
     JOBS_KEY,
+    LETTER_KEYS,
     due_score,
 )
 
@@ -29,7 +30,6 @@ UNKNOWN_AGAIN_AFTER = timedelta(hours=1)
 
 
 _SCHEDULE_KEYS = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY}
-_LETTER_KEYS = {"letter_ids": DEAD_LETTERS_KEY, "letters": DEAD_LETTER_TEXTS_KEY}
 
 
 class RedisJobSchedule:
@@ -37,13 +37,15 @@ class RedisJobSchedule:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._schedule = Script.read("schedule_job")
         self._claim = Script.read("claim_jobs")
         self._renew = Script.read("renew_job")
         self._settle = Script.read("settle_job")
 
     async def schedule(self, due: DueJob) -> None:
-        """Write a job down as a commit does: again, it only moves its time."""
-        await self._driver.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
+        """Write a job down as a commit does; one that waits for its next attempt is left as it is."""
+        args = {"name": due.job.name, "due": due_score(due.due_at)}
+        await self._driver.run(self._schedule, _SCHEDULE_KEYS, args)
 
     async def claim(self, now: datetime, *, at_most: int, lease_s: float) -> Sequence[Claim]:
         token = uuid.uuid4().hex
@@ -92,7 +94,7 @@ class RedisJobSchedule:
             "buried_at": buried_at,
             "most_letters": MOST_LETTERS,
         }
-        await self._driver.run(self._settle, {**_SCHEDULE_KEYS, **_LETTER_KEYS}, args)
+        await self._driver.run(self._settle, {**_SCHEDULE_KEYS, **LETTER_KEYS}, args)
 
 
 class RedisBacklog:
@@ -131,7 +133,7 @@ class RedisDeadLetters:
         if text is None:
             return False
         args = {"letter_id": letter_id, "name": orjson.loads(text)["job"], "now": due_score(now)}
-        return bool(await self._driver.run(self._replay, {"jobs": JOBS_KEY, **_LETTER_KEYS}, args))
+        return bool(await self._driver.run(self._replay, {"jobs": JOBS_KEY, **LETTER_KEYS}, args))
 
 
 def _own_score(at: datetime) -> str:

@@ -67,7 +67,7 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
     webhook = _webhook(settings, parts.outbound, clock)
     events = RedisEvents(parts.memory.driver, Routing(settings.events_kept, webhook is not None))
     schedule = RedisJobSchedule(parts.memory.driver).schedule
-    relay = Relay(events, clock, observer, None if webhook is None else schedule)
+    relay = Relay(events, clock, observer, schedule, has_webhook=webhook is not None)
     # Without a webhook too: jobs may be left from a time when there was one.
     delivery = Delivery(events, webhook, schedule, clock, observer)
     return {

@@ -40,6 +40,7 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "model_tokens": ("Tokens of model calls, in and out.", ("purpose", "direction")),
     "model_calls_failed": ("Model calls of background work without a usable answer.", ("purpose", "reason")),
     "events_published": ("Events appended to the reporting stream.", ()),
+    "events_put_off": ("Events that waited because their tenant had had its share of the stream.", ()),
     "webhook_events": ("Attempts to send an event to the webhook, by what became of them.", ("outcome",)),
     "tasks_stalled": ("Required tasks that could have been entered for several turns and were not.", ()),
 }

@@ -28,6 +28,12 @@ class Settings(BaseSettings):
     redis_unsafe: bool = Field(
         default=False, description="Start all the same on a Redis that evicts or is less durable"
     )
+    redis_wait_replicas: int = Field(
+        default=0,
+        ge=0,
+        le=10,
+        description="Replicas of Redis that must have a write before it is acknowledged, within a second",
+    )
     mongo_url: str | None = Field(
         default=None,
         description="MongoDB for flows, mongodb://.../database; unset: SQLite in the data directory",

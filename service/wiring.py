@@ -125,7 +125,12 @@ def open_flow_database(settings: Settings) -> FlowDatabase:
 def open_memory(settings: Settings) -> RedisMemory:
     if settings.redis_url is None:
         return embedded()
-    return connect(settings.redis_url, cluster=settings.redis_cluster)
+    return connect(
+        settings.redis_url,
+        cluster=settings.redis_cluster,
+        wait_replicas=settings.redis_wait_replicas,
+        durability=None if settings.redis_unsafe else settings.redis_durability,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
 from flow_engine.ports.telemetry import Observer, Tracing
-from flow_engine.runtime.storage import Changes, ConversationMemory, LoadedConversation, Outcome
+from flow_engine.runtime.storage import Changes, ConversationMemory, Erasure, LoadedConversation, Outcome
 
 StoreName = Literal["memory", "flows"]
 
@@ -60,6 +60,10 @@ class ObservedMemory:
         with self._errors:
             return await self._memory.commit(conversation, changes)
 
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        with self._errors:
+            return await self._memory.erase(conversation, erasure)
+
 
 class TracedMemory:
     """Implements `ConversationMemory`: spans, and the trace that background jobs will continue."""
@@ -85,6 +89,10 @@ class TracedMemory:
             outcome = await self._memory.commit(conversation, changes)
             self._tracing.note({"flow_engine.commit.outcome": type(outcome).__name__})
             return outcome
+
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        with self._tracing.span("memory erase", "client"):
+            return await self._memory.erase(conversation, erasure)
 
 
 class ObservedFlowStore:

@@ -29,7 +29,10 @@ class EventQueues(Protocol):
         ...
 
     async def publish(self, conversation: ConversationRef, events: Sequence[QueuedEvent]) -> int:
-        """Send events of the outbox on; the number of those that nobody else had sent on meanwhile."""
+        """Send events of the outbox on; the number of those that nobody else had sent on meanwhile.
+
+        Raises ShareUsedUp, and sends none, when the tenant has had its part of the stream for now.
+        """
         ...
 
     async def for_webhook(self, conversation: ConversationRef, *, at_most: int) -> Sequence[QueuedEvent]:
@@ -47,8 +50,16 @@ class EventReceiver(Protocol):
         ...
 
 
+class ShareUsedUp(Exception):
+    """Other tenants' events would be pushed out of the stream. `again_after_s`: when there is room."""
+
+    def __init__(self, again_after_s: float) -> None:
+        super().__init__("the tenant's share of the stream is used up")
+        self.again_after_s = again_after_s
+
+
 class ReceiverAway(Exception):
-    """It does not answer, or asks for time: nothing is wrong with the event. `again_at` (UTC): not before."""
+    """It does not answer at all: nothing is wrong with the event. `again_at` (UTC): not before."""
 
     def __init__(self, again_at: datetime) -> None:
         super().__init__("the receiver is away")
@@ -56,4 +67,4 @@ class ReceiverAway(Exception):
 
 
 class ReceiverRefused(Exception):
-    """It answered, and does not want this event."""
+    """It answered, and did not take this event."""

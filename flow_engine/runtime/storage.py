@@ -130,6 +130,16 @@ class DuplicateMessage:
 Outcome = Committed | AlreadyAnswered | Conflict | DuplicateMessage
 
 
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """`event` is all that is told of it afterwards; `receipt` is the reply's body, kept a day."""
+
+    event: bytes
+    receipt: bytes
+    now: datetime
+    idempotency: IdempotencyKey | None = None
+
+
 class ConversationMemory(Protocol):
     """The conversations' store. Raises RetryLater `memory_unavailable` when it does not answer."""
 
@@ -142,6 +152,13 @@ class ConversationMemory(Protocol):
     ) -> LoadedConversation: ...
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome: ...
+
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        """Delete every key, kept reply, pending job, dead letter and waiting event of a conversation.
+
+        False when nothing is stored. A repetition finds the receipt by `load` with its idempotency key.
+        """
+        ...
 
 
 class DefinitionStore(Protocol):

@@ -23,6 +23,7 @@ from flow_engine.runtime.storage import (
     Changes,
     ConversationMemory,
     DefinitionStore,
+    Erasure,
     LoadedConversation,
     Outcome,
 )
@@ -100,6 +101,10 @@ class ForgetfulMemory:
         outcome = await self._memory.commit(conversation, changes)
         self._over_at[conversation] = changes.now + timedelta(seconds=changes.lifetime_s)
         return outcome
+
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        self._over_at.pop(conversation, None)
+        return await self._memory.erase(conversation, erasure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@
 2. An event is forgotten only after it has arrived. A process that dies in between sends it again, under
    the same `eventId`.
 3. Neither job does anything that is not found undone, so that both may run at any time.
-4. A webhook that is away is waited for; one that refuses an event is tried again as often as any job, and
-   the job then buried. The events stay queued, and later ones of that conversation with them.
+4. A webhook that does not answer at all is waited for, with every conversation. One that answers and does
+   not take an event, for whatever reason, is tried again as often as any job, and the job then buried. The
+   events stay queued, and later ones of that conversation with them; other conversations do not wait.
+5. A tenant whose share of the stream is used up is put off, and its events stay in their outboxes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.delivery import EventQueues, EventReceiver, ReceiverAway, ReceiverRefused
+from flow_engine.ports.delivery import EventQueues, EventReceiver, ReceiverAway, ReceiverRefused, ShareUsedUp
 from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
 from flow_engine.ports.telemetry import Observer
 
@@ -27,26 +29,33 @@ Schedule = Callable[[DueJob], Awaitable[None]]
 
 
 class Relay:
-    """Handler of `relay`. `schedule` is None where there is no webhook."""
+    """Handler of `relay`. `has_webhook`: what was relayed is then to be delivered."""
 
     def __init__(
-        self, events: EventQueues, clock: Clock, observer: Observer, schedule: Schedule | None = None
+        self, events: EventQueues, clock: Clock, observer: Observer, schedule: Schedule, *, has_webhook: bool
     ) -> None:
         self._events = events
         self._clock = clock
         self._observer = observer
         self._schedule = schedule
+        self._has_webhook = has_webhook
 
     async def relay(self, job: Job) -> None:
         conversation = job.conversation
         while True:
             waiting = await self._events.in_outbox(conversation, at_most=BATCH)
             if waiting:
-                published = await self._events.publish(conversation, waiting)
+                try:
+                    published = await self._events.publish(conversation, waiting)
+                except ShareUsedUp as used_up:
+                    again_at = self._clock.now() + timedelta(seconds=used_up.again_after_s)
+                    self._observer.count("events_put_off", len(waiting))
+                    await self._schedule(DueJob(job, again_at))
+                    break
                 self._observer.count("events_published", published)
             if len(waiting) < BATCH:
                 break
-        if self._schedule is not None:  # also when nothing waited: an earlier attempt may have died here
+        if self._has_webhook:  # also when nothing waited: an earlier attempt may have died here
             await self._schedule(DueJob(Job("deliver", conversation), self._clock.now()))
 
 

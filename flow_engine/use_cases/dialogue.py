@@ -23,6 +23,7 @@ from flow_engine.values import utc_text
 from flow_engine.vocabulary import MemoryFormat, Source, UtteranceType
 
 LOOK_AGAIN_S = 0.03
+LOOK_AGAIN_AT_MOST_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class DialogueService:
         self, conversation: ConversationRef, wait_s: float
     ) -> tuple[LoadedConversation, ConversationalFlowRunner, bool]:
         """Load until the last user turn has been read, or its reading failed, or the wait is over."""
-        waited = 0.0
+        waited, look_again_s = 0.0, LOOK_AGAIN_S
         while True:
             loaded = await self._transactor.memory.load(conversation)
             runner = await self._transactor.resume(conversation, loaded)
@@ -122,8 +123,9 @@ class DialogueService:
                 return loaded, runner, True
             if waited >= wait_s or loaded.mining.failed_turn == loaded.last_user_turn:
                 return loaded, runner, False
-            await self._pause(LOOK_AGAIN_S)
-            waited += LOOK_AGAIN_S
+            await self._pause(look_again_s)
+            waited += look_again_s
+            look_again_s = min(1.5 * look_again_s, LOOK_AGAIN_AT_MOST_S)
 
     async def put_memory(
         self,

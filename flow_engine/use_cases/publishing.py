@@ -13,7 +13,9 @@ that the rules have read, and runs them again on the fresh record when somebody 
    otherwise no draft could ever be saved over a draft (rule 2).
 5. `latest` is given by rule 1 alone when a version is saved, but it may be moved like any other tag:
    that is how a bad version is rolled back.
-6. `updated_by` and `updated_at` tell who named the flow and when; the tags have an author and a date of
+6. A flow lists at most VERSIONS_KEPT versions and remembers its last TAG_MOVES_KEPT moves of tags: its record
+   is one document, written whole at each change.
+7. `updated_by` and `updated_at` tell who named the flow and when; the tags have an author and a date of
    their own.
 """
 
@@ -27,6 +29,8 @@ from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAn
 from flow_engine.ports.flow_store import FlowRecord, TagEntry, VersionEntry
 
 LATEST = "latest"
+VERSIONS_KEPT = 5_000
+TAG_MOVES_KEPT = 1_000
 
 _TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -50,13 +54,19 @@ def place_version(
     """List a new version under `flow` with the tags that rules 1 to 5 give it.
 
     Raises CorrectTheInput (`tag_invalid`, `tag_reserved`), LookElsewhere (`version_unknown`) and
-    ReloadAndDecide (`version_exists`, `tag_in_use`, `parent_tagged`, `parent_not_latest`).
+    ReloadAndDecide (`version_exists`, `tag_in_use`, `parent_tagged`, `parent_not_latest`, `flow_full`).
     """
     if parent_version_id is not None:
         find_entry(flow, parent_version_id)
     if lists_version(flow, version.version_id):
         raise ReloadAndDecide(
             "version_exists", f"version {version.version_id!r} is already saved, and a version never changes"
+        )
+    if len(flow.versions) >= VERSIONS_KEPT:
+        raise ReloadAndDecide(
+            "flow_full",
+            f"flow {flow.flow_id!r} lists {VERSIONS_KEPT} versions, the most it can: go on in another flow",
+            accepted=("another flow",),
         )
     over_latest = parent_version_id is None or LATEST in tags_of(flow, parent_version_id)
     if tag is not None:
@@ -207,7 +217,7 @@ def _point(flow: FlowRecord, entry: TagEntry) -> FlowRecord:
     """Let a tag point elsewhere, in its old place among the tags, and remember it in the history."""
     moved = tuple(entry if old.tag == entry.tag else old for old in flow.tags)
     tags = moved if entry in moved else (*moved, entry)
-    return replace(flow, tags=tags, tag_moves=(*flow.tag_moves, entry))
+    return replace(flow, tags=tags, tag_moves=(*flow.tag_moves, entry)[-TAG_MOVES_KEPT:])
 
 
 def _next_revision(flow: FlowRecord) -> FlowRecord:

@@ -77,7 +77,8 @@ class Scene:
 
     async def happened(self, events: Sequence[bytes]) -> None:
         await write_down(self.redis, self.conversation, events)
-        relay = Relay(events_on(self.redis, webhook=True), self.clock, self.counted, self.schedule)
+        on = events_on(self.redis, webhook=True)
+        relay = Relay(on, self.clock, self.counted, self.schedule, has_webhook=True)
         await relay.relay(Job("relay", self.conversation))
         self.scheduled.clear()
 
@@ -137,11 +138,10 @@ class TestSending:
 
 
 class TestFailing:
-    @pytest.mark.parametrize("failure", [BUSY, AWAY, OutboundReply(429, b""), OutboundReply(500, b"")])
     async def test_a_webhook_that_is_away_is_waited_for_and_then_gets_everything_in_order(
-        self, failure: Answer
+        self,
     ) -> None:  # F40
-        scene = Scene(TAKEN, failure, failure, TAKEN)
+        scene = Scene(TAKEN, AWAY, AWAY, TAKEN)
         await scene.happened(some_events(4))
         await scene.deliver()
         assert scene.scheduled == [DueJob(scene.job, scene.clock.at + timedelta(seconds=1))]
@@ -172,8 +172,23 @@ class TestFailing:
             scene.clock.at = scene.scheduled[-1].due_at
         assert rests == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
+    async def test_an_answer_of_5xx_pauses_its_own_conversation_only(self) -> None:  # A8
+        scene = Scene(BUSY, TAKEN)
+        await scene.happened(some_events(1))
+        with pytest.raises(TryJobAgain, match="status 503"):
+            await scene.deliver()
+        healthy = fresh_ref()
+        await write_down(scene.redis, healthy, some_events(1, 7))
+        on = events_on(scene.redis, webhook=True)
+        await Relay(on, scene.clock, scene.counted, scene.schedule, has_webhook=True).relay(
+            Job("relay", healthy)
+        )
+        await scene.delivery.deliver(Job("deliver", healthy))
+        assert scene.sent == ["e0", "e7"]
+
     @pytest.mark.parametrize(
-        "refusal", [OutboundReply(400, b""), OutboundReply(302, b""), OutboundRefused("private address")]
+        "refusal",
+        [BUSY, *(OutboundReply(status, b"") for status in (302, 400, 429, 500)), OutboundRefused("private")],
     )
     async def test_an_event_that_is_refused_is_a_failed_job_and_none_overtakes_it(
         self, refusal: Answer

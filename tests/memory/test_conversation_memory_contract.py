@@ -7,12 +7,16 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, get_type_hints
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
 from redis.crc import key_slot
 
 import memory
@@ -30,6 +34,7 @@ from flow_engine.runtime.storage import (
     ReplyTemplate,
 )
 from memory import connection
+from memory import manager as manager_module
 from memory.codec import encode_turn
 from memory.connection import RedisMemory, connect, embedded
 from memory.driver import Script
@@ -326,6 +331,56 @@ class TestMessages:
         assert (turns[0].message_id, turns[-1].message_id) == ("f0", "newest")
         assert await talk.commit(1, turn=turn("oldest")) == DuplicateMessage()
 
+    async def test_ids_count_within_their_contact(self, talk: Conversation) -> None:  # D5
+        await talk.start()
+        assert isinstance(await talk.commit(1, turn=turn("1")), Committed)
+        others = replace(turn("1"), contact_id="bruno")
+        assert isinstance(await talk.commit(1, turn=others), Committed)
+        assert await talk.commit(1, turn=others) == DuplicateMessage()
+
+    async def test_one_that_an_earlier_release_stored_is_known(self, talk: Conversation) -> None:  # F33
+        await talk.start()
+        await talk.store.driver.client.hset(talk.keys[6], "m", "1")
+        assert await talk.commit(1, turn=turn("m")) == DuplicateMessage()
+
+    async def test_no_more_are_known_than_are_bounded(
+        self, talk: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # A16
+        monkeypatch.setattr(manager_module, "MESSAGES_KEPT", 10)
+        await talk.start()
+        for number in range(25):
+            await talk.commit(1, turn=turn(f"m{number}"))
+            assert await talk.store.driver.client.hlen(talk.keys[6]) <= 10
+        assert [type(await talk.commit(1, turn=turn(f"m{n}"))) for n in range(20, 25)] == [
+            DuplicateMessage
+        ] * 5
+        assert isinstance(await talk.commit(1, turn=turn("m0")), Committed)
+
+
+class TestNotices:
+    async def test_whoever_listens_is_told_of_each_change_of_the_memory(self, talk: Conversation) -> None:
+        client = talk.store.driver.client
+        is_cluster = isinstance(client, RedisCluster)
+        node = (await client.initialize()).get_default_node() if is_cluster else None
+        listening = Redis(host=node.host, port=node.port) if node else client
+        async with listening.pubsub() as pubsub:
+            await pubsub.subscribe(ConversationKeys.of(talk.ref).notices)
+            await talk.start()
+            await talk.commit(1, session=session(talk.ref, 2))
+            await talk.commit(2, set_tools={"name": written("x")})
+            told: list[Any] = []
+            async with asyncio.timeout(10):
+                while len(told) < 2:
+                    heard = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
+                    told += [] if heard is None else [orjson.loads(heard["data"])]
+        if node:
+            await listening.aclose()
+        shared = {"conversationId": talk.ref.conversation_id}
+        assert told == [
+            {**shared, "revision": 1, "memoryRevision": 0},
+            {**shared, "revision": 2, "memoryRevision": 1},
+        ]
+
 
 class TestStartingAnew:
     async def test_it_leaves_nothing_of_before_but_the_outbox_and_the_kept_replies(
@@ -397,6 +452,23 @@ class TestExpiry:
         with pytest.raises(CallTheOperator) as refused:
             await load(talk)
         assert refused.value.code == "conversation_incomplete"
+
+    @pytest.mark.parametrize("gone", [2, 3])
+    async def test_a_hash_of_variables_that_was_deleted_is_noticed(
+        self, talk: Conversation, gone: int
+    ) -> None:  # A17
+        await talk.start()
+        await talk.store.driver.client.delete(talk.keys[gone])
+        with pytest.raises(CallTheOperator, match="conversation_incomplete"):
+            await load(talk)
+
+    async def test_a_key_of_another_type_calls_for_the_operator(self, talk: Conversation) -> None:  # A17
+        await talk.start()
+        await talk.store.driver.client.set(talk.keys[3], "overwritten")
+        with pytest.raises(CallTheOperator, match="memory_unreadable"):
+            await load(talk)
+        with pytest.raises(CallTheOperator, match="memory_unreadable"):
+            await talk.commit(1, set_tools={"name": written("x")})
 
     @pytest.mark.parametrize(
         ("stored", "code"),

@@ -199,7 +199,7 @@ class TestScheduledAnewWhileHeld:
         await place.put(job(), at=after(1))
         assert await place.claim(after(2)) == []
         assert await place.claim(after(LEASE_S)) == []
-        assert (await place.claim_one(after(LEASE_S + 0.001))).attempt == 1
+        assert (await place.claim_one(after(LEASE_S + 0.001))).attempt == 2
 
     @pytest.mark.parametrize("seconds", [LEASE_S, LEASE_S + 0.001])
     async def test_for_the_very_moment_of_the_leases_end_too(self, place: Place, seconds: float) -> None:
@@ -243,6 +243,56 @@ class TestScheduledAnewWhileHeld:
         await place.schedule.bury(claim, "no good", after(1))
         assert (await place.claim_one(after(1))).attempt == 1
         assert len(await place.letters.list(at_most=9)) == 1
+
+
+class TestAWorkerKiller:
+    async def test_its_attempts_count_on_however_busy_its_conversation_is(self, place: Place) -> None:  # C
+        await place.put(job())
+        for attempt in (1, 2, 3):
+            at = 20.0 * attempt
+            assert (await place.claim_one(after(at))).attempt == attempt  # and its worker is killed
+            await place.put(job(), at=after(at + 1))
+            assert await place.claim(after(at + 2)) == []
+            await place.put(job(), at=after(at + LEASE_S + 1))
+
+    async def test_who_gives_it_back_in_order_begins_anew(self, place: Place) -> None:
+        await place.put(job())
+        await place.claim_one()
+        await place.schedule.finish(await place.claim_one(after(LEASE_S + 1)))
+        await place.put(job(), at=after(20))
+        assert (await place.claim_one(after(20))).attempt == 1
+
+
+class TestSharesOfTenants:
+    def jobs_of(self, tenant: str, number: int) -> list[Job]:
+        return [Job("mine", ConversationRef(tenant, f"c{n}")) for n in range(number)]
+
+    @pytest.mark.parametrize("when_s", [0.5, 1.0, 2.0])
+    async def test_a_tenants_backlog_is_not_everybodys(self, place: Place, when_s: float) -> None:  # C
+        heavy = self.jobs_of("heavy", 1_500)
+        await place.store.driver.client.zadd(
+            JOBS_KEY, {each.name: due_score(after(number / 1_000)) for number, each in enumerate(heavy)}
+        )
+        light = self.jobs_of("light", 4)
+        await place.put(*light, at=after(when_s))
+        found: list[str] = []
+        for claims in range(1, 60):
+            taken = await place.claim(after(3 + claims / 1_000), at_most=16)
+            found += [c.job.name for c in taken if c.job.conversation.tenant_id == "light"]
+            if len(found) == 4:
+                break
+        assert sorted(found) == sorted(each.name for each in light)
+        assert claims < 1_500 / 16 / 2
+
+    async def test_a_job_that_waits_for_its_next_attempt_is_not_hurried(self, place: Place) -> None:  # A8
+        await place.put(job())
+        await place.schedule.retry(await place.claim_one(), after(60))
+        await place.schedule.schedule(DueJob(job(), after(1)))
+        assert await place.claim(after(59)) == []
+        assert (await place.claim_one(after(61))).attempt == 2
+        await place.schedule.schedule(DueJob(job(), after(62)))  # held: it is not forgotten
+        await place.schedule.finish(Claim(job(), "nobody's", 1))
+        assert list(await place.due()) == [job().name]
 
 
 class TestDeadLetters:

@@ -55,7 +55,7 @@ def relaying(events: RedisEvents, scheduled: list[DueJob] | None = None) -> Rela
         if scheduled is not None:
             scheduled.append(due)
 
-    return Relay(events, StandingClock(), Unobserved(), None if scheduled is None else schedule)
+    return Relay(events, StandingClock(), Unobserved(), schedule, has_webhook=scheduled is not None)
 
 
 @pytest.fixture(params=["embedded", "redis", "cluster"])

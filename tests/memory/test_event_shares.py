@@ -1,0 +1,83 @@
+"""No tenant pushes the others' events out of the stream, or has all calls of the model (C)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from flow_engine.ports.delivery import ShareUsedUp
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import DueJob, Job
+from flow_engine.ports.observing import Unobserved
+from flow_engine.use_cases.delivery import Relay
+from memory.call_budget import RedisCallBudget
+from memory.connection import connect, embedded
+from memory.event_stream import RedisEvents, Routing
+from tests.memory.events_scene import in_stream, left_in_outbox, some_events, write_down
+from tests.redis_fixture import RedisServer
+
+pytestmark = pytest.mark.anyio
+NOW = datetime(2026, 3, 1, 12, 0, 20, tzinfo=UTC)
+NOISY, QUIET = ConversationRef("noisy", "c"), ConversationRef("quiet", "c")
+
+
+class Clock:
+    at = NOW
+
+    def now(self) -> datetime:
+        return self.at
+
+
+@pytest.mark.parametrize("place", ["embedded", "cluster"])
+async def test_a_tenant_that_has_had_its_part_waits_for_the_next_minute(
+    place: str, request: pytest.FixtureRequest
+) -> None:
+    if place == "cluster":
+        server: RedisServer = request.getfixturevalue("redis_cluster")
+        memory = connect(server.url, cluster=True)
+        await memory.driver.client.delete("{flow-engine}:events")
+    else:
+        memory = embedded()
+    clock, put_off = Clock(), list[DueJob]()
+    on = RedisEvents(memory.driver, Routing(100, webhook=False), clock=lambda: clock.now().timestamp())
+
+    async def schedule(due: DueJob) -> None:
+        put_off.append(due)
+
+    relay = Relay(on, clock, Unobserved(), schedule, has_webhook=False)
+    client = memory.driver.client
+    for conversation, number in ((QUIET, 1), (NOISY, 40), (NOISY, 40)):
+        await write_down(client, conversation, some_events(number))
+        await relay.relay(Job("relay", conversation))
+    assert len(await in_stream(client, NOISY)) == 40
+    assert len(await left_in_outbox(client, NOISY)) == 40
+    assert put_off == [DueJob(Job("relay", NOISY), NOW + timedelta(seconds=40))]
+    clock.at += timedelta(seconds=40)
+    await relay.relay(Job("relay", NOISY))
+    assert await left_in_outbox(client, NOISY) == []
+    await client.delete("{flow-engine}:events", "{flow-engine}:events::shares:29539440")
+    await memory.close()
+
+
+async def test_a_tenant_alone_has_the_stream_to_itself() -> None:
+    memory = embedded()
+    on = RedisEvents(memory.driver, Routing(100, webhook=False), clock=NOW.timestamp)
+    for first in range(0, 500, 100):
+        await write_down(memory.driver.client, NOISY, some_events(100, first))
+        assert await on.publish(NOISY, await on.in_outbox(NOISY, at_most=100)) == 100
+    await write_down(memory.driver.client, QUIET, some_events(1))
+    assert await on.publish(QUIET, await on.in_outbox(QUIET, at_most=100)) == 1
+    await write_down(memory.driver.client, NOISY, some_events(1))
+    with pytest.raises(ShareUsedUp):
+        await on.publish(NOISY, await on.in_outbox(NOISY, at_most=100))
+
+
+async def test_calls_of_the_model_are_shared_once_they_are_short() -> None:
+    budget = RedisCallBudget(embedded().driver, 20, clock=lambda: 0.0)
+    noisy = [await budget.take("noisy") == 0 for _ in range(12)]
+    assert noisy == [True] * 12, "alone, a tenant may have them all"
+    assert [await budget.take("quiet") == 0 for _ in range(2)] == [True] * 2
+    assert await budget.take("noisy") > 0
+    assert [await budget.take("quiet") == 0 for _ in range(6)] == [True] * 6
+    assert await budget.take("quiet") > 0

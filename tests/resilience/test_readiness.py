@@ -1,0 +1,102 @@
+"""Readiness tells the truth about Redis, within 5 s and without a restart (A17)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from flow_engine.errors import CallTheOperator, RetryLater
+from memory.connection import RedisMemory, connect
+from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, StartRedis
+
+pytestmark = pytest.mark.anyio
+WITHIN_S = 5.0
+
+
+async def unready(memory: RedisMemory) -> str:
+    """What it says, as soon as it is not ready; fails after five seconds."""
+    deadline = time.monotonic() + WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            await memory.ready()
+        except RetryLater as away:
+            return away.detail
+        await asyncio.sleep(0.05)
+    raise AssertionError("still ready")
+
+
+async def ready(memory: RedisMemory) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            return await memory.ready()
+        except RetryLater:
+            assert time.monotonic() < deadline, "not ready again in time"
+            await asyncio.sleep(0.05)
+
+
+BREAK_AND_MEND = [
+    (("maxmemory", "1mb"), ("maxmemory", "0"), "out of memory"),
+    (
+        ("maxmemory-policy", "allkeys-lru"),
+        ("maxmemory-policy", "noeviction"),
+        "maxmemory-policy is allkeys-lru",
+    ),
+    (("appendonly", "no"), ("appendonly", "yes"), "appendonly is no"),
+    (("appendfsync", "no"), ("appendfsync", "always"), "appendfsync is no"),
+]
+
+
+@pytest.mark.parametrize("options", [DURABLE, CLUSTER], ids=["standalone", "cluster"])
+async def test_each_cause_is_told_and_forgotten(start_redis: StartRedis, options: tuple[str, ...]) -> None:
+    # A17, put-right 14
+    server = start_redis(options)
+    memory = connect(server.url, cluster=options is CLUSTER, durability="aof")
+    await ready(memory)
+    with server.client() as client:
+        for broken, mended, told in BREAK_AND_MEND:
+            client.config_set(*broken)
+            assert told in await unready(memory)
+            client.config_set(*mended)
+            await ready(memory)
+        if options is DURABLE:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+            assert "takes no writes" in await unready(memory)
+            client.execute_command("REPLICAOF", "NO", "ONE")
+            await ready(memory)
+    await memory.close()
+
+
+async def test_a_cluster_without_all_of_its_slots_is_not_ready(start_redis: StartRedis) -> None:  # A17
+    half = LAST_SLOT // 2
+    one, other = start_redis(CLUSTER, slots=(0, half)), start_redis(CLUSTER, slots=(half + 1, LAST_SLOT))
+    with one.client() as client:
+        client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
+    one.wait_until_ready()
+    other.wait_until_ready()
+    memory = connect(one.url, cluster=True, durability="aof")
+    await ready(memory)
+    other.kill()
+    assert await unready(memory)
+    other.start()
+    await asyncio.to_thread(other.wait_until_ready)
+    await ready(memory)
+    await memory.close()
+
+
+async def test_an_unsafe_redis_that_was_accepted_is_ready(start_redis: StartRedis) -> None:
+    server = start_redis(("--appendonly", "no", "--maxmemory-policy", "allkeys-lru"))
+    memory = connect(server.url)
+    await memory.ready()
+    await memory.close()
+
+
+async def test_always_means_during_a_rewrite_too(start_redis: StartRedis) -> None:  # A17
+    server = start_redis((*DURABLE, "--no-appendfsync-on-rewrite", "yes"))
+    memory = connect(server.url)
+    await memory.check_safety("aof")
+    with pytest.raises(CallTheOperator, match="no-appendfsync-on-rewrite"):
+        await memory.check_safety("always")
+    await memory.close()
