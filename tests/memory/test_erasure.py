@@ -10,7 +10,7 @@ import pytest
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, DueJob, Job
-from flow_engine.ports.observing import Unobserved
+from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.storage import Conflict, Erasure, LoadedConversation
 from flow_engine.use_cases.delivery import Relay

@@ -9,7 +9,7 @@ import pytest
 from flow_engine.ports.delivery import ShareUsedUp
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
-from flow_engine.ports.observing import Unobserved
+from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases.delivery import Relay
 from memory.call_budget import RedisCallBudget
 from memory.connection import connect, embedded
