@@ -11,7 +11,7 @@ from pymongo.errors import DocumentTooLarge
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.flow_store import FlowRecord, VersionEntry
 from flow_engine.use_cases import publishing
-from flows.mongo_store import _translated
+from flows.mongo_store import mongo_errors_translated
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -43,5 +43,5 @@ def test_a_flow_that_is_full_says_what_to_do(flow: FlowRecord) -> None:
 
 
 def test_a_record_that_mongodb_does_not_take_is_the_callers_to_mend() -> None:
-    with pytest.raises(CorrectTheInput, match="flow_record_too_large"), _translated():
+    with pytest.raises(CorrectTheInput, match="flow_record_too_large"), mongo_errors_translated():
         raise DocumentTooLarge("17 MB")
