@@ -55,6 +55,11 @@ class VersionsInUse:
         """How many compiled versions are in memory now."""
         return len(self._compiled)
 
+    @property
+    def compiling(self) -> int:
+        """How many versions are being compiled now, in threads."""
+        return len(self._compiling)
+
     async def to_start(
         self,
         tenant_id: str,

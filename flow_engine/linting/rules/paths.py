@@ -69,6 +69,7 @@ def channel_rules(inspection: Inspection) -> Findings:
     yield from _first_task(inspection)
     yield from _unreachable_on_channel(inspection, found)
     yield from _dead_ends_on_channel(inspection, found)
+    yield from _resumed_elsewhere(inspection, found)
     yield from _channels_without_end(inspection, found)
 
 
@@ -135,6 +136,23 @@ def _dead_ends_on_channel(inspection: Inspection, found: Presence) -> Findings:
                 "dead_end_on_channel",
                 f"on {listed(stuck)} no task can be entered from {inspection.name(task.id)}: none of those "
                 "that it leads to is available there",
+            )
+
+
+def _resumed_elsewhere(inspection: Inspection, found: Presence) -> Findings:
+    """A contact that resumes in a task which its channel lacks is put into the nearest one that has it."""
+    every: Channels = frozenset(inspection.version.channels)
+    for number, task in enumerate(inspection.version.tasks):
+        if not task.closure_config.multi_contact or task.id not in inspection.reachable:
+            continue
+        onward = _union(found.offered[target] for target in inspection.connections[task.id])
+        lost = every - found.offered[task.id] - onward
+        if lost:
+            yield LintFinding(
+                pointer("tasks", number, "closureConfig", "multiContact"),
+                "resumed_elsewhere",
+                f"a conversation can wait in {inspection.name(task.id)}, and a contact on {listed(lost)} can "
+                "neither go on there nor in any task that it leads to",
             )
 
 

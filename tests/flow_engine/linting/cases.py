@@ -256,6 +256,24 @@ def _(raw: JsonObject) -> None:
     raw["tasks"][OPERATOR]["channels"] = ["phone"]
 
 
+def _waits_on_the_phone(*leading_to: str) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["closureConfig"] = multi()
+        waiting = task("pay", list(leading_to), channels=["phone"], closureConfig=multi())
+        add(raw, waiting, task("card", ["welcome"], channels=["phone"]))
+
+    return change
+
+
+@case(
+    "resumed_elsewhere",
+    "/tasks/3/closureConfig/multiContact",
+    good=_waits_on_the_phone("card", "welcome"),
+)
+def _(raw: JsonObject) -> None:  # D6
+    _waits_on_the_phone("card")(raw)
+
+
 # --- templates ----------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from fakeredis import FakeServer
 
 from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.use_cases.versions_in_use import StartableVersion, VersionsInUse
 from memory.connection import embedded
 from tests.api.harness import (
     Scene,
@@ -95,9 +95,9 @@ class TestDuringAnUpdate:
         """A replica of the release before sees a type of variable that it does not know."""
         async with two_processes(clinic()) as (first, second):
             key = await definition_key(first)
-            newer = orjson.loads(await first.memory.client.get(key))
+            newer = orjson.loads(await first.memory.driver.client.get(key))
             newer["variables"][0]["type"] = "money"
-            await first.memory.client.set(key, orjson.dumps(newer))
+            await first.memory.driver.client.set(key, orjson.dumps(newer))
             reply = await second.change("operator")
             assert (reply.status_code, reply.json()["code"]) == (503, "version_of_newer_release")  # D4
             assert reply.headers["Retry-After"] == "1"
@@ -293,3 +293,20 @@ class TestConcurrentStarts:
             replies = await asyncio.gather(*(scene.change("operator") for _ in range(4)))
             codes = sorted(reply.json().get("code", "moved") for reply in replies)
             assert codes == ["already_in_task"] * 3 + ["moved"]  # F15
+
+
+class TestCompiling:
+    async def test_a_version_is_compiled_once_for_all_who_wait(self) -> None:  # A3
+        async with open_scene(clinic()) as scene:
+            flow_service = FlowService(
+                flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "id"
+            )
+            versions = VersionsInUse(flow_service, scene.memory.definitions)
+            waiting = [asyncio.ensure_future(versions.to_start("default", "version-1")) for _ in range(3)]
+            while not versions.compiling:
+                await asyncio.sleep(0)
+            waiting[0].cancel()
+            _, *others = await asyncio.gather(*waiting, return_exceptions=True)
+            one, other = (startable for startable in others if isinstance(startable, StartableVersion))
+            assert one.version.flow is other.version.flow
+            assert (versions.kept, versions.compiling) == (1, 0)

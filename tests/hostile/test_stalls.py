@@ -1,0 +1,95 @@
+"""The dearest documents that are accepted: while they are saved, compiled and entered, others are served.
+
+What is measured is the CPU time that the event loop's thread spends without a break: other requests wait for
+so long, and it does not depend on what else the machine does. Work in other threads does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from benchmarks import documents
+from tests.api.harness import open_scene
+from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
+
+pytestmark = pytest.mark.anyio
+
+LONGEST_STALL_S = 0.25
+
+
+@dataclass
+class Stall:
+    seconds: float = 0.0
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[Stall]:
+    """The longest time of CPU that the loop's thread spent in one go."""
+    stall = Stall()
+
+    async def watch() -> None:
+        while True:
+            started = time.thread_time()
+            await asyncio.sleep(0.001)
+            stall.seconds = max(stall.seconds, time.thread_time() - started)
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        yield stall
+    finally:
+        watcher.cancel()
+        with suppress(asyncio.CancelledError):
+            await watcher
+
+
+def dense(tasks: int = 60) -> JsonObject:
+    """As many connections as there can be, and many short templates."""
+    ids = [str(number) for number in range(tasks)]
+    return minimal_version(
+        tasks=[aio_task(i, description=f"Go {i} {{{{ $tenant.n }}}}", connectedTasks=ids) for i in ids],
+        firstTask="0",
+        variables=[],
+    )
+
+
+def described(template: str, tasks: int = 290) -> JsonObject:
+    ids = [f"t{number}" for number in range(tasks)]
+    return minimal_version(
+        tasks=[
+            aio_task("first", connectedTasks=ids),
+            *(aio_task(i, description=template) for i in ids),
+        ],
+        firstTask="first",
+        variables=[],
+    )
+
+
+NESTED: dict[str, Any] = {"n": [[[[1, 2, 3, "x" * 20]] * 20] * 20] * 4, "l": list(range(20_000))}
+DEAR = {
+    "dense": dense,
+    "large values as JSON": lambda: described("{{ $tenant.n }}"),
+    "long loops": lambda: described("{% for a in $tenant.l %}xxxxxxxxxxxxxx{% endfor %}"),
+    "large templates": lambda: described("{{ $channel }}" * 220),
+    "one large template": lambda: described("{{ $channel }}" * 2_800, tasks=1),
+    "many tasks": lambda: {**documents.build_version(300), "_id": "version-1"},
+}
+
+
+@pytest.mark.parametrize("document", DEAR.values(), ids=DEAR)
+async def test_a_dear_version_is_saved_compiled_and_entered_beside_others(document: Any) -> None:  # A2 A3
+    async with open_scene() as scene:
+        async with watched() as saving:
+            await scene.publish(document())
+        async with watched() as entering:
+            reply = await scene.contact(tenant=NESTED)
+        assert reply.status_code == 200, reply.text
+        assert saving.seconds < LONGEST_STALL_S
+        assert entering.seconds < LONGEST_STALL_S
+        assert len(reply.content) < 4_000_000
