@@ -31,15 +31,14 @@ from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
 from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
-from channels.voice.call.ports import EndReason, OpenCallHandler
-from channels.voice.call.state import Counts
+from channels.voice.call.ports import OpenCall
 from channels.voice.carriers.carrier import Carrier
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.config.call_handler import open_configured
-from channels.voice.config.flow_lifecycle import with_lifecycle
 from channels.voice.config.loader import ConfigRefused, Loaded, load_config
 from channels.voice.config.models import FlowSession, VoiceConfig
+from channels.voice.deliveries import Deliveries
 from channels.voice.metrics import Counting
 from channels.voice.recording import RecordedOutbound, Recorder, create_recording
 from channels.voice.runner import CallPlan, CallRunner
@@ -74,13 +73,17 @@ class VoiceDependencies:
     recordings: Path | None = None
 
 
-def open_handler_of(
-    config: VoiceConfig, builders: BuilderRegistry, outbound: OutboundSender, clock: Callable[[], datetime]
-) -> OpenCallHandler:
+def open_call_of(
+    config: VoiceConfig,
+    builders: BuilderRegistry,
+    outbound: OutboundSender,
+    clock: Callable[[], datetime],
+    deliveries: Deliveries | None = None,
+) -> OpenCall:
     """For a config that says everything itself. Raises CallTheOperator `flow_needed` for another one."""
     if isinstance(config.session, FlowSession):
         raise CallTheOperator("flow_needed", "this config's session comes from a flow engine")
-    return open_configured(config, outbound, clock=clock, builders=builders)
+    return open_configured(config, outbound, clock=clock, builders=builders, deliveries=deliveries)
 
 
 class VoiceAnswering:
@@ -91,7 +94,7 @@ class VoiceAnswering:
         key = parts.settings.openai_api_key
         headers = {} if key is None else connect_headers(key.get_secret_value())
         self._realtime = Realtime(parts.settings.realtime_url, headers)
-        self._watching = _Watching(parts.counting)
+        self._deliveries = Deliveries(parts.outbound)
         session = parts.config.session
         self._flow = _flow_calls(parts, session) if isinstance(session, FlowSession) else None
         self._bridge = Bridge(
@@ -113,6 +116,7 @@ class VoiceAnswering:
 
     async def close(self) -> None:
         await self._bridge.close()
+        await self._deliveries.aclose()
         if self._flow is not None:
             await self._flow.aclose()
 
@@ -120,23 +124,23 @@ class VoiceAnswering:
         config = self._parts.config
         return CallPlan(
             connect=lambda settings, side: connect_realtime(self._realtime, settings, side, tap),
-            open_handler=self._open_handler(tap),
+            open_call=self._open_call(tap),
             apology_settings=config.settings(),
             clock=time.monotonic,
             wall=_now,
-            watching=self._watching,
+            metrics=self._parts.counting,
             max_duration_s=config.max_duration_s,
             agent_id=config.agent.id,
         )
 
-    def _open_handler(self, tap: Tap | None) -> OpenCallHandler:
+    def _open_call(self, tap: Tap | None) -> OpenCall:
         parts = self._parts
         outbound: OutboundSender = parts.outbound
         if isinstance(tap, Recorder):
             outbound = RecordedOutbound(outbound, tap.write)
         if self._flow is not None:
-            return with_lifecycle(self._flow, parts.config, outbound, _now)
-        return open_handler_of(parts.config, parts.builders, outbound, _now)
+            return self._flow.open_call(outbound, self._deliveries)
+        return open_call_of(parts.config, parts.builders, outbound, _now, self._deliveries)
 
     def _open_tap(self, stream_id: str) -> Tap | None:
         if self._parts.recordings is None:
@@ -146,29 +150,6 @@ class VoiceAnswering:
         except OSError as error:
             log.error("call_not_recorded", reason=error.strerror)
             return None
-
-
-class _Watching:
-    """Implements the runner's `Watching` on metrics."""
-
-    def __init__(self, counting: Counting) -> None:
-        self._counting = counting
-
-    def call_began(self) -> None:
-        self._counting.call_started()
-
-    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
-        counting = self._counting
-        counting.call_ended(reason)
-        counting.barged_in(counts.interruptions)
-        counting.frames_dropped("line", counts.late_audio)
-        counting.frames_dropped("model", counts.unheard)
-        counting.tool_called("answered", counts.tools_answered)
-        counting.tool_called("failed", counts.tools_failed)
-        counting.tool_called("stopped", counts.tools_stopped)
-
-    def model_renewed(self) -> None:
-        self._counting.model_reconnected()
 
 
 def _flow_calls(parts: VoiceDependencies, session: FlowSession) -> FlowCalls:

@@ -12,14 +12,14 @@ import orjson
 import typer
 
 from channels.http_tools.body_builders import installed_builders
-from channels.voice.call.ports import OpenCallHandler
+from channels.voice.call.ports import OpenCall
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import Entry, RecordingRefused, read_recording
 from channels.voice.replay import BEGAN, replay
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender
 from service.logs import configure_logging
-from service.voice import config_or_exit, open_handler_of
+from service.voice import config_or_exit, open_call_of
 
 
 def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> None:
@@ -32,8 +32,8 @@ def replay_to_output(config: Path, events: Path, *, with_audio: bool) -> None:
 
     def open_for(
         outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
-    ) -> OpenCallHandler:
-        return open_handler_of(loaded.config, installed_builders(wall), outbound, wall)
+    ) -> OpenCall:
+        return open_call_of(loaded.config, installed_builders(wall), outbound, wall)
 
     try:
         entries = tuple(read_recording(events.read_bytes()))

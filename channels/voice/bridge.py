@@ -19,11 +19,10 @@ from channels.voice.call.events import (
     StreamStopped,
     Unreadable,
 )
-from channels.voice.call.ports import Line, ModelLink, SessionSettings
+from channels.voice.call.ports import Line, ModelLink, ModelUnreachable, RealtimeListener, SessionSettings
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, decode
 from channels.voice.wires.realtime_urls import realtime_url
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket

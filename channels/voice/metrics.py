@@ -1,16 +1,20 @@
-"""Prometheus metrics of the voice agent. Labels are reasons and outcomes, never ids or numbers."""
+"""Prometheus metrics of the voice agent. Labels are reasons and outcomes, never ids or numbers; histograms
+are in seconds."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from channels.voice.call.ports import EndReason
+from channels.voice.call.state import Counts
 
 RefusedBecause = Literal["busy", "draining", "not_allowed"]
-ToolOutcome = Literal["answered", "failed", "stopped"]
-Side = Literal["line", "model"]
+
+_CALL_BUCKETS_S = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
+_TOOL_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120)
+_RESPONSE_BUCKETS_S = (0.2, 0.4, 0.6, 0.8, 1, 1.5, 2, 3, 5, 10)
 
 
 class Counting:
@@ -46,28 +50,61 @@ class Counting:
             "flow_engine_voice_model_reconnects",
             "Times that a call went on with a new connection to the model.",
         )
+        self._tokens = self._counter(
+            "flow_engine_voice_model_tokens",
+            "Tokens that the model has reported: cached ones are among those of the input.",
+            ("kind",),
+        )
+        self._duration = self._histogram(
+            "flow_engine_voice_call_seconds",
+            "How long calls were, from the first event of the line to their end.",
+            _CALL_BUCKETS_S,
+        )
+        self._tool_time = self._histogram(
+            "flow_engine_voice_tool_seconds", "What the model's tools took to answer.", _TOOL_BUCKETS_S
+        )
+        self._response_time = self._histogram(
+            "flow_engine_voice_response_seconds",
+            "From the end of a turn of the caller to the first audio of the answer.",
+            _RESPONSE_BUCKETS_S,
+        )
 
-    def call_started(self) -> None:
+    def call_began(self) -> None:
         self._active.inc()
 
-    def call_ended(self, reason: EndReason) -> None:
+    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
+        """Once for every call that began. `duration_s` is in seconds."""
         self._active.dec()
         self._ended.labels(reason).inc()
+        self._duration.observe(duration_s)
+        self._barge_ins.inc(counts.interruptions)
+        self._dropped.labels("line").inc(counts.late_audio)
+        self._dropped.labels("model").inc(counts.unheard)
+        for outcome, times in (
+            ("answered", counts.tools_answered),
+            ("failed", counts.tools_failed),
+            ("stopped", counts.tools_stopped),
+        ):
+            self._tools.labels(outcome).inc(times)
+        for kind, tokens in (
+            ("input", counts.tokens_in),
+            ("output", counts.tokens_out),
+            ("cached", counts.tokens_cached),
+        ):
+            self._tokens.labels(kind).inc(tokens)
+        for seconds in counts.tool_seconds:
+            self._tool_time.observe(seconds)
+        for seconds in counts.response_seconds:
+            self._response_time.observe(seconds)
 
     def call_refused(self, reason: RefusedBecause) -> None:
         self._refused.labels(reason).inc()
 
-    def tool_called(self, outcome: ToolOutcome, times: int = 1) -> None:
-        self._tools.labels(outcome).inc(times)
-
-    def barged_in(self, times: int = 1) -> None:
-        self._barge_ins.inc(times)
-
-    def frames_dropped(self, side: Side, frames: int = 1) -> None:
-        self._dropped.labels(side).inc(frames)
-
-    def model_reconnected(self) -> None:
+    def model_renewed(self) -> None:
         self._reconnects.inc()
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
 
     def _counter(self, name: str, told: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, told, labels, registry=self.registry)

@@ -20,13 +20,12 @@ from urllib.parse import urlsplit
 import orjson
 
 from channels.voice.call.events import LineEvent, StreamStarted, StreamStopped, Unreadable
-from channels.voice.call.ports import EndReason, ModelLink, OpenCallHandler, SessionSettings
-from channels.voice.call.state import Counts
+from channels.voice.call.ports import ModelLink, OpenCall, RealtimeListener, SessionSettings
 from channels.voice.carriers.carrier import Decoder, StreamCodec
+from channels.voice.metrics import Counting
 from channels.voice.recording import Entry, RecordingRefused, Side, as_json
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.virtual_time import run_in_virtual_time
-from channels.voice.wires.model_side import RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, decode
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
@@ -38,18 +37,8 @@ REPLY_AFTER_S = 0.001
 LINGER_S = 20.0
 """After the last entry; then the caller is taken to have hung up."""
 
-OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]], OpenCallHandler]
+OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]], OpenCall]
 """What answers the calls, given its way out, its wall clock and its monotonic one."""
-
-
-class _Nobody:
-    """Implements `Watching`."""
-
-    def call_began(self) -> None: ...
-
-    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None: ...
-
-    def model_renewed(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -127,11 +116,11 @@ class _Replay:
         line = self._codec.line(started.stream_id, self._send_line, lambda: self._note("line", "(closed)"))
         plan = CallPlan(
             connect=self._connect,
-            open_handler=self._open_for(self._outbound, wall, _now),
+            open_call=self._open_for(self._outbound, wall, _now),
             apology_settings=self._apology,
             clock=_now,
             wall=wall,
-            watching=_Nobody(),
+            metrics=Counting(),
         )
         return CallRunner(plan, line, started, transfer=self._transfer)
 

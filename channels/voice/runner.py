@@ -1,10 +1,10 @@
 """Runs one call from its first event to its end: the shell around the call's machine (V2, V12).
 
-    open (checks, session) → connect the model → configure → started (on_start) → greeting → dialogue → ended
+    checks → open → connect the model → configure → on_start, greeting → dialogue → over → on_end
 
-Whatever ends a call, ends it here and once: its tools are stopped, both sides closed, the turns that are left
-given out, and the handler told. A model that is lost or about to expire is replaced by a
-new connection that is told what was said.
+Whatever ends a call, ends it here and once: the line is closed at once; tools under way and the last words of
+the caller are waited for, a bounded time; then both sides are closed, the turns that are left given out, and
+handler and lifecycle told.
 """
 
 from __future__ import annotations
@@ -14,93 +14,85 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from enum import IntEnum
+from typing import Any
 
 import structlog
 
-from channels.voice.call.events import FunctionCall, ModelError, ModelEvent, SessionUpdated, StreamStarted
+from channels.voice.call.events import FunctionCall, ModelError, StreamStarted
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import (
     Caller,
-    CallHandler,
+    CallerSilent,
+    ConnectModel,
     Ending,
     EndReason,
+    HandlerNotice,
     Line,
-    ModelLink,
-    OpenCallHandler,
+    MachineNotice,
+    ModelStalled,
+    ModelUnreachable,
+    OpenCall,
     Refused,
     SessionSettings,
+    TransferFailed,
     Turn,
 )
-from channels.voice.call.state import Counts
-from channels.voice.wires.model_side import ConnectModel, ModelUnreachable
+from channels.voice.metrics import Counting
+from channels.voice.model_connection import ConnectionState, ModelConnection
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
 OPEN_WITHIN_S = 30.0
+"""Checks and session together."""
+
+GREETING_WAITS_S = 1.5
+"""For the lifecycle's `on_start`; what takes longer goes on beside the greeting."""
+
 START_WITHIN_S = 15.0
-CONNECT_WITHIN_S = 5.0
-TRIES = 2
-TOOL_WITHIN_S = 60.0
-MOVE_WITHIN_S = 15.0
+TOOL_WITHIN_S = 300.0
+"""A bound for handlers that have none of their own; the requests of a config have theirs."""
+
+TRANSFER_WITHIN_S = 15.0
+LAST_TOOLS_WITHIN_S = 10.0
+LAST_WORDS_WITHIN_S = 3.0
 ENDED_WITHIN_S = 30.0
 TICK_S = 0.2
-RENEW_AFTER_S = 55 * 60.0
-RENEW_AT_LAST_S = 59 * 60.0
+LOOK_S = 0.02
 
 PHONE_PARAMETERS = ("callerPhone", "caller_phone", "From", "from", "caller")
 
 
-class Watching(Protocol):
-    """Counts calls, for metrics."""
+class Stage(IntEnum):
+    """How far a call has come; it only goes on. From OPENING on the handler is told the end; from CONNECTING
+    on the call is taken, and the lifecycle runs even if no model is to be had."""
 
-    def call_began(self) -> None: ...
-
-    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None: ...
-
-    def model_renewed(self) -> None: ...
+    CHECKING = 0
+    OPENING = 1
+    CONNECTING = 2
+    STARTED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """What every call of one agent is run with. `clock` gives monotonic seconds."""
+    """What every call of one agent is run with. `clock` gives monotonic seconds, `wall` aware moments; after
+    `max_duration_s` the agent says goodbye."""
 
     connect: ConnectModel
-    open_handler: OpenCallHandler
+    open_call: OpenCall
     apology_settings: SessionSettings
     """Who speaks where a call is refused with words."""
     clock: Callable[[], float]
     wall: Callable[[], datetime]
-    watching: Watching
+    metrics: Counting
     max_duration_s: float = 3600.0
     agent_id: str = ""
 
 
-class _Side:
-    """One connection to the model. It is deaf once it has been replaced."""
-
-    def __init__(self, runner: CallRunner) -> None:
-        self._runner = runner
-        self.is_current = True
-        self.confirmed: asyncio.Future[SessionUpdated] = asyncio.get_running_loop().create_future()
-
-    def event(self, event: ModelEvent) -> None:
-        if self.is_current:
-            self._runner.call.model_event(event)
-
-    def lost(self) -> None:
-        if not self.confirmed.done():
-            self.confirmed.cancel()  # whoever is opening it tries again
-        elif self.is_current:
-            self._runner.model_lost("the connection was closed")
-
-    def audio_dropped(self) -> None:
-        self._runner.call.counts.unheard += 1
-
-
 class CallRunner:
-    """Implements `CallHooks` for its own call. `line_plays` and `transfer` as the line can."""
+    """Implements `CallHooks` for its own call. `line_plays` and `transfer` as the line can; `transfer`
+    returns whether the line was given to the phone number or SIP address."""
 
     def __init__(
         self,
@@ -114,7 +106,6 @@ class CallRunner:
         self._plan = plan
         self._line = line
         self._transfer = transfer
-        self._line_plays = line_plays
         self.caller = caller_of(started, plan.wall())
         self.call = Call(
             line,
@@ -125,24 +116,41 @@ class CallRunner:
             line_plays=line_plays,
         )
         self._log = log.bind(agent_id=plan.agent_id, call_id=self.caller.call_id)
-        self._handler: CallHandler = plan.open_handler(self.caller, self.call)
+        answered = plan.open_call(self.caller, self.call)
+        self._handler, self._lifecycle = answered.handler, answered.lifecycle
+        self._connection = ModelConnection(
+            plan.connect,
+            self.call,
+            renewed=plan.metrics.model_renewed,
+            failed=lambda: self.call.end("model_lost"),
+            clock=plan.clock,
+            log=self._log,
+            line_plays=line_plays,
+        )
         self._over: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
-        self._side: _Side | None = None
-        self._link: ModelLink | None = None
-        self._connected_at = 0.0
         self._tools: dict[str, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
-        self._renewing: asyncio.Task[None] | None = None
         self._turns: asyncio.Queue[Turn | None] = asyncio.Queue()
-        self._was_opened = self.has_started = False
+        self._stage = Stage.CHECKING
+        self._on_start: asyncio.Task[None] | None = None
         self._began = plan.clock()
+
+    @property
+    def has_started(self) -> bool:
+        """The model is there, and the caller can be spoken to."""
+        return self._stage is Stage.STARTED
+
+    @property
+    def end_reason(self) -> EndReason | None:
+        """None while the call goes on."""
+        return self._over.result() if self._over.done() else None
 
     async def run(self) -> None:
         """Until the call is over. Never raises but when cancelled, and even then the call is ended."""
-        self._plan.watching.call_began()
-        self._log.info("call_began")
+        self._plan.metrics.call_began()
+        self._log.info("call_began", call_sid=self.caller.carrier_call_id)
         ticker = asyncio.create_task(self._tick())
-        telling = asyncio.create_task(self._tell_turns())
+        turns = asyncio.create_task(self._give_turns())
         script = asyncio.create_task(self._script())
         try:
             for needed in (script, ticker):
@@ -154,8 +162,8 @@ class CallRunner:
             self.call.end("shut_down")
             raise
         finally:
-            await _stop(script, ticker, self._renewing, *self._tools.values(), *self._errands)
-            await self._end(telling)
+            await _stop(script, ticker, *self._errands)
+            await self._end(turns)
 
     # The order of a call ---------------------------------------------------------------------------
 
@@ -164,97 +172,55 @@ class CallRunner:
         if isinstance(taken, Refused):
             await self._refuse(taken)
             return
-        try:
-            await self._connect(taken)
-        except ModelUnreachable as reason:
-            self._log.error("model_unreachable", reason=str(reason))
-            self.call.end("failed")
+        self._stage = Stage.CONNECTING
+        if not await self._connected(taken):
             return
-        self.has_started = True
+        self._stage = Stage.STARTED
+        on_start = self._begin_lifecycle()
+        await asyncio.wait({on_start}, timeout=GREETING_WAITS_S)
         greeting = await self._handler.started()
         if greeting is not None:
             self.call.greet(greeting)
 
     async def _opened(self) -> SessionSettings | Refused:
-        self._was_opened = True
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
+                refused = await self._lifecycle.refusal()
+                if refused is not None:
+                    return refused
+                self._stage = Stage.OPENING
                 return await self._handler.open()
         except TimeoutError:
             self._log.error("call_not_opened", within_s=OPEN_WITHIN_S)
             return Refused()
 
+    async def _connected(self, settings: SessionSettings) -> bool:
+        """False where no model is to be had, and the call has ended with that."""
+        try:
+            await self._connection.open(settings)
+        except ModelUnreachable as reason:
+            self._log.error("model_unreachable", reason=str(reason))
+            self.call.end("model_unreachable")
+            return False
+        return True
+
     async def _refuse(self, refused: Refused) -> None:
         self._log.info("call_refused", speaks=refused.say is not None)
         if refused.say is None:
             self.call.end("refused")
-            return
-        try:
-            await self._connect(self._plan.apology_settings)
-        except ModelUnreachable as reason:
-            self._log.error("model_unreachable", reason=str(reason))
-            self.call.end("refused")
-            return
-        self.call.say_last(refused.say)
+        elif await self._connected(self._plan.apology_settings):
+            self.call.say_last(refused.say)
 
-    async def _connect(self, settings: SessionSettings, *, resumed: bool = False) -> None:
-        """A confirmed session. Raises ModelUnreachable when no try succeeds."""
-        reasons: list[str] = []
-        for attempt in range(TRIES):
-            await asyncio.sleep(0.5 * attempt)
-            side = _Side(self)
-            try:
-                async with asyncio.timeout(CONNECT_WITHIN_S):
-                    await self._open_session(side, settings, resumed=resumed)
-                    return
-            except ModelUnreachable as reason:
-                reasons.append(str(reason))
-            except TimeoutError:
-                reasons.append(f"no session within {CONNECT_WITHIN_S:g} s")
-            self._drop(side)
-        raise ModelUnreachable("; then ".join(reasons))
-
-    async def _open_session(self, side: _Side, settings: SessionSettings, *, resumed: bool) -> None:
-        link = await self._plan.connect(settings, side)
-        if self._link is not None:
-            self._replaced()
-        self._side, self._link, self._connected_at = side, link, self._plan.clock()
-        self.call.attach(link, settings, resumed=resumed)
-        try:
-            confirmed = await asyncio.shield(side.confirmed)
-        except asyncio.CancelledError:
-            if side.confirmed.cancelled():
-                raise ModelUnreachable("the session was closed before it was confirmed") from None
-            raise
-        if not self._line_plays:
-            return  # the format is a matter between the model's side and the line
-        for wanted, said in (
-            (settings.input_format, confirmed.input_format),
-            (settings.output_format, confirmed.output_format),
-        ):
-            if said is not None and said != wanted:
-                raise ModelUnreachable(f"the model insists on {said} where {wanted} was asked for")
-
-    def _replaced(self) -> None:
-        """The connection so far is given up for another one."""
-        if self._side is not None:
-            self._side.is_current = False
-        if self._link is not None:
-            self.call.detach()
-            self._link.close()
-        self._side = self._link = None
-
-    def _drop(self, side: _Side) -> None:
-        side.is_current = False
-        if self._side is side:
-            self._replaced()
+    def _begin_lifecycle(self) -> asyncio.Task[None]:
+        self._on_start = asyncio.create_task(self._tried(self._lifecycle.began(), "start_not_told"))
+        return self._on_start
 
     # Hooks -----------------------------------------------------------------------------------------
 
-    def start_tool(self, asked: FunctionCall) -> None:
-        task = asyncio.create_task(self._run_tool(asked))
-        self._tools[asked.call_id] = task
-        task.add_done_callback(lambda _: self._tools.pop(asked.call_id, None))
+    def start_tool(self, call: FunctionCall) -> None:
+        task = asyncio.create_task(self._run_tool(call))
+        self._tools[call.call_id] = task
+        task.add_done_callback(lambda _: self._tools.pop(call.call_id, None))
 
     def stop_other_tools(self) -> tuple[str, ...]:
         calling = asyncio.current_task()
@@ -263,88 +229,63 @@ class CallRunner:
             task.cancel()
         return tuple(stopped)
 
-    def turn(self, turn: Turn) -> None:
-        self._turns.put_nowait(turn)
+    def notice(self, notice: MachineNotice) -> None:
+        match notice:
+            case Turn():
+                self._turns.put_nowait(notice)
+            case CallerSilent():
+                self._errand(self._handler.notice(notice))
+            case ModelStalled():
+                self._connection.lost("it does not answer")
+            case ModelError():
+                self._log.warning(
+                    "model_error",
+                    code=notice.code,
+                    command=notice.event_id,
+                    param=notice.param,
+                    message=notice.message[:300],
+                )
 
-    def silence(self) -> None:
-        self._errand(self._handler.silent())
-
-    def session_updated(self, confirmed: SessionUpdated) -> None:
-        if self._side is not None and not self._side.confirmed.done():
-            self._side.confirmed.set_result(confirmed)
-
-    def model_stalled(self) -> None:
-        self.model_lost("it does not answer")
-
-    def model_refused(self, error: ModelError) -> None:
-        self._log.warning("model_error", code=error.code, command=error.event_id)
-
-    def move(self, target: str) -> None:
-        self._errand(self._move(target))
+    def transfer(self, target: str) -> None:
+        self._errand(self._transfer_line(target))
 
     def over(self, reason: EndReason) -> None:
         if not self._over.done():
             self._over.set_result(reason)
 
-    def model_lost(self, why: str) -> None:
-        """Go on with a new connection, unless one is being opened already."""
-        opening = self._side is not None and not self._side.confirmed.done()
-        if self._over.done() or opening or (self._renewing is not None and not self._renewing.done()):
-            return
-        self._log.warning("model_lost", why=why)
-        self._replaced()
-        self._renew()
-
     # Inside ----------------------------------------------------------------------------------------
-
-    def _renew(self) -> None:
-        self._renewing = asyncio.create_task(self._renewed())
-
-    async def _renewed(self) -> None:
-        settings = self.call.settings or self._plan.apology_settings
-        self._plan.watching.model_renewed()
-        try:
-            await self._connect(settings, resumed=True)
-        except ModelUnreachable as reason:
-            self._log.error("model_unreachable", reason=str(reason))
-            self.call.end("model_lost")
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self.call.tick()
-            if (
-                not self._line_plays
-                or self._link is None
-                or (self._renewing is not None and not self._renewing.done())
-            ):
-                continue
-            age = self._plan.clock() - self._connected_at
-            if age >= RENEW_AT_LAST_S or (age >= RENEW_AFTER_S and self.call.is_calm()):
-                self._log.info("model_renewed_in_time")
-                self._renew()
+            self._connection.renew_if_due()
 
-    async def _run_tool(self, asked: FunctionCall) -> None:
+    async def _run_tool(self, call: FunctionCall) -> None:
+        began = self._plan.clock()
         output: JsonValue
         try:
             async with asyncio.timeout(TOOL_WITHIN_S):
-                output = await self._handler.run_tool(asked.name, asked.arguments)
+                if self._on_start is not None:
+                    await asyncio.wait({self._on_start})  # it may need what the business answers there
+                output = await self._handler.run_tool(call.name, call.arguments)
         except TimeoutError:
             output = {"error": f"no answer within {TOOL_WITHIN_S:g} s"}
         # A handler is anybody's code, and the model waits for an answer of every tool.
         except Exception:  # noqa: BLE001
-            self._log.exception("tool_failed", tool=asked.name)
+            self._log.exception("tool_failed", tool=call.name)
             output = {"error": "the tool failed"}
-        self.call.tool_finished(asked.call_id, asked.name, output)
+        self.call.tool_finished(call.call_id, output, self._plan.clock() - began)
 
     def _errand(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._tried(errand, "errand_failed"))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    async def _tell_turns(self) -> None:
+    async def _give_turns(self) -> None:
         while (turn := await self._turns.get()) is not None:
-            await self._tried(self._handler.said(turn), "turn_not_told")
+            await self._tried(self._lifecycle.turn(turn), "turn_not_told")
+            await self._tried(self._handler.notice(turn), "turn_not_told")
 
     async def _tried(self, errand: Coroutine[Any, Any, None], event: str) -> None:
         try:
@@ -353,43 +294,79 @@ class CallRunner:
         except Exception:  # noqa: BLE001
             self._log.exception(event)
 
-    async def _end(self, telling: asyncio.Task[None]) -> None:
-        reason = self._over.result()
-        self._replaced()
-        self._line.close()
-        self.call.close_transcript()
-        self._turns.put_nowait(None)
-        duration_s = self._plan.clock() - self._began
-        await asyncio.wait({telling}, timeout=START_WITHIN_S)
-        await _stop(telling)
-        if self._was_opened:
-            ending = Ending(self.has_started, reason, duration_s, self.call.transcript)
-            errand = asyncio.wait_for(self._handler.ended(ending), ENDED_WITHIN_S)
-            await self._tried(errand, "end_not_told")
-        self._plan.watching.call_ended(reason, duration_s, self.call.counts)
-        self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
-
-    async def _move(self, target: str) -> None:
+    async def _transfer_line(self, target: str) -> None:
         done = False
         try:
-            async with asyncio.timeout(MOVE_WITHIN_S):
-                done = await self._moved(target)
+            async with asyncio.timeout(TRANSFER_WITHIN_S):
+                if self._transfer is None:
+                    self._log.error("call_not_transferred", reason="this line cannot")
+                else:
+                    done = await self._transfer(target)
         except TimeoutError:
-            self._log.error("call_not_transferred", reason=f"no answer within {MOVE_WITHIN_S:g} s")
+            self._log.error("call_not_transferred", reason=f"no answer within {TRANSFER_WITHIN_S:g} s")
         finally:
-            self.call.moved(done)
-        if not self._over.done():
-            await self._handler.not_transferred(target)
+            self.call.transfer_ended(done)
+        if not self.call.is_over:
+            failed: HandlerNotice = TransferFailed(target)
+            await self._handler.notice(failed)
 
-    async def _moved(self, target: str) -> bool:
-        if self._transfer is None:
-            self._log.error("call_not_transferred", reason="this line cannot")
-            return False
-        return await self._transfer(target)
+    # The end ---------------------------------------------------------------------------------------
+
+    async def _end(self, turns: asyncio.Task[None]) -> None:
+        reason = self._over.result()
+        duration_s = self._plan.clock() - self._began
+        if not self._tools and not self.call.awaits_text:
+            await self._connection.close()
+        self._line.close()
+        await asyncio.gather(self._last_tools(), self._last_words())
+        await self._connection.close()
+        self.call.close()
+        self._turns.put_nowait(None)
+        await asyncio.wait({turns}, timeout=START_WITHIN_S)
+        await _stop(turns)
+        await self._tell_end(Ending(self.has_started, reason, duration_s, self.call.transcript))
+        self._plan.metrics.call_ended(reason, duration_s, self.call.counts)
+        self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
+
+    async def _last_tools(self) -> None:
+        """What a tool has asked of the business may happen whether the caller is there or not: the books are
+        to know."""
+        tools = tuple(self._tools.values())
+        if tools:
+            await asyncio.wait(tools, timeout=LAST_TOOLS_WITHIN_S)
+            await _stop(*tools)
+
+    async def _last_words(self) -> None:
+        """The model writes down what the caller said last."""
+        until = self._plan.clock() + LAST_WORDS_WITHIN_S
+        # Whoever writes it down may go away as well.
+        while (  # noqa: ASYNC110
+            self.call.awaits_text
+            and self._connection.state is ConnectionState.OPEN
+            and self._plan.clock() < until
+        ):
+            await asyncio.sleep(LOOK_S)
+
+    async def _tell_end(self, ending: Ending) -> None:
+        """Neither waits for the other: what the business is told must not be lost with an engine that does
+        not answer."""
+        if self._stage is Stage.CONNECTING and ending.reason == "model_unreachable":
+            self._begin_lifecycle()
+        ends: list[Coroutine[Any, Any, None]] = []
+        if self._stage >= Stage.OPENING:
+            ends.append(asyncio.wait_for(self._handler.ended(ending), ENDED_WITHIN_S))
+        if self._on_start is not None:
+            ends.append(self._end_lifecycle(ending, self._on_start))
+        await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
+
+    async def _end_lifecycle(self, ending: Ending, on_start: asyncio.Task[None]) -> None:
+        await asyncio.wait({on_start}, timeout=START_WITHIN_S)
+        await _stop(on_start)
+        await asyncio.wait_for(self._lifecycle.ended(ending), ENDED_WITHIN_S)
 
 
-async def _stop(*tasks: asyncio.Task[None] | None) -> None:
-    running = [task for task in tasks if task is not None and not task.done()]
+async def _stop(*tasks: asyncio.Task[None]) -> None:
+    running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()
     if running:
@@ -400,4 +377,4 @@ def caller_of(started: StreamStarted, now: datetime) -> Caller:
     """`phone` from the first of the parameters that lines use for it."""
     parameters = started.parameters
     phone = next((parameters[name] for name in PHONE_PARAMETERS if parameters.get(name)), None)
-    return Caller(uuid.uuid4().hex, phone, parameters, now)
+    return Caller(uuid.uuid4().hex, phone, parameters, now, started.carrier_call_id)

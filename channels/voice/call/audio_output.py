@@ -64,7 +64,11 @@ class AudioOutput:
         self._send(self._tracker.item_ended(item_id))
 
     def model_gone(self) -> None:
-        """What is on the line is still played, but the next model knows nothing of its items."""
+        """What is on the line is still played, but the next model knows nothing of its items, and no text of
+        them comes any more."""
+        for item_id in self.transcript.unheard():
+            sent_ms = self._tracker.sent_ms(item_id) if self.line_plays else None
+            self.transcript.broken_off(item_id, sent_ms)
         self._send(self._tracker.nothing_follows())
         self._unknown |= self._sounded
 

@@ -1,18 +1,40 @@
-"""What the model is told besides audio, the tools that it waits for, and when it is asked to speak (V12)."""
+"""What the model is sent besides audio, the tools that it waits for, and when it is asked to speak (V12).
+
+Everything that the model was sent or has done is remembered in its order, so that a model that takes the
+place of another one can be told all of it: texts, the turns of both sides, function calls and their outputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import orjson
 
+from channels.voice.call.events import FunctionCall
 from channels.voice.call.playback_tracker import Interruption
-from channels.voice.call.ports import ModelLink, SessionSettings, Turn
+from channels.voice.call.ports import (
+    FunctionCallItem,
+    FunctionOutputItem,
+    HistoryItem,
+    ModelLink,
+    SessionSettings,
+    TextItem,
+    Turn,
+)
 from channels.voice.call.response_scheduler import ResponseScheduler
 from channels.voice.call.state import OpenTools
 from flow_engine.values import JsonValue
 
 STOPPED = '{"error": "stopped: the task has changed"}'
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """The place of a turn, whose text may come much later."""
+
+    item_id: str
 
 
 class Dialogue:
@@ -25,53 +47,69 @@ class Dialogue:
         self.tools = OpenTools()
         self._clock = clock
         self._own_items: set[str] = set()
-        self._waiting: list[tuple[str, str]] = []
+        self._spoken: set[str] = set()
+        self._past: list[TextItem | FunctionCallItem | FunctionOutputItem | _Spoken] = []
+        self._waiting: list[TextItem] = []
         self._command: str | None = None
 
-    def attach(self, model: ModelLink, settings: SessionSettings, history: Sequence[Turn] | None) -> None:
-        """`history` is given to a model that takes the place of another one."""
+    def attach(
+        self, model: ModelLink, settings: SessionSettings, turn_of: Callable[[str], Turn | None] | None
+    ) -> None:
+        """`turn_of` gives the turns by their items' ids where the model takes the place of another one, which
+        is told everything that was before."""
         self.model = model
         model.configure(settings)
-        if history is not None:
+        if turn_of is not None:
+            turns = (turn_of(past.item_id) if isinstance(past, _Spoken) else past for past in self._past)
+            history: list[HistoryItem] = [item for item in turns if item is not None]
             model.add_history(history)
         texts, self._waiting = self._waiting, []
-        for role, text in texts:
-            self.add_text(role, text)
+        for item in texts:
+            self.add_text(item.role, item.text)
 
     def detach(self) -> None:
         """What the model was doing is due on the next one."""
         self.model = None
         self.responses.connection_lost()
-        self.tools.model_gone()
 
-    def add_text(self, role: str, text: str) -> None:
+    def add_text(self, role: Literal["user", "system"], text: str) -> None:
+        item = TextItem(role, text)
         if self.model is None:
-            self._waiting.append((role, text))
+            self._waiting.append(item)
         else:
-            self._own(self.model.add_text("user" if role == "user" else "system", text))
+            self._past.append(item)
+            self._own(self.model.add_text(role, text))
 
     def is_own(self, item_id: str) -> bool:
         """Whether an item that the model reports is one that this side has sent. It has arrived then."""
         return self.responses.confirmed(item_id) or item_id in self._own_items
+
+    def spoken(self, item_id: str) -> None:
+        """An item of what was said is in the conversation from here on."""
+        if item_id not in self._spoken:
+            self._spoken.add(item_id)
+            self._past.append(_Spoken(item_id))
+
+    def begin_tool(self, call: FunctionCall) -> bool:
+        """False for a call that was asked for before."""
+        if not self.tools.begin(call.call_id):
+            return False
+        self._past.append(FunctionCallItem(call.call_id, call.name, call.arguments))
+        return True
 
     def put_command(self, command: str | None) -> None:
         """To be given when no tool is left to be answered before."""
         self._command = command
         self._give_command()
 
-    def tool_answered(self, call_id: str, name: str, output: JsonValue) -> None:
+    def tool_answered(self, call_id: str, output: JsonValue) -> None:
         """To be called once for a call that is running."""
-        answer = orjson.dumps(output).decode()
-        if self.tools.end(call_id) and self.model is not None:
-            self._own(self.model.send_function_output(call_id, answer))
-        else:
-            self.add_text("system", f"The tool {name!r}, called before, has answered: {answer}")
+        self._answer(call_id, orjson.dumps(output).decode())
         self._give_command()
 
     def tool_stopped(self, call_id: str) -> None:
         """To be called once for a call that is running: the model is not left waiting."""
-        if self.tools.end(call_id) and self.model is not None:
-            self._own(self.model.send_function_output(call_id, STOPPED))
+        self._answer(call_id, STOPPED)
 
     def silence(self, response_id: str) -> None:
         """Nothing of the response is to be heard from now on."""
@@ -95,9 +133,16 @@ class Dialogue:
 
     def respond_if_due(self) -> None:
         now = self._clock()
-        if self.model is not None and not self.tools.running and self.responses.may_ask(now):
-            self.responses.asked(now)
+        if self.model is not None and not self.tools.running and self.responses.may_request(now):
+            self.responses.requested(now)
             self.model.create_response()
+
+    def _answer(self, call_id: str, output: str) -> None:
+        """Without a model the next one is told, among what was before."""
+        self.tools.running.discard(call_id)
+        self._past.append(FunctionOutputItem(call_id, output))
+        if self.model is not None:
+            self._own(self.model.send_function_output(call_id, output))
 
     def _own(self, item_id: str) -> None:
         self._own_items.add(item_id)

@@ -78,6 +78,13 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class InputCommitted:
+    """A turn of the caller has become an item; its transcript follows where one is made."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ItemAdded:
     """An item of the conversation, in its place; tells the order of turns before their text is known."""
 
@@ -88,6 +95,14 @@ class ItemAdded:
 @dataclass(frozen=True, slots=True)
 class InputTranscript:
     """The transcript of one turn of the caller; empty where nothing could be understood."""
+
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTranscriptDelta:
+    """A piece of the text of a spoken item, ahead of its audio; the pieces of an item follow each other."""
 
     item_id: str
     text: str
@@ -106,6 +121,14 @@ class ResponseStarted:
     response_id: str
 
 
+class TokenUsage(NamedTuple):
+    """What a response is billed by, in tokens; `cached` are those of the input that were."""
+
+    input: int
+    output: int
+    cached: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseEnded:
     """`reason` says why a response is not completed, in the model's words."""
@@ -113,6 +136,7 @@ class ResponseEnded:
     response_id: str
     status: Literal["completed", "cancelled", "failed", "incomplete"]
     reason: str | None = None
+    usage: TokenUsage | None = None
 
 
 class AgentAudio(NamedTuple):
@@ -150,11 +174,13 @@ class OutputBufferState:
 
 @dataclass(frozen=True, slots=True)
 class ModelError:
-    """An error event. `event_id` is that of the command that was wrong, where the model says so."""
+    """An error event. `event_id` is that of the command that was wrong, `param` the part of it, where the
+    model says so."""
 
     code: str
     message: str
     event_id: str | None = None
+    param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +194,10 @@ ModelEvent: TypeAlias = (
     SessionUpdated
     | SpeechStarted
     | SpeechStopped
+    | InputCommitted
     | ItemAdded
     | InputTranscript
+    | OutputTranscriptDelta
     | OutputTranscript
     | ResponseStarted
     | ResponseEnded

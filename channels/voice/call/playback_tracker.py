@@ -155,6 +155,10 @@ class PlaybackTracker:
         self._begin_generation(now_ms)
         return Interruption(audible, tuple(unheard), had_audio)
 
+    def sent_ms(self, item_id: str) -> float:
+        """How much audio of the item was sent and is remembered."""
+        return sum(item.ends_ms - item.begins_ms for item in self._items if item.item_id == item_id)
+
     def is_heard(self, item_id: str, now_ms: float) -> bool:
         """Whether the whole item has been played, as far as can be told."""
         heard = self.heard_ms(now_ms)

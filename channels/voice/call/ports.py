@@ -1,17 +1,17 @@
-"""The seams of a call: the line, the model, and the handler of the business that answers.
+"""The seams of a call: the line, the model, the handler that answers, and the lifecycle of the business.
 
-The call's machine stands between the three and knows no wire. A line and a model are told things at once
-and answer with events later; a handler does I/O and is awaited.
+The call's machine stands between them and knows no wire. A line and a model are sent commands at once and
+answer with events later; a handler and a lifecycle do I/O and are awaited by the runner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias
 
-from channels.voice.call.events import Audio
+from channels.voice.call.events import Audio, FunctionCall, ModelError, ModelEvent
 from flow_engine.values import JsonValue
 
 AudioFormat = Literal["g711_ulaw", "g711_alaw", "pcm16"]
@@ -22,12 +22,15 @@ EndReason = Literal[
     "agent_hung_up",
     "transferred",
     "time_limit",
+    "model_unreachable",
     "model_lost",
     "line_lost",
     "shut_down",
     "refused",
     "failed",
 ]
+"""`model_unreachable`: no session could be opened for the call, nobody answered the caller. `model_lost`: the
+session ended, and no other could be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +58,19 @@ class SessionSettings:
     turn_detection: TurnDetection = TurnDetection()
     allow_interruptions: bool = True
     silence_s: float | None = None
-    """After so many seconds in which nobody spoke, the handler is asked what to do."""
+    """After so many seconds in which nobody spoke, the handler gets `CallerSilent`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls. `call_id` is ours, unique; `phone` is E.164 where the line gave it."""
+    """Who calls. `call_id` is ours, unique; `phone` is E.164 where the line gave it. `parameters` are the
+    line's own: of the TwiML, or of the SIP headers. `carrier_call_id` is the carrier's, Twilio's CallSid."""
 
     call_id: str
     phone: str | None
     parameters: Mapping[str, str]
     started_at: datetime
+    carrier_call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`started` says whether the handler's `started` was called."""
+    """`started` says whether the model was there and the caller could be spoken to. `duration_s` is in
+    seconds, from the first event of the line to the end of the call."""
 
     started: bool
     reason: EndReason
@@ -93,6 +99,56 @@ class Refused:
     """The call is not taken. With `say`, that is spoken before the line closes."""
 
     say: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallerSilent:
+    """Nobody has spoken for the settings' `silence_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """The line could not be given to `target`; the caller is still there."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStalled:
+    """The model neither answers nor goes on."""
+
+
+HandlerNotice: TypeAlias = Turn | CallerSilent | TransferFailed
+MachineNotice: TypeAlias = Turn | CallerSilent | ModelStalled | ModelError
+
+
+# What the model is told again when its connection is another one: in the order in which it was.
+
+
+@dataclass(frozen=True, slots=True)
+class TextItem:
+    role: Literal["user", "system"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCallItem:
+    """`arguments` is the JSON text as the model wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOutputItem:
+    """`output` is JSON text."""
+
+    call_id: str
+    output: str
+
+
+HistoryItem: TypeAlias = Turn | TextItem | FunctionCallItem | FunctionOutputItem
 
 
 class Line(Protocol):
@@ -111,38 +167,91 @@ class Line(Protocol):
     def close(self) -> None: ...
 
 
-class ModelLink(Protocol):
-    """The model's side. All methods return at once."""
-
-    def append_audio(self, audio: Audio) -> None: ...
-
-    def configure(self, settings: SessionSettings) -> None: ...
+class ModelItems(Protocol):
+    """The items of the model's conversation. All methods return at once; an `ItemAdded` with the id of a new
+    item says that the model has it."""
 
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
-        """The id of the new item: an `ItemAdded` with it says that the model has it."""
-        ...
-
-    def add_history(self, turns: Sequence[Turn]) -> None:
-        """What was said before this connection, oldest first."""
+        """The id of the new item."""
         ...
 
     def send_function_output(self, call_id: str, output: str) -> str:
-        """`output` is JSON text. Returns the id of the new item, as `add_text` does."""
+        """`output` is JSON text. Returns the id of the new item."""
+        ...
+
+    def add_history(self, items: Sequence[HistoryItem]) -> None:
+        """What was said and done before this connection, oldest first."""
+        ...
+
+    def truncate(self, item_id: str, content_index: int, heard_ms: int) -> None:
+        """Only the first `heard_ms` milliseconds of the item's audio were heard."""
+        ...
+
+    def delete_item(self, item_id: str) -> None: ...
+
+
+class ModelLink(ModelItems, Protocol):
+    """The model's side: its session and its responses. All methods return at once."""
+
+    def append_audio(self, audio: Audio) -> None: ...
+
+    def configure(self, settings: SessionSettings) -> None:
+        """`SessionUpdated` says that it is done, `ModelError` that it was refused."""
         ...
 
     def create_response(self, instructions: str | None = None) -> None: ...
 
     def cancel(self, response_id: str) -> None: ...
 
-    def truncate(self, item_id: str, content_index: int, heard_ms: int) -> None: ...
-
-    def delete_item(self, item_id: str) -> None: ...
-
     def close(self) -> None: ...
 
 
-class CallControls(Protocol):
-    """What a handler may do to its call. All methods return at once."""
+class ModelUnreachable(Exception):
+    """No session with the model could be opened; the message says why, without keys."""
+
+
+class RealtimeListener(Protocol):
+    """Gets what a connection to the model receives."""
+
+    def event(self, event: ModelEvent) -> None: ...
+
+    def lost(self) -> None: ...
+
+    def audio_dropped(self) -> None:
+        """A frame of the caller was left out, because the model's side does not keep up."""
+        ...
+
+
+class ConnectModel(Protocol):
+    async def __call__(self, settings: SessionSettings, listener: RealtimeListener, /) -> ModelLink:
+        """A connection that is not configured yet. Raises ModelUnreachable."""
+        ...
+
+
+class CallHooks(Protocol):
+    """What the machine has done for it, whatever takes time. All methods return at once."""
+
+    def start_tool(self, call: FunctionCall) -> None:
+        """The answer comes by `Call.tool_finished`."""
+        ...
+
+    def stop_other_tools(self) -> tuple[str, ...]:
+        """Stop every tool but the one that is calling, if one is. Returns the ids of their calls."""
+        ...
+
+    def notice(self, notice: MachineNotice) -> None: ...
+
+    def transfer(self, target: str) -> None:
+        """Give the line to `target`; what became of it comes by `Call.transfer_ended`."""
+        ...
+
+    def over(self, reason: EndReason) -> None:
+        """The call has ended; called once."""
+        ...
+
+
+class CallTranscript(Protocol):
+    """What was said in a call so far."""
 
     @property
     def transcript(self) -> tuple[Turn, ...]: ...
@@ -153,12 +262,16 @@ class CallControls(Protocol):
         before the words have been written down."""
         ...
 
+
+class CallControls(Protocol):
+    """What a handler may do to its call. All methods return at once."""
+
     def reconfigure(self, settings: SessionSettings) -> None:
         """From the next response on; what is being said goes on."""
         ...
 
     def switch_task(self, settings: SessionSettings, command: str | None) -> None:
-        """Stop speaking, and the other tools of the old scene; go on with these settings. The command is
+        """Stop speaking, and the other tools of the old task; go on with these settings. The command is
         given to the model, which speaks then."""
         ...
 
@@ -173,16 +286,16 @@ class CallControls(Protocol):
 
     def transfer(self, target: str) -> None:
         """Give the call to a phone number or SIP address once everything that was said has been heard. A call
-        that cannot be given away goes on: `CallHandler.not_transferred`."""
+        that cannot be given away goes on: `TransferFailed`."""
         ...
 
 
 class CallHandler(Protocol):
-    """The business behind one call. One instance answers one call; every method but `open` and `ended` is
-    called only after `open` gave settings."""
+    """Who answers one call. One instance answers one call; every method but `open` and `ended` is called only
+    after `open` returned settings."""
 
     async def open(self) -> SessionSettings | Refused:
-        """Whether and how the call is taken: the checks, then the session."""
+        """Whether and how the call is taken."""
         ...
 
     async def started(self) -> str | None:
@@ -191,19 +304,11 @@ class CallHandler(Protocol):
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
         """The answer for the model. `arguments` is the model's JSON text, which may be none. Cancelled when
-        the scene changes or the call ends."""
+        the task is switched, or when it takes longer than the end of the call waits for."""
         ...
 
-    async def said(self, turn: Turn) -> None:
-        """One turn, in order."""
-        ...
-
-    async def silent(self) -> None:
-        """Nobody has spoken for the settings' `silence_s`."""
-        ...
-
-    async def not_transferred(self, target: str) -> None:
-        """The line could not be given to `target`; the caller is still there."""
+    async def notice(self, notice: HandlerNotice) -> None:
+        """Turns come in order, each once."""
         ...
 
     async def ended(self, ending: Ending) -> None:
@@ -211,4 +316,47 @@ class CallHandler(Protocol):
         ...
 
 
-OpenCallHandler: TypeAlias = Callable[[Caller, CallControls], CallHandler]
+class CallLifecycle(Protocol):
+    """What the business has done around its calls, whoever answers them (V3, V5)."""
+
+    async def refusal(self) -> Refused | None:
+        """The checks before a call: None where nothing objects to it."""
+        ...
+
+    async def began(self) -> None:
+        """The call is taken: `on_start`. Called at most once."""
+        ...
+
+    async def turn(self, turn: Turn) -> None:
+        """Turns come in order, each once."""
+        ...
+
+    async def ended(self, ending: Ending) -> None:
+        """Called once, after `began` was."""
+        ...
+
+
+class NoLifecycle:
+    """Implements `CallLifecycle` for a business that has nothing done."""
+
+    async def refusal(self) -> Refused | None:
+        return None
+
+    async def began(self) -> None: ...
+
+    async def turn(self, turn: Turn) -> None: ...
+
+    async def ended(self, ending: Ending) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    handler: CallHandler
+    lifecycle: CallLifecycle = field(default_factory=NoLifecycle)
+
+
+class CallSeat(CallControls, CallTranscript, Protocol):
+    """What a handler gets of its call: what it may do to it, and what was said."""
+
+
+OpenCall: TypeAlias = Callable[[Caller, CallSeat], AnsweredCall]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from channels.voice.call.events import TokenUsage
 from flow_engine.values import JsonValue
 
 DIGITS_TOGETHER_S = 1.5
@@ -25,12 +26,24 @@ class Counts:
     """The model got an error for an answer."""
     tools_stopped: int = 0
     old_marks: int = 0
+    tool_seconds: list[float] = field(default_factory=list[float])
+    response_seconds: list[float] = field(default_factory=list[float])
+    """From the end of each turn of the caller to the first audio of its response."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
 
     def tool_finished(self, output: JsonValue) -> None:
         if isinstance(output, dict) and "error" in output:
             self.tools_failed += 1
         else:
             self.tools_answered += 1
+
+    def used(self, usage: TokenUsage | None) -> None:
+        if usage is not None:
+            self.tokens_in += usage.input
+            self.tokens_out += usage.output
+            self.tokens_cached += usage.cached
 
 
 @dataclass(slots=True)
@@ -52,27 +65,15 @@ class OpenTools:
 
     def __init__(self) -> None:
         self.running: set[str] = set()
-        self._orphans: set[str] = set()
-        """Calls whose model is gone: the next one never asked for them."""
-        self._asked: set[str] = set()
+        self._known: set[str] = set()
 
     def begin(self, call_id: str) -> bool:
         """False for a call that was asked for before."""
-        if call_id in self._asked:
+        if call_id in self._known:
             return False
-        self._asked.add(call_id)
+        self._known.add(call_id)
         self.running.add(call_id)
         return True
-
-    def end(self, call_id: str) -> bool:
-        """Whether the model that is there now has asked for it."""
-        self.running.discard(call_id)
-        is_orphan = call_id in self._orphans
-        self._orphans.discard(call_id)
-        return not is_orphan
-
-    def model_gone(self) -> None:
-        self._orphans |= self.running
 
 
 @dataclass(slots=True)

@@ -31,14 +31,15 @@ class _Entry:
     text: str | None = None
     heard: bool = False
     cut: Cut | None = None
+    pieces: str = ""
+    is_broken_off: bool = False
 
     def turn(self) -> Turn | None:
-        text = (self.text or "").strip()
+        text = (self.pieces if self.text is None else self.text).strip()
         if self.cut is not None:
-            text = heard_part(
-                text, self.cut.heard_ms / (self.cut.sent_ms or max(1, len(text)) * MS_PER_LETTER)
-            )
-        return Turn(self.role, text, self.at, interrupted=self.cut is not None) if text else None
+            text = heard_part(text, self.cut.heard_ms / (self.cut.sent_ms or _ms_of(text)))
+        interrupted = self.is_broken_off or self.cut is not None
+        return Turn(self.role, text, self.at, interrupted=interrupted) if text else None
 
 
 class Transcript:
@@ -50,6 +51,7 @@ class Transcript:
         self._known: dict[str, _Entry] = {}
         self._dropped: set[str] = set()
         self._turns: list[Turn] = []
+        self._given_out: dict[str, Turn] = {}
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -59,6 +61,18 @@ class Transcript:
     def awaits_transcript(self) -> bool:
         """Something that the caller said has not been given out yet."""
         return any(entry.role == "user" for entry in self._entries)
+
+    @property
+    def awaits_text(self) -> bool:
+        """Something that the caller said has no text yet."""
+        return any(entry.role == "user" and entry.text is None for entry in self._entries)
+
+    def turn_of(self, item_id: str) -> Turn | None:
+        """The turn of an item: as it was given out, or as far as it is known now. None where nothing of it
+        was heard or understood."""
+        if (entry := self._known.get(item_id)) is not None:
+            return entry.turn()
+        return self._given_out.get(item_id)
 
     def added(self, item_id: str, role: Literal["user", "assistant"], now: float) -> None:
         if item_id not in self._known and item_id not in self._dropped:
@@ -70,6 +84,19 @@ class Transcript:
         self.added(item_id, role, now)
         if (entry := self._known.get(item_id)) is not None:
             entry.text = text
+
+    def piece(self, item_id: str, text: str) -> None:
+        """A part of the text of an item that the agent is speaking."""
+        if (entry := self._known.get(item_id)) is not None:
+            entry.pieces += text
+
+    def broken_off(self, item_id: str, sent_ms: float | None) -> None:
+        """Nothing more of an item comes, `sent_ms` of its audio did; None where that is not known. Its text
+        is what was spoken until then."""
+        entry = self._known.get(item_id)
+        if entry is not None and entry.text is None:
+            share = 1.0 if sent_ms is None else sent_ms / _ms_of(entry.pieces.strip())
+            entry.text, entry.is_broken_off = heard_part(entry.pieces.strip(), share), True
 
     def heard(self, item_id: str, now: float) -> None:
         """The item has been played to its end."""
@@ -117,7 +144,13 @@ class Transcript:
         if turn is None:
             return []
         self._turns.append(turn)
+        self._given_out[entry.item_id] = turn
         return [turn]
+
+
+def _ms_of(text: str) -> float:
+    """About how long a text takes to be spoken, at least 1."""
+    return max(1, len(text)) * MS_PER_LETTER
 
 
 def heard_part(text: str, share: float) -> str:

@@ -1,34 +1,42 @@
-"""What a config has one call do: checks, session, bookkeeping, greeting and tools (V2-V5)."""
+"""How a config answers one call: its session, its greeting and its tools (V2, V4, V6)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from channels.http_tools.body_builders import BuilderRegistry
+from channels.http_tools.documents import BuiltinTool
+from channels.http_tools.http_calls import CallFailed, HttpCaller
+from channels.http_tools.scope import Scope
 from channels.http_tools.tools import ToolExecutor
 from channels.voice.call.ports import (
+    AnsweredCall,
     CallControls,
     Caller,
-    CallHandler,
+    CallerSilent,
+    CallSeat,
     Ending,
-    OpenCallHandler,
+    HandlerNotice,
+    OpenCall,
     Refused,
     SessionSettings,
+    TransferFailed,
     Turn,
 )
-from channels.voice.config.call_lifecycle import CallLifecycle
-from channels.voice.config.models import ConfigUrlSession, InlineSession, VoiceConfig
-from channels.voice.config.sessions import Session, SessionFailed, fetched_session, inline_session
+from channels.voice.config.declarations import Declaration, NotDeclarations, declarations
+from channels.voice.config.lifecycle import ConfigLifecycle
+from channels.voice.config.models import ConfigUrlSession, InlineSession, ResponseMapping, VoiceConfig
 from channels.voice.config.voices import VOICES
+from channels.voice.deliveries import Deliveries
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 
-OPEN_WITHIN_S: Final = 25.0
-"""Checks and session together: nobody listens to silence any longer."""
+SESSION_WITHIN_S: Final = 20.0
+"""Nobody listens to silence any longer."""
 
 MOST_SILENCES: Final = 3
 ASK_WHETHER_THERE: Final = (
@@ -51,6 +59,7 @@ class Business:
     outbound: OutboundSender
     builders: BuilderRegistry
     clock: Callable[[], datetime]
+    deliveries: Deliveries | None = None
 
 
 def open_configured(
@@ -59,62 +68,86 @@ def open_configured(
     *,
     clock: Callable[[], datetime],
     builders: BuilderRegistry,
-) -> OpenCallHandler:
-    """Handlers for a config whose session is `config_url` or `inline`. Raises ValueError for a flow."""
+    deliveries: Deliveries | None = None,
+) -> OpenCall:
+    """For a config whose session is `config_url` or `inline`. Raises ValueError for a flow."""
     if not isinstance(config.session, ConfigUrlSession | InlineSession):
         raise ValueError(f"a session of mode {config.session.mode!r} is not in the config")
-    business = Business(config, config.session, outbound, builders, clock)
+    business = Business(config, config.session, outbound, builders, clock, deliveries)
 
-    def opened(caller: Caller, controls: CallControls) -> CallHandler:
-        return ConfiguredCallHandler(business, caller, controls)
+    def opened(caller: Caller, seat: CallSeat) -> AnsweredCall:
+        lifecycle = ConfigLifecycle(config, outbound, clock, caller, deliveries)
+        return AnsweredCall(ConfiguredCallHandler(business, lifecycle, seat), lifecycle)
 
     return opened
 
 
 class ConfiguredCallHandler:
-    """Implements `CallHandler` for one call."""
+    """Implements `CallHandler` for one call. `lifecycle` is the same call's, whose context its templates
+    share."""
 
-    def __init__(self, business: Business, caller: Caller, controls: CallControls) -> None:
-        config = business.config
-        self._business = business
-        self._config = config
+    def __init__(self, business: Business, lifecycle: ConfigLifecycle, controls: CallControls) -> None:
+        self._config = business.config
+        self._session = business.session
         self._controls = controls
-        self._lifecycle = books = CallLifecycle(config, business.outbound, business.clock, caller)
-        self._log = books.log
-        self._context = books.context
-        self._tools = ToolExecutor(config.tools, books.http, business.builders)
+        self._lifecycle = lifecycle
+        self._log = lifecycle.log
+        self._context = lifecycle.context
+        self._tools = ToolExecutor(business.config.tools, lifecycle.http, business.builders)
         self._silences = 0
+        self._before_transfer: dict[str, JsonValue] = {}
+        """What the flags of the transfer under way were before it."""
 
     async def open(self) -> SessionSettings | Refused:
+        scope = self._lifecycle.scope()
         try:
-            async with asyncio.timeout(OPEN_WITHIN_S):
-                refusal = await self._lifecycle.refusal()
-                if refusal is not None:
-                    return refusal
-                session = await self._session()
+            if isinstance(self._session, InlineSession):
+                session = inline_session(self._session, scope)
+            else:
+                async with asyncio.timeout(SESSION_WITHIN_S):
+                    session = await fetched_session(self._session, self._lifecycle.http, scope)
         except SessionFailed as failure:
             self._log.error("session_failed", reason=str(failure))
             return Refused(self._config.spoken_apology)
         except TimeoutError:
-            self._log.error("session_failed", reason=f"no session within {OPEN_WITHIN_S:g} s")
+            self._log.error("session_failed", reason=f"no session within {SESSION_WITHIN_S:g} s")
             return Refused(self._config.spoken_apology)
         self._context.session = session.document
         self._context.ctx.update(session.ctx)
         return self._settings(session)
 
     async def started(self) -> str | None:
-        await self._lifecycle.began()
-        return self._greeting()
+        greeting = self._config.greeting
+        if greeting is None:
+            return None
+        scope = self._lifecycle.scope()
+        field = greeting.condition_field
+        is_known = field is not None and scope.lookup(field) is not None
+        template = greeting.known_customer if is_known else None
+        return (template or greeting.unknown_customer).render_text(scope) or None
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
-        return await self._tools.run(name, arguments, self._context, self._controls)
+        tool, ctx = self._config.tools.get(name), self._context.ctx
+        before = {flag: ctx.get(flag) for flag in tool.on_success_flags} if tool is not None else {}
+        answer = await self._tools.run(name, arguments, self._context, self._controls)
+        if isinstance(tool, BuiltinTool) and tool.target is not None:
+            self._before_transfer = before
+        return answer
 
-    async def said(self, turn: Turn) -> None:
-        if turn.role == "user":
-            self._silences = 0
-        self._lifecycle.said(turn)
+    async def notice(self, notice: HandlerNotice) -> None:
+        match notice:
+            case Turn():
+                self._silences = 0 if notice.role == "user" else self._silences
+            case CallerSilent():
+                self._silent()
+            case TransferFailed():
+                self._context.ctx.update(self._before_transfer)
+                self._controls.instruct(NOT_PUT_THROUGH)
 
-    async def silent(self) -> None:
+    async def ended(self, ending: Ending) -> None:
+        """The lifecycle tells the business."""
+
+    def _silent(self) -> None:
         """Ask whether the caller is there; say goodbye when that was asked twice without an answer."""
         self._silences += 1
         if self._silences < MOST_SILENCES:
@@ -123,20 +156,6 @@ class ConfiguredCallHandler:
         self._log.info("caller_silent", times=self._silences)
         self._controls.instruct(SAY_GOODBYE)
         self._controls.hang_up()
-
-    async def not_transferred(self, target: str) -> None:
-        self._controls.instruct(NOT_PUT_THROUGH)
-
-    async def ended(self, ending: Ending) -> None:
-        await self._lifecycle.ended(ending)
-
-    # Inside ----------------------------------------------------------------------------------------
-
-    async def _session(self) -> Session:
-        session = self._business.session
-        if isinstance(session, InlineSession):
-            return inline_session(session, self._lifecycle.scope())
-        return await fetched_session(session, self._lifecycle.http, self._lifecycle.scope())
 
     def _settings(self, session: Session) -> SessionSettings:
         settings = self._config.settings(session.instructions)
@@ -149,12 +168,53 @@ class ConfiguredCallHandler:
             voice = None
         return replace(settings, tools=session.tools, voice=voice or settings.voice)
 
-    def _greeting(self) -> str | None:
-        greeting = self._config.greeting
-        if greeting is None:
-            return None
-        scope = self._lifecycle.scope()
-        field = greeting.condition_field
-        is_known = field is not None and scope.lookup(field) is not None
-        template = greeting.known_customer if is_known else None
-        return (template or greeting.unknown_customer).render_text(scope) or None
+
+# The session: from the config itself, or from the business for every call anew -----------------------------
+
+
+class SessionFailed(Exception):
+    """There is no session for this call; the message says why, without addresses and content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`document` is the whole reply, which templates know as `session`; `ctx` is for the call's context."""
+
+    instructions: str
+    tools: tuple[Declaration, ...]
+    voice: str | None = None
+    ctx: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    document: JsonValue = None
+
+
+def inline_session(session: InlineSession, scope: Scope) -> Session:
+    return Session(session.instructions.render_text(scope), session.tools.declarations(scope))
+
+
+async def fetched_session(session: ConfigUrlSession, http: HttpCaller, scope: Scope) -> Session:
+    """Raises SessionFailed."""
+    try:
+        document = await http.send(session, scope)
+    except CallFailed as failure:
+        raise SessionFailed(failure.reason) from failure
+    return mapped_session(session.response_mapping, document, scope)
+
+
+def mapped_session(mapping: ResponseMapping, document: JsonValue, scope: Scope) -> Session:
+    """The session that a reply describes. What is null there is as good as missing. Raises SessionFailed."""
+    instructions = mapping.instructions.first(document, scope)
+    if not isinstance(instructions, str) or not instructions.strip():
+        raise SessionFailed("the reply has no instructions")
+    try:
+        tools = declarations(mapping.tools.first(document, scope) if mapping.tools else None)
+    except NotDeclarations as error:
+        raise SessionFailed(f"the tools of the reply: {error}") from error
+    voice = mapping.voice.first(document, scope) if mapping.voice else None
+    found = {name: path.first(document, scope) for name, path in mapping.ctx_init.items()}
+    return Session(
+        instructions=instructions,
+        tools=tools,
+        voice=voice if isinstance(voice, str) and voice else None,
+        ctx={name: value for name, value in found.items() if value is not None},
+        document=document,
+    )

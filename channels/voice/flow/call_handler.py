@@ -5,8 +5,9 @@ The engine owns tasks, memory and prompts; the call's machine owns audio. This h
     open      handle-new-contact         → the session
     started                              → its command, `/start` or `/resume`
     run_tool  change_task, MCP tools     → another task, or an answer
-    said      handle-utterance, in order → a fresh prompt, when it says something new
-    silent    handle-utterance (system)  → the model asks whether somebody is there
+    notice    a turn: handle-utterance, in order → a fresh prompt, when it says something new
+              silence: handle-utterance (system) → the model asks whether somebody is there
+              a transfer failed: handle-human-task
     ended     handle-end-contact, once
 
 What goes wrong at the engine never ends a call by itself: the model is told, or goes on as it was. Only a
@@ -31,14 +32,31 @@ from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.replies import AgentData, PromptReply, ReachableTask, TaskRefused
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
-from channels.voice.call.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
+from channels.voice.call.ports import (
+    Caller,
+    CallerSilent,
+    CallSeat,
+    Ending,
+    EndReason,
+    HandlerNotice,
+    Refused,
+    SessionSettings,
+    TransferFailed,
+    Turn,
+)
 from channels.voice.flow.prompt_refresh import PromptRefresher
 from channels.voice.flow.reporting import DialogueReport
-from channels.voice.flow.settings import session_settings
 from channels.voice.flow.start import FlowStart, new_contact
-from channels.voice.flow.task_context import TaskContext
+from channels.voice.flow.task_context import (
+    LOST,
+    NOBODY_FREE,
+    SILENCES_BEFORE_GOODBYE,
+    TRY_AGAIN,
+    TaskContext,
+    nobody_spoke,
+    session_settings,
+)
 from channels.voice.flow.transcript_barrier import TranscriptBarrier
-from channels.voice.flow.wording import LOST, NOBODY_FREE, SILENCES_BEFORE_GOODBYE, TRY_AGAIN, nobody_spoke
 from flow_engine.ports.models import ToolCall
 from flow_engine.values import JsonValue
 
@@ -65,7 +83,7 @@ class FlowCallHandler:
         start: FlowStart,
         base: SessionSettings,
         caller: Caller,
-        controls: CallControls,
+        controls: CallSeat,
         *,
         engine: EngineClient,
         servers: McpServers,
@@ -134,8 +152,17 @@ class FlowCallHandler:
             await self._words.read()
         return await tools.registry.execute(ToolCall(name, name, given))
 
-    async def said(self, turn: Turn) -> None:
+    async def notice(self, notice: HandlerNotice) -> None:
         self._name_call()
+        match notice:
+            case Turn():
+                self._take_turn(notice)
+            case CallerSilent():
+                self._silent()
+            case TransferFailed():
+                await self._not_transferred()
+
+    def _take_turn(self, turn: Turn) -> None:
         if turn.role == "user":
             self._silences = 0
         elif self._first_words:
@@ -147,8 +174,7 @@ class FlowCallHandler:
         else:
             self._tell(replace(self._own(turn.text), at=turn.at))
 
-    async def silent(self) -> None:
-        self._name_call()
+    def _silent(self) -> None:
         self._silences += 1
         self._tell(self._own(NO_UTTERANCE, "system"))
         if self._silences > SILENCES_BEFORE_GOODBYE:
@@ -157,9 +183,8 @@ class FlowCallHandler:
         seconds = self._current.data.user_interaction_timeout or 0.0
         self._controls.instruct(nobody_spoke(seconds, self._silences))
 
-    async def not_transferred(self, target: str) -> None:
+    async def _not_transferred(self) -> None:
         """The engine is told, and says how the conversation goes on without that person."""
-        self._name_call()
         async with self._task_lock:
             try:
                 data = await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)

@@ -10,16 +10,19 @@ from adapters.outbound.policy import AllowList
 from channels.engine_client.client import EngineClient, FlowChoice, engine_http
 from channels.engine_client.mcp_tools import McpConnections
 from channels.engine_client.toolbox import ToolListCache
-from channels.voice.call.ports import CallControls, Caller
-from channels.voice.config.models import FlowSession, VoiceConfig
+from channels.voice.call.ports import AnsweredCall, Caller, CallLifecycle, CallSeat, NoLifecycle, OpenCall
+from channels.voice.config.lifecycle import ConfigLifecycle
+from channels.voice.config.models import FlowSession, Lifecycle, VoiceConfig
+from channels.voice.deliveries import Deliveries
 from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.flow.start import FlowStart
+from flow_engine.ports.outbound import OutboundSender
 
 
 class FlowCalls:
-    """Is an `OpenCallHandler`. One serves all calls of an agent, over shared connections to the engine.
-    `allow` lets the flow's MCP servers be elsewhere than at public addresses; `approval` is the operator's
-    policy on their tools, and without one every tool of a task may run."""
+    """Answers all calls of an agent, over shared connections to the engine. `allow` lets the flow's MCP
+    servers be elsewhere than at public addresses; `approval` is the operator's policy on their tools, and
+    without one every tool of a task may run."""
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class FlowCalls:
         now: Callable[[], datetime],
         approval: Approval | None = None,
     ) -> None:
+        self._config = config
         self._start = flow_start(config, session)
         self._base = config.settings()
         self._http = engine_http(session.engine_url, api_key)
@@ -42,13 +46,26 @@ class FlowCalls:
         self._approval = approval
         self._tool_lists = ToolListCache()
 
-    def __call__(self, caller: Caller, controls: CallControls) -> FlowCallHandler:
+    def open_call(self, outbound: OutboundSender, deliveries: Deliveries | None = None) -> OpenCall:
+        """Calls whose checks and bookkeeping, where the config has any, go out by `outbound`."""
+        config = self._config
+        has_lifecycle = bool(config.pre_call_checks) or config.lifecycle != Lifecycle()
+
+        def opened(caller: Caller, seat: CallSeat) -> AnsweredCall:
+            lifecycle: CallLifecycle = NoLifecycle()
+            if has_lifecycle:
+                lifecycle = ConfigLifecycle(config, outbound, self._now, caller, deliveries)
+            return AnsweredCall(self.handler(caller, seat), lifecycle)
+
+        return opened
+
+    def handler(self, caller: Caller, seat: CallSeat) -> FlowCallHandler:
         servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
         return FlowCallHandler(
             self._start,
             self._base,
             caller,
-            controls,
+            seat,
             engine=self._engine,
             servers=servers,
             now=self._now,

@@ -1,7 +1,9 @@
 """Keeps the model's prompt as fresh as the memory, without disturbing the model for nothing (F23, F31).
 
 Every prompt differs from the one before, because the time of day is in it. The model is told again only when
-something else than the clock has moved: a session update costs the model the cache of the whole dialogue.
+something else than the clock has moved, be it a single digit: a session update costs the model the cache of
+the whole dialogue. The engine's ETag spares a prompt that cannot have moved, the prefix's hash tells another
+task.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ WAIT_MS: Final = 1_500
 WAITS: Final = 3
 """How often a prompt is waited for after a turn, until its values have been found."""
 
-_DIGITS = re.compile(r"\d")
+_NOW = re.compile(r"^(?!- ).* \d{4}-\d{2}-\d{2}, .*\b\d{2}:\d{2}\b.* \([^()]+\)$", re.MULTILINE)
 
 
-def standing(prompt: str) -> tuple[str, str]:
-    """What of a prompt is not the clock's.
+def without_clock(prompt: str) -> str:
+    """A prompt without the two lines that tell the time: the date and time of day, and the memory's age.
 
-    The memory is its last paragraph, and the line above tells the memory's age. Times elsewhere differ by
-    digits only, and so does nothing else that is not in the prefix's hash.
+    The memory is the last paragraph, and the line above tells its age. The line of the time of day has an ISO
+    date, a comma, hours and minutes, and the time zone in brackets, in every language.
     """
     head, _, memory = prompt.rpartition("\n\n")
-    return _DIGITS.sub("", head.rpartition("\n")[0]), memory
+    return f"{_NOW.sub('', head.rpartition(chr(10))[0])}\n\n{memory}"
 
 
 class PromptRefresher:
@@ -52,7 +54,7 @@ class PromptRefresher:
         self._conversation_id = conversation_id
         self._changed = changed
         self._closed = closed
-        self._known: tuple[str, tuple[str, str]] | None = None
+        self._known: tuple[str, str] | None = None
         self._last: TaggedPrompt | None = None
         self._one_at_a_time = asyncio.Lock()
         self._turns = 0
@@ -60,7 +62,7 @@ class PromptRefresher:
 
     def knows(self, prefix_hash: str, prompt: str) -> None:
         """The model has just been given this prompt."""
-        self._known, self._last = (prefix_hash, standing(prompt)), None
+        self._known, self._last = (prefix_hash, without_clock(prompt)), None
 
     def after_user_turn(self) -> None:
         """Values may be found in what was said: look until they have been. Returns at once."""
@@ -93,7 +95,7 @@ class PromptRefresher:
 
     async def _take(self, tagged: TaggedPrompt) -> None:
         reply = tagged.reply
-        now = (reply.prefix_hash, standing(reply.prompt))
+        now = (reply.prefix_hash, without_clock(reply.prompt))
         if self._last is not None and _is_older(reply, self._last.reply):
             return
         if now == self._known or await self._changed(reply):

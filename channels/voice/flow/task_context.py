@@ -1,14 +1,47 @@
-"""What the model has to go by in one task."""
+"""What the model has to go by in one task: its prompt, its tools, its media settings, and what this agent
+itself adds to the engine's prompts and commands.
+
+A flow configures a chain of recogniser, model and voice; a realtime model is all three. What it has a setting
+for is taken over, everything else stays as the agent's own configuration says.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from channels.engine_client.replies import AgentData, ReachableTask
+from channels.engine_client.replies import AgentData, ReachableTask, VadSettings
 from channels.engine_client.toolbox import TaskTools
 from channels.engine_client.tools import END_CALL, Declaration, change_task_declaration, function
-from channels.voice.flow.wording import WHEN_TO_END
+from channels.voice.call.ports import SessionSettings, TurnDetection
+from channels.voice.config.voices import VOICES
+
+SLOWEST: Final = 0.25
+FASTEST: Final = 1.5
+SILENCES_BEFORE_GOODBYE: Final = 3
+
+LOST: Final = (
+    "This conversation goes on elsewhere and this call can do nothing more in it. Say goodbye in one short "
+    "sentence, in the language of the conversation, and call end_call."
+)
+NOBODY_FREE: Final = (
+    "Nobody could be reached who would take over. Tell the caller so with an apology, in the language of the "
+    "conversation, and offer what else you can do."
+)
+WHEN_TO_END: Final = (
+    "Hang up. Call it after saying goodbye, when the caller needs nothing more or wants to end the call."
+)
+TRY_AGAIN: Final = "The change cannot be made at the moment. Go on in this task and try once more later."
+
+
+def nobody_spoke(seconds: float, times: int) -> str:
+    """`times` in a row, this one included."""
+    silence = f"The caller has said nothing for {seconds:g} seconds."
+    if times >= SILENCES_BEFORE_GOODBYE:
+        return f"{silence} That was {times} times in a row: say goodbye in one sentence and call end_call."
+    return f"{silence} Ask in one short sentence whether they are still there, or repeat your last question."
+
 
 _END_CALL: Final = function(END_CALL, WHEN_TO_END, {"type": "object", "properties": {}})
 
@@ -25,3 +58,51 @@ class TaskContext:
         change = change_task_declaration(self.reachable)
         every = (change, *(tool.declaration() for tool in self.tools.tools), _END_CALL)
         return tuple(tool for tool in every if tool is not None)
+
+
+def session_settings(
+    base: SessionSettings, data: AgentData, tools: Sequence[Declaration], *, first_words: bool
+) -> SessionSettings:
+    """`first_words`: the agent has not finished its first message, which may have a rule of its own for
+    interruptions."""
+    model, voice = data.llm, data.tts.active if data.tts is not None else None
+    is_realtime = model is not None and model.provider == "openai" and "realtime" in (model.model or "")
+    speaks_it = voice is not None and voice.provider == "openai" and voice.voice in VOICES
+    return replace(
+        base,
+        instructions=data.prompt,
+        tools=tuple(tools),
+        model=(model.model if model and is_realtime else None) or base.model,
+        voice=(voice.voice if voice and speaks_it else None) or base.voice,
+        speed=min(max(voice.speed, SLOWEST), FASTEST) if voice and speaks_it and voice.speed else base.speed,
+        language=_spoken_language(data),
+        turn_detection=_turn_detection(base.turn_detection, data.vad),
+        allow_interruptions=data.allow_interruptions_on_start if first_words else data.allow_interruptions,
+        silence_s=data.user_interaction_timeout,
+    )
+
+
+def _spoken_language(data: AgentData) -> str | None:
+    """In two letters; None where the caller may speak another of the flow's languages: a recogniser that is
+    told the wrong one hears nonsense."""
+    detection = data.language_detection
+    is_open = detection is not None and detection.enable_language_detection
+    if is_open and len(data.supported_languages) > 1:
+        return None
+    return data.language.partition("-")[0].lower()
+
+
+def _turn_detection(base: TurnDetection, vad: VadSettings | None) -> TurnDetection:
+    """Both are thresholds from 0 to 1; seconds become milliseconds."""
+    if vad is None:
+        return base
+    threshold, silence_s, padding_s = (
+        vad.activation_threshold,
+        vad.min_silence_duration,
+        vad.prefix_padding_duration,
+    )
+    return TurnDetection(
+        base.threshold if threshold is None else min(max(threshold, 0.0), 1.0),
+        base.silence_duration_ms if silence_s is None else round(max(silence_s, 0.0) * 1000),
+        base.prefix_padding_ms if padding_s is None else round(max(padding_s, 0.0) * 1000),
+    )

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from channels.engine_client.client import Utterance
-from channels.voice.call.ports import CallControls
+from channels.voice.call.ports import CallTranscript
 from channels.voice.flow.prompt_refresh import PromptRefresher
 
 log: Any = structlog.get_logger("flow_engine.voice")
@@ -27,8 +27,8 @@ _LOOK_S: Final = 0.02
 class TranscriptBarrier:
     """Whether all that the caller has said is known to the engine, and has been read there for values."""
 
-    def __init__(self, controls: CallControls, watch: PromptRefresher) -> None:
-        self._controls = controls
+    def __init__(self, transcript: CallTranscript, watch: PromptRefresher) -> None:
+        self._call = transcript
         self._watch = watch
         self._last: Utterance | None = None
 
@@ -48,7 +48,7 @@ class TranscriptBarrier:
             log.info("words_not_read", within_s=within_s)
 
     def _are_on_their_way(self) -> bool:
-        if self._controls.awaits_transcript:
+        if self._call.awaits_transcript:
             return True
-        said = [turn for turn in self._controls.transcript if turn.role == "user"]
+        said = [turn for turn in self._call.transcript if turn.role == "user"]
         return bool(said) and (self._last is None or self._last.at < said[-1].at)

@@ -30,20 +30,30 @@ from channels.voice.call.events import (
     Audio,
     DigitPressed,
     FunctionCall,
+    InputCommitted,
     InputTranscript,
     ItemAdded,
     ModelError,
     ModelEvent,
     OutputBufferState,
     OutputTranscript,
+    OutputTranscriptDelta,
     ResponseEnded,
     ResponseStarted,
     SessionUpdated,
     SpeechStarted,
     SpeechStopped,
+    TokenUsage,
     Unreadable,
 )
-from channels.voice.call.ports import AudioFormat, SessionSettings, Turn
+from channels.voice.call.ports import (
+    AudioFormat,
+    FunctionCallItem,
+    FunctionOutputItem,
+    HistoryItem,
+    SessionSettings,
+    TextItem,
+)
 from channels.voice.wires.audio import audio_of
 from channels.voice.wires.wire_json import (
     Malformed,
@@ -117,6 +127,14 @@ def _output_transcript(message: Object) -> OutputTranscript:
     return OutputTranscript(name(message, "item_id"), text(message, "transcript"))
 
 
+def _output_transcript_delta(message: Object) -> OutputTranscriptDelta:
+    return OutputTranscriptDelta(name(message, "item_id"), text(message, "delta"))
+
+
+def _input_committed(message: Object) -> InputCommitted:
+    return InputCommitted(name(message, "item_id"))
+
+
 def _input_transcript(message: Object) -> InputTranscript:
     return InputTranscript(name(message, "item_id"), text(message, "transcript"))
 
@@ -155,7 +173,15 @@ def _response_ended(message: Object) -> ResponseEnded:
     if status not in ("completed", "cancelled", "failed", "incomplete"):
         # A response that ended is not running any more, whatever became of it.
         return ResponseEnded(response_id, "failed", reason or "a status that is not known")
-    return ResponseEnded(response_id, status, reason)
+    return ResponseEnded(response_id, status, reason, _usage(optional_part(response, "usage")))
+
+
+def _usage(usage: Object) -> TokenUsage | None:
+    details = optional_part(usage, "input_token_details")
+    counts = (usage.get("input_tokens"), usage.get("output_tokens"), details.get("cached_tokens", 0))
+    if not all(type(count) is int and count >= 0 for count in counts):
+        return None
+    return TokenUsage(*cast("tuple[int, int, int]", counts))
 
 
 def _function_call(message: Object) -> FunctionCall | None:
@@ -203,6 +229,7 @@ def _error(message: Object) -> ModelError:
         code=optional_text(error, "code") or optional_text(error, "type") or "unknown",
         message=optional_text(error, "message") or "",
         event_id=optional_text(error, "event_id"),
+        param=optional_text(error, "param"),
     )
 
 
@@ -221,6 +248,7 @@ def _digit(message: Object) -> DigitPressed:
 _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     "response.output_audio.delta": _agent_audio,
     "response.output_audio.done": _agent_audio_ended,
+    "response.output_audio_transcript.delta": _output_transcript_delta,
     "response.output_audio_transcript.done": _output_transcript,
     "response.created": _response_started,
     "response.done": _response_ended,
@@ -228,6 +256,7 @@ _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     "conversation.item.added": _item_added,
     "conversation.item.input_audio_transcription.completed": _input_transcript,
     "conversation.item.input_audio_transcription.failed": _input_not_understood,
+    "input_audio_buffer.committed": _input_committed,
     "input_audio_buffer.speech_started": _speech_started,
     "input_audio_buffer.speech_stopped": _speech_stopped,
     "session.updated": _session_updated,
@@ -239,6 +268,7 @@ _READERS: Final[dict[str, Callable[[Object], ModelEvent | None]]] = {
     # Of the beta:
     "response.audio.delta": _agent_audio,
     "response.audio.done": _agent_audio_ended,
+    "response.audio_transcript.delta": _output_transcript_delta,
     "response.audio_transcript.done": _output_transcript,
     "conversation.item.created": _item_added,
 }
@@ -301,6 +331,21 @@ def _turns_of(settings: SessionSettings) -> dict[str, JsonValue]:
     }
 
 
+def _past(item: HistoryItem) -> dict[str, JsonValue]:
+    """An item of a session before this one."""
+    match item:
+        case FunctionCallItem():
+            call: dict[str, JsonValue] = {"call_id": item.call_id, "name": item.name}
+            return {"type": "function_call", **call, "arguments": item.arguments}
+        case FunctionOutputItem():
+            return {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
+        case TextItem():
+            return _message(item.role, "input_text", item.text)
+        case _:
+            content_type = "input_text" if item.role == "user" else "output_text"
+            return _message(item.role, content_type, item.text)
+
+
 class RealtimeLink:
     """The model's side of a call. `send` takes one text frame; `close` ends the socket.
 
@@ -340,13 +385,12 @@ class RealtimeLink:
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
         return self._add_item("own_", _message(role, "input_text", text))
 
-    def add_history(self, turns: Sequence[Turn]) -> None:
-        for turn in turns:
-            content_type = "input_text" if turn.role == "user" else "output_text"
-            self._add_item(_PAST, _message(turn.role, content_type, turn.text))
+    def add_history(self, items: Sequence[HistoryItem]) -> None:
+        for item in items:
+            self._add_item(_PAST, _past(item))
 
     def send_function_output(self, call_id: str, output: str) -> str:
-        return self._add_item("own_", {"type": "function_call_output", "call_id": call_id, "output": output})
+        return self._add_item("own_", _past(FunctionOutputItem(call_id, output)))
 
     def create_response(self, instructions: str | None = None) -> None:
         self._command("response.create", {"response": {"instructions": instructions}} if instructions else {})

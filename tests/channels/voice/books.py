@@ -11,9 +11,25 @@ from time import monotonic
 from picows import ws_create_server
 
 from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
-from channels.voice.call.ports import CallControls, Caller, Ending, EndReason, Refused, SessionSettings, Turn
+from channels.voice.call.ports import (
+    AnsweredCall,
+    CallControls,
+    Caller,
+    CallerSilent,
+    CallHandler,
+    CallLifecycle,
+    CallSeat,
+    Ending,
+    EndReason,
+    HandlerNotice,
+    Refused,
+    SessionSettings,
+    TransferFailed,
+    Turn,
+)
 from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
+from channels.voice.metrics import Counting
 from channels.voice.runner import CallPlan
 from flow_engine.values import JsonValue
 
@@ -46,32 +62,73 @@ class Book:
             return {"status": "ok"}
         return await self.tool(name) if self.tool else {"ok": True}
 
-    async def said(self, turn: Turn) -> None:
-        self.turns.append(turn.text)
-        if turn.text == "boom":
-            raise RuntimeError("a handler's bug")
-
-    async def silent(self) -> None:
-        self.asked.append("silent")
-
-    async def not_transferred(self, target: str) -> None:
-        self.asked.append(f"not transferred {target}")
+    async def notice(self, notice: HandlerNotice) -> None:
+        match notice:
+            case Turn():
+                self.turns.append(notice.text)
+                if notice.text == "boom":
+                    raise RuntimeError("a handler's bug")
+            case CallerSilent():
+                self.asked.append("silent")
+            case TransferFailed():
+                self.asked.append(f"not transferred {notice.target}")
 
     async def ended(self, ending: Ending) -> None:
         self.asked.append("ended" if ending.started else "closed")
         self.ending = ending
 
-    def answer(self, caller: Caller, controls: CallControls) -> Book:
-        self.caller, self.controls = caller, controls
-        return self
+    def answer(self, caller: Caller, seat: CallSeat) -> AnsweredCall:
+        self.caller, self.controls = caller, seat
+        return AnsweredCall(self)
 
 
 @dataclass
-class Watcher:
-    began: int = 0
-    renewed: int = 0
-    ended: list[EndReason] = field(default_factory=list)
-    counts: list[Counts] = field(default_factory=list)
+class InOrder:
+    """A call's handler and lifecycle, asked in the order in which the runner does."""
+
+    handler: CallHandler
+    lifecycle: CallLifecycle
+    has_opened: bool = False
+    has_begun: bool = False
+
+    async def open(self) -> SessionSettings | Refused:
+        refusal = await self.lifecycle.refusal()
+        self.has_opened = refusal is None
+        return refusal or await self.handler.open()
+
+    async def started(self) -> str | None:
+        self.has_begun = True
+        await self.lifecycle.began()
+        return await self.handler.started()
+
+    async def run_tool(self, name: str, arguments: str) -> JsonValue:
+        return await self.handler.run_tool(name, arguments)
+
+    async def said(self, turn: Turn) -> None:
+        await self.lifecycle.turn(turn)
+        await self.handler.notice(turn)
+
+    async def silent(self) -> None:
+        await self.handler.notice(CallerSilent())
+
+    async def not_transferred(self, target: str) -> None:
+        await self.handler.notice(TransferFailed(target))
+
+    async def ended(self, ending: Ending) -> None:
+        if self.has_opened:
+            await self.handler.ended(ending)
+        if self.has_begun:
+            await self.lifecycle.ended(ending)
+
+
+class Watcher(Counting):
+    """Metrics that a test can read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = self.renewed = 0
+        self.ended: list[EndReason] = []
+        self.counts: list[Counts] = []
 
     def call_began(self) -> None:
         self.began += 1
@@ -103,11 +160,11 @@ async def bridged(book: Book, model_url: str) -> AsyncGenerator[Bridged]:
     def plan(tap: Tap | None) -> CallPlan:
         return CallPlan(
             connect=lambda settings, side: connect_realtime(realtime, settings, side, tap),
-            open_handler=book.answer,
+            open_call=book.answer,
             apology_settings=SessionSettings("Apologise."),
             clock=monotonic,
             wall=lambda: datetime.now(UTC),
-            watching=watcher,
+            metrics=watcher,
         )
 
     bridge = Bridge(plan, TwilioStreams())

@@ -16,13 +16,13 @@ from typing import Any
 import orjson
 
 from channels.http_tools.body_builders import installed_builders
-from channels.voice.call.ports import OpenCallHandler
+from channels.voice.call.ports import OpenCall
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.config.loader import load_config
 from channels.voice.recording import read_recording
 from channels.voice.replay import BEGAN, replay
 from flow_engine.ports.outbound import OutboundSender
-from service.voice import open_handler_of
+from service.voice import open_call_of
 from tests.channels.voice.golden_texts import resolved
 
 DIRECTORY = Path(__file__).parent / "golden"
@@ -55,8 +55,8 @@ class Golden:
 
         def open_for(
             outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
-        ) -> OpenCallHandler:
-            return open_handler_of(loaded.config, installed_builders(wall), outbound, wall)
+        ) -> OpenCall:
+            return open_call_of(loaded.config, installed_builders(wall), outbound, wall)
 
         entries = read_recording(self.events.read_bytes())
         done = replay(entries, open_for, loaded.config.settings(), TwilioStreams()).done

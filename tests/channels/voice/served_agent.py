@@ -90,10 +90,12 @@ class ServedAgent:
         return self.counting.registry.get_sample_value(f"flow_engine_voice_{name}", labels) or 0.0
 
     async def metrics(self) -> Mapping[str, float]:
-        """By name and labels, as in `calls_total{reason=refused}`, without what is 0."""
+        """By name and labels, as in `calls_total{reason=refused}`, without histograms and what is 0."""
         text = (await self.http.get("/metrics")).text
         found: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
+            if family.type == "histogram":
+                continue
             for sample in family.samples:
                 labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
                 name = sample.name.removeprefix("flow_engine_voice_") + (f"{{{labels}}}" if labels else "")

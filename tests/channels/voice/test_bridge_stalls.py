@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import pytest
 
 from channels.voice import bridge as bridge_module
-from channels.voice import runner as runner_module
+from channels.voice import model_connection
 from channels.voice.call import audio_output as audible_module
 from channels.voice.call import machine as call_module
 from channels.voice.call import response_scheduler as responses_module
+from channels.voice.model_connection import Patience
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall
@@ -185,11 +186,11 @@ class TestAModelThatStalls:
             await s.over("caller_hung_up")
 
     async def test_from_the_first_moment_ends_the_call(self, monkeypatch: pytest.MonkeyPatch) -> None:  # V12
-        monkeypatch.setattr(runner_module, "CONNECT_WITHIN_S", 0.4)
+        monkeypatch.setattr(model_connection, "OPENING", Patience(0.4, 0.1, 1.0))
         faults = [Fault("stall", after_events=1)] * 2
         async with scene(TALKATIVE, *faults) as s, FakeTwilioCall(s.bridge.url) as call:
             await call.closed()
-            await s.over("failed")
+            await s.over("model_unreachable")
 
     async def test_whose_handshake_never_ends_leaves_no_socket(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bridge_module, "HANDSHAKE_WITHIN_S", 0.4)  # V12
@@ -208,7 +209,7 @@ class TestAModelThatStalls:
             async with bridged(book, f"ws://127.0.0.1:{port}/v1/realtime") as bridge:
                 async with FakeTwilioCall(bridge.url) as call:
                     await call.closed()
-                await eventually(lambda: bridge.watcher.ended == ["failed"])
+                await eventually(lambda: bridge.watcher.ended == ["model_unreachable"])
             await eventually(lambda: len(accepted) == 2 and all(each.is_closing() for each in accepted), 2.0)
             server.close()
             await server.wait_closed()

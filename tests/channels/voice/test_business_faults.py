@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from channels.voice import runner
 from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import RealtimeSession
@@ -122,7 +123,10 @@ async def test_a_business_that_is_not_there_at_all() -> None:  # V2-V6
             await eventually(lambda: agent.count("calls_total", reason="agent_hung_up") == 1)
 
 
-async def test_a_caller_who_hangs_up_during_a_slow_tool_stops_it() -> None:  # V12
+async def test_a_caller_who_hangs_up_during_a_slow_tool_has_it_stopped_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12, voice-2
+    monkeypatch.setattr(runner, "LAST_TOOLS_WITHIN_S", 0.3)
     config = simple_config()
     config["tools"]["look_up"]["timeout_s"] = 10.0
     async with scene(config, {"/tool": "silence"}) as s:

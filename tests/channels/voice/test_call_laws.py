@@ -32,7 +32,7 @@ from channels.voice.call.events import (
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import SessionSettings, Turn
 from channels.voice.call.termination import LEAVE_WITHIN_S
-from channels.voice.testing.recording import RecordingHooks, RecordingLine, RecordingModel
+from tests.channels.voice.recording_doubles import RecordingHooks, RecordingLine, RecordingModel
 
 FRAME_MS = 100
 RESPONSES = st.sampled_from(["r1", "r2", "r3"])
@@ -181,14 +181,14 @@ class Talk(RuleBasedStateMachine):
 
     @rule(call_id=CALLS, fails=st.booleans())
     def tool_answers(self, call_id: str, fails: bool) -> None:
-        self.call.tool_finished(call_id, "look_up", {"error": "no"} if fails else {"ok": True})
+        self.call.tool_finished(call_id, {"error": "no"} if fails else {"ok": True})
 
     @rule()
-    def playbook_instructs(self) -> None:
+    def handler_instructs(self) -> None:
         self.call.instruct("Say something.")
 
     @rule(command=st.sampled_from([None, "Go on."]))
-    def scene_changes(self, command: str | None) -> None:
+    def task_is_switched(self, command: str | None) -> None:
         before = len(self.line.told)
         self.call.switch_task(self.settings, command)
         if ("clear",) in self.line.told[before:] and self.active is not None:
@@ -214,7 +214,7 @@ class Talk(RuleBasedStateMachine):
     @rule(done=st.booleans())
     def the_line_is_moved(self, done: bool) -> None:
         self.moves_done += 1
-        self.call.moved(done)
+        self.call.transfer_ended(done)
         if not done:
             self.leaves_by = None  # the call goes on
 
@@ -288,7 +288,7 @@ class Talk(RuleBasedStateMachine):
         self.call.end("shut_down")
         for _ in range(3):
             self.call.tick()
-        self.call.close_transcript()
+        self.call.close()
         assert len(self.hooks.ended) == 1
         assert tuple(self.hooks.turns) == self.call.transcript
 

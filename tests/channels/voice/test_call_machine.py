@@ -19,15 +19,25 @@ from channels.voice.call.events import (
     ModelError,
     OutputBufferState,
     OutputTranscript,
+    OutputTranscriptDelta,
     ResponseEnded,
     ResponseStarted,
     SpeechStarted,
     SpeechStopped,
     StreamStopped,
+    TokenUsage,
 )
-from channels.voice.call.machine import Call
-from channels.voice.call.ports import SessionSettings
-from channels.voice.testing.recording import RecordingHooks, RecordingLine, RecordingModel
+from channels.voice.call.machine import SAY_GOODBYE, Call
+from channels.voice.call.ports import (
+    FunctionCallItem,
+    FunctionOutputItem,
+    HistoryItem,
+    SessionSettings,
+    TextItem,
+    Turn,
+)
+from channels.voice.call.termination import LEAVE_WITHIN_S
+from tests.channels.voice.recording_doubles import RecordingHooks, RecordingLine, RecordingModel
 
 FRAME = base64.b64encode(b"\xff" * 160)
 """20 ms."""
@@ -92,6 +102,12 @@ class Scene:
 
 def tool(call_id: str, name: str = "look_up", response: str = "r1") -> FunctionCall:
     return FunctionCall(response, f"item-{call_id}", call_id, name, "{}")
+
+
+def history(model: RecordingModel) -> list[HistoryItem]:
+    """What a model was told of the time before it."""
+    ((_, items),) = model.said("add_history")
+    return list(items)  # type: ignore[call-overload]
 
 
 def test_audio_goes_through_both_ways_as_it_came() -> None:  # V12
@@ -196,10 +212,10 @@ class TestTools:
     def test_two_tools_of_one_response_give_one_answer(self) -> None:  # V12
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), tool("c2"))
-        scene.call.tool_finished("c1", "look_up", {"n": 1})
+        scene.call.tool_finished("c1", {"n": 1})
         scene.goes(ResponseEnded("r1", "completed"))
         assert scene.asks() == 0
-        scene.call.tool_finished("c2", "look_up", {"n": 2})
+        scene.call.tool_finished("c2", {"n": 2})
         assert scene.model.said() == [
             ("send_function_output", "c1", '{"n":1}'),
             ("send_function_output", "c2", '{"n":2}'),
@@ -209,7 +225,7 @@ class TestTools:
     def test_the_answer_waits_for_the_end_of_the_response_that_asked(self) -> None:  # V12
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"))
-        scene.call.tool_finished("c1", "look_up", None)
+        scene.call.tool_finished("c1", None)
         assert scene.asks() == 0
         scene.goes(ResponseEnded("r1", "completed"))
         assert scene.asks() == 1
@@ -217,7 +233,7 @@ class TestTools:
     def test_a_caller_who_speaks_meanwhile_gets_one_response_to_both(self) -> None:  # V12
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"), SpeechStarted("u"))
-        scene.call.tool_finished("c1", "look_up", None)
+        scene.call.tool_finished("c1", None)
         scene.goes(ItemAdded("own1", None), SpeechStopped("u"), ResponseStarted("r2"))
         scene.goes(ResponseEnded("r2", "completed"))
         scene.wait(6)
@@ -227,7 +243,7 @@ class TestTools:
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
         scene.goes(SpeechStarted("u"), SpeechStopped("u"))
-        scene.call.tool_finished("c1", "look_up", None)
+        scene.call.tool_finished("c1", None)
         scene.goes(ResponseStarted("r2"), ItemAdded("own1", None), ResponseEnded("r2", "completed"))
         assert scene.asks() == 1
 
@@ -248,7 +264,7 @@ class TestTools:
         scene.now += 1
         scene.goes(SpeechStarted("u"))
         assert scene.line.told[-1] == ("clear",)
-        scene.call.tool_finished("c1", "look_up", "done")
+        scene.call.tool_finished("c1", "done")
         assert scene.model.said("send_function_output") == [("send_function_output", "c1", '"done"')]
 
 
@@ -261,7 +277,7 @@ class TestScenes:
         scene.hooks.calling = "c1"
         scene.now += 1
         scene.call.switch_task(new, "Ask for the day.")
-        scene.call.tool_finished("c1", "change_task", {"result": True})
+        scene.call.tool_finished("c1", {"result": True})
         scene.goes(ResponseEnded("r1", "cancelled"))
         assert scene.line.told[-1] == ("clear",)
         assert [told[0] for told in scene.model.said()] == [
@@ -276,7 +292,7 @@ class TestScenes:
         assert scene.model.said("configure") == [("configure", new)]
         assert scene.model.said("add_text") == [("add_text", "user", "Ask for the day.")]
         scene.forget()
-        scene.call.tool_finished("c2", "slow", "too late")
+        scene.call.tool_finished("c2", "too late")
         assert scene.model.told == []
 
     def test_a_tool_of_the_old_scene_that_is_asked_for_late_does_not_run(self) -> None:  # V2
@@ -303,7 +319,7 @@ class TestLeaving:
         scene.speaks("bye", 2000)
         scene.goes(tool("c1", "end_call"))
         scene.call.hang_up()
-        scene.call.tool_finished("c1", "end_call", {"status": "ok"})
+        scene.call.tool_finished("c1", {"status": "ok"})
         scene.goes(ResponseEnded("r1", "completed"))
 
     def test_the_goodbye_is_heard_to_its_end(self) -> None:  # V12
@@ -347,14 +363,14 @@ class TestLeaving:
         scene.hooks.calling = "c1"
         scene.call.switch_task(SessionSettings("x"), "Say that you put them through.")
         scene.call.transfer("+390212345")
-        scene.call.tool_finished("c1", "change_task", {"result": True})
+        scene.call.tool_finished("c1", {"result": True})
         scene.goes(ResponseEnded("r1", "cancelled"))
         assert (scene.asks(), scene.hooks.ended) == (1, [])
         scene.answers("moment", 1000, "r2")
         assert scene.hooks.ended == []
         scene.plays_all()
         assert (scene.hooks.moves, scene.hooks.ended) == (["+390212345"], [])
-        scene.call.moved(True)
+        scene.call.transfer_ended(True)
         assert scene.hooks.ended == ["transferred"]
 
     def test_a_call_that_could_not_be_moved_goes_on(self) -> None:  # V2
@@ -362,7 +378,7 @@ class TestLeaving:
         scene.call.transfer("+390212345")
         scene.wait(1)
         assert scene.hooks.moves == ["+390212345"]  # asked for once
-        scene.call.moved(False)
+        scene.call.transfer_ended(False)
         scene.goes(SpeechStarted("u"), SpeechStopped("u"))
         scene.answers("sorry", 500)
         scene.plays_all()
@@ -376,7 +392,7 @@ class TestLeaving:
             scene.call.transfer("+390212345")
             scene.call.line_event(StreamStopped())
             assert scene.hooks.ended == []
-            scene.call.moved(done)
+            scene.call.transfer_ended(done)
             assert scene.hooks.ended == [reason]
 
     def test_an_apology_is_spoken_before_the_line_closes(self) -> None:  # V2
@@ -394,8 +410,25 @@ class TestLeaving:
         scene.call.end("model_lost")
         assert scene.hooks.ended == ["caller_hung_up"]
 
-    def test_a_call_ends_at_its_longest_duration(self) -> None:  # V12
+    def test_the_longest_duration_ends_with_a_goodbye(self) -> None:  # V12, voice-smaller
         scene = Scene()
+        scene.wait(600.5)
+        assert scene.hooks.ended == []
+        assert scene.model.said("add_text") == [("add_text", "system", SAY_GOODBYE)]
+        assert scene.asks() == 1
+        scene.answers("bye", 1000)
+        assert scene.hooks.ended == []
+        scene.plays_all()
+        assert scene.hooks.ended == ["time_limit"]
+
+    def test_a_model_that_says_no_goodbye_prolongs_no_call_for_ever(self) -> None:  # voice-smaller
+        scene = Scene()
+        scene.wait(600 + 2 * LEAVE_WITHIN_S + 1)
+        assert scene.hooks.ended == ["time_limit"]
+
+    def test_the_longest_duration_ends_a_call_without_a_model_at_once(self) -> None:  # voice-smaller
+        scene = Scene()
+        scene.call.detach()
         scene.wait(601)
         assert scene.hooks.ended == ["time_limit"]
 
@@ -480,11 +513,62 @@ class TestRenewal:
         scene.call.detach()
         renewed = RecordingModel()
         scene.call.attach(renewed, scene.settings, resumed=True)
-        scene.call.tool_finished("c1", "look_up", {"free": 3})
-        assert renewed.said("send_function_output") == []
-        assert renewed.said("add_text", "create_response")[0][1] == "system"
-        assert '{"free":3}' in str(renewed.said("add_text")[0][2])
+        assert history(renewed) == [FunctionCallItem("c1", "look_up", "{}")]
+        assert renewed.said("create_response") == []
+        scene.call.tool_finished("c1", {"free": 3})
+        assert renewed.said("send_function_output") == [("send_function_output", "c1", '{"free":3}')]
         assert renewed.said("create_response") == [("create_response", None)]
+
+    def test_everything_is_told_in_its_order_tools_with_their_answers(self) -> None:  # voice-1, V12
+        scene = Scene()
+        scene.call.greet("Greet the caller.")
+        scene.answers("a", 1000, "r1")
+        scene.plays_all()
+        scene.goes(
+            ItemAdded("u", "user"), InputTranscript("u", "Two pizzas"), ResponseStarted("r2"), tool("c1")
+        )
+        scene.goes(ResponseEnded("r2", "completed"))
+        scene.call.tool_finished("c1", {"order": 7})
+        scene.call.instruct("Ask for the name.")
+        scene.call.line_event(DigitPressed("5"))
+        scene.wait(2)
+        scene.call.detach()
+        scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
+        told = [item.text if isinstance(item, Turn | TextItem) else item for item in history(renewed)]
+        assert told == [
+            "Greet the caller.",
+            "words of a",
+            "Two pizzas",
+            FunctionCallItem("c1", "look_up", "{}"),
+            FunctionOutputItem("c1", '{"order":7}'),
+            "Ask for the name.",
+            "(pressed on the keypad: 5)",
+        ]
+
+    def test_a_tool_that_answers_while_there_is_no_model_is_answered_in_the_history(self) -> None:  # voice-1
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
+        scene.call.detach()
+        scene.call.tool_finished("c1", {"order": 7})
+        scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
+        assert history(renewed)[1] == FunctionOutputItem("c1", '{"order":7}')
+        assert renewed.said("send_function_output") == []
+        assert renewed.said("create_response") == [("create_response", None)]
+
+    def test_what_was_half_heard_of_a_lost_model_is_in_the_transcript_and_told_again(self) -> None:  # voice-1
+        scene = Scene()
+        text = "Good evening, this is the restaurant, what can I do for you tonight?"
+        scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), OutputTranscriptDelta("a", text))
+        scene.speaks("a", 1500, ends=False)
+        scene.call.detach()
+        scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
+        (half,) = history(renewed)
+        assert isinstance(half, Turn)
+        assert half.interrupted
+        assert text.startswith(half.text.removesuffix(" …"))
+        assert 15 <= len(half.text) <= 35  # of what takes about 4.4 s
+        scene.plays_all()
+        assert scene.hooks.turns == [half]
 
     def test_what_the_old_model_said_is_cut_without_telling_the_new_one(self) -> None:  # V12
         scene = Scene()
@@ -563,7 +647,7 @@ class TestTranscript:
         scene.answers("a", 2000)
         scene.now += 1
         scene.call.line_event(StreamStopped())
-        scene.call.close_transcript()
+        scene.call.close()
         [turn] = scene.hooks.turns
         assert turn.interrupted
         assert turn.text == pytest.approx("words …")
@@ -595,14 +679,14 @@ class TestTrouble:
     def test_a_tool_that_is_asked_for_twice_runs_once(self) -> None:  # V12
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), tool("c1"))
-        scene.call.tool_finished("c1", "look_up", 1)
+        scene.call.tool_finished("c1", 1)
         scene.goes(tool("c1"))
         assert len(scene.hooks.tools) == 1
 
     def test_a_tool_that_has_answered_is_not_answered_again_by_a_change_of_scene(self) -> None:  # V2
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
-        scene.call.tool_finished("c1", "look_up", 1)
+        scene.call.tool_finished("c1", 1)
         scene.call.switch_task(SessionSettings("x"), None)
         assert len(scene.model.said("send_function_output")) == 1
 
@@ -637,10 +721,38 @@ class TestTrouble:
     def test_outcomes_are_counted(self) -> None:  # V14
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), tool("c2"), tool("c3"), tool("c4"))
-        scene.call.tool_finished("c1", "look_up", {"error": "no"})
-        scene.call.tool_finished("c2", "look_up", {"free": 1})
+        scene.call.tool_finished("c1", {"error": "no"})
+        scene.call.tool_finished("c2", {"free": 1})
         scene.hooks.calling = "c4"
         scene.call.switch_task(SessionSettings("x"), None)
         scene.call.end("shut_down")
+        scene.call.close()
         counts = scene.call.counts
         assert (counts.tools_answered, counts.tools_failed, counts.tools_stopped) == (1, 1, 2)
+
+    def test_what_comes_after_the_end_is_still_taken_until_the_call_is_closed(
+        self,
+    ) -> None:  # voice-2, voice-3
+        scene = Scene()
+        scene.goes(ItemAdded("u", "user"), ResponseStarted("r1"), tool("c1"))
+        scene.forget()
+        scene.call.line_event(StreamStopped())
+        assert (scene.hooks.ended, scene.call.awaits_text) == (["caller_hung_up"], True)
+        scene.call.tool_finished("c1", {"ok": True})
+        scene.goes(InputTranscript("u", "Cancel my order"))
+        assert not scene.call.awaits_text
+        scene.call.close()
+        assert [turn.text for turn in scene.hooks.turns] == ["Cancel my order"]
+        assert (scene.call.counts.tools_answered, scene.call.counts.tools_stopped) == (1, 0)
+        assert scene.model.said() == []
+
+    def test_how_long_a_caller_waits_for_an_answer_and_what_it_cost_are_counted(self) -> None:  # V14
+        scene = Scene()
+        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.now += 0.7
+        scene.goes(ResponseStarted("r1"))
+        scene.speaks("a", 100)
+        scene.goes(ResponseEnded("r1", "completed", usage=TokenUsage(100, 20, 60)))
+        counts = scene.call.counts
+        assert counts.response_seconds == [pytest.approx(0.7)]
+        assert (counts.tokens_in, counts.tokens_out, counts.tokens_cached) == (100, 20, 60)

@@ -9,26 +9,40 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.voice.call.events import (
     AgentAudio,
     FunctionCall,
+    InputCommitted,
     InputTranscript,
     ItemAdded,
     MarkReturned,
+    ModelError,
     ResponseEnded,
     ResponseStarted,
     SessionUpdated,
     StreamStarted,
     StreamStopped,
 )
-from channels.voice.call.ports import CallControls, Caller, Refused, SessionSettings
+from channels.voice.call.ports import (
+    AnsweredCall,
+    CallControls,
+    Caller,
+    CallLifecycle,
+    CallSeat,
+    Ending,
+    ModelUnreachable,
+    NoLifecycle,
+    RealtimeListener,
+    Refused,
+    SessionSettings,
+)
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.testing.recording import RecordingLine, RecordingModel
 from channels.voice.virtual_time import run_in_virtual_time
-from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from flow_engine.values import JsonValue
 from tests.channels.voice.books import Book, Watcher
+from tests.channels.voice.recording_doubles import RecordingLine, RecordingModel
 
 FRAME = base64.b64encode(b"\xff" * 160)
 CONFIRMED = SessionUpdated("g711_ulaw", "g711_ulaw", "sage")
@@ -55,6 +69,11 @@ class Models:
         loop = asyncio.get_running_loop()
         if how == "closes":
             loop.call_later(0.1, side.lost)
+        elif how == "is refused":
+            error = ModelError(
+                "invalid_value", "Unknown voice", "session.update:1", "session.audio.output.voice"
+            )
+            loop.call_later(0.1, side.event, error)
         elif how == "insists":
             loop.call_later(0.1, side.event, SessionUpdated("pcm16", "pcm16", None))
         elif how != "never confirms":
@@ -65,6 +84,7 @@ class Models:
 @dataclass
 class Stage:
     book: Book = field(default_factory=Book)
+    lifecycle: CallLifecycle = field(default_factory=NoLifecycle)
     models: Models = field(default_factory=Models)
     line: RecordingLine = field(default_factory=RecordingLine)
     watcher: Watcher = field(default_factory=Watcher)
@@ -81,10 +101,10 @@ class Stage:
     async def _play(self, scene: Callable[[Stage, CallRunner], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
 
-        def open_handler(caller: Caller, controls: CallControls) -> Book:
+        def open_call(caller: Caller, seat: CallSeat) -> AnsweredCall:
             self.callers.append(caller)
-            self.controls = controls
-            return self.book
+            self.controls = seat
+            return AnsweredCall(self.book, self.lifecycle)
 
         async def transfer(target: str) -> bool:
             self.moved.append(target)
@@ -92,11 +112,11 @@ class Stage:
 
         plan = CallPlan(
             connect=self.models,
-            open_handler=open_handler,
+            open_call=open_call,
             apology_settings=SessionSettings("Apologise."),
             clock=loop.time,
             wall=lambda: datetime(2026, 3, 1, tzinfo=UTC),
-            watching=self.watcher,
+            metrics=self.watcher,
             max_duration_s=3 * 3600,
         )
         runner = CallRunner(plan, self.line, STARTED, transfer=transfer)
@@ -120,6 +140,25 @@ class Stage:
     def event(self, *events: object) -> None:
         for event in events:
             self.models.sides[-1].event(event)  # type: ignore[arg-type]
+
+
+@dataclass
+class Records(NoLifecycle):
+    """A lifecycle that writes down what it was asked for, when it is done."""
+
+    began_takes_s: float = 0.0
+    done: list[str] = field(default_factory=list)
+
+    async def refusal(self) -> Refused | None:
+        self.done.append("refusal")
+        return None
+
+    async def began(self) -> None:
+        await asyncio.sleep(self.began_takes_s)
+        self.done.append("began")
+
+    async def ended(self, ending: Ending) -> None:
+        self.done.append(f"ended {ending.reason}")
 
 
 async def hangs_up(stage: Stage, runner: CallRunner, after: float = 2.0) -> None:
@@ -162,11 +201,31 @@ def test_an_apology_is_spoken_before_the_line_closes() -> None:  # V2
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs", "never confirms", "closes", "insists"])
-def test_without_a_model_the_line_closes_within_15_seconds_and_no_lifecycle_runs(how: str) -> None:  # V12
-    stage = Stage(models=Models([how])).play(lambda stage, runner: asyncio.sleep(0))
-    assert stage.finished_at <= 15
-    assert (stage.book.asked, stage.watcher.ended) == (["open", "closed"], ["failed"])
+def test_without_a_model_the_line_closes_within_3_seconds_and_the_lifecycle_runs(how: str) -> None:  # voice-9
+    lifecycle = Records()
+    stage = Stage(models=Models([how]), lifecycle=lifecycle).play(lambda stage, runner: asyncio.sleep(0))
+    assert stage.finished_at <= 3
+    assert (stage.book.asked, stage.watcher.ended) == (["open", "closed"], ["model_unreachable"])
+    assert lifecycle.done == ["refusal", "began", "ended model_unreachable"]
     assert stage.line.told == [("close",)]
+
+
+def test_a_refused_configuration_is_told_with_its_reason_and_waited_for_no_longer() -> None:  # voice-9
+    with capture_logs() as logged:
+        stage = Stage(models=Models(["is refused"])).play(lambda stage, runner: asyncio.sleep(0))
+    assert stage.finished_at <= 0.5
+    (unreachable,) = [entry for entry in logged if entry["event"] == "model_unreachable"]
+    assert "invalid_value: Unknown voice" in unreachable["reason"]
+    (error, _) = [entry for entry in logged if entry["event"] == "model_error"]
+    assert (error["message"], error["param"]) == ("Unknown voice", "session.audio.output.voice")
+
+
+def test_an_apology_that_no_model_can_speak_ends_the_call_as_unreachable() -> None:  # voice-9
+    stage = Stage(Book(opens=Refused("Sorry.")), models=Models(["refuses"]))
+    stage.lifecycle = lifecycle = Records()
+    stage.play(lambda stage, runner: asyncio.sleep(0))
+    assert stage.watcher.ended == ["model_unreachable"]
+    assert lifecycle.done == ["refusal"]
 
 
 def test_the_second_try_may_succeed() -> None:  # V12
@@ -295,7 +354,90 @@ def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None
     assert stage.models.links[0].said("add_text")[-1] == ("add_text", "user", "Go on.")
 
 
-def test_tools_that_run_at_the_end_are_stopped() -> None:  # V12
+def test_a_tool_under_way_is_waited_for_after_the_caller_has_hung_up() -> None:  # voice-2
+    done: list[float] = []
+
+    async def works(name: str) -> JsonValue:
+        await asyncio.sleep(5)
+        done.append(asyncio.get_running_loop().time())
+        return {"order": 7}
+
+    async def asks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(FunctionCall("r1", "i", "c1", "order", "{}"))
+        await hangs_up(stage, runner)
+        await asyncio.sleep(0.01)
+        assert stage.line.told[-1] == ("close",)
+
+    stage = Stage(Book(tool=works)).play(asks)
+    assert done == [pytest.approx(6)]
+    assert stage.book.asked[-1] == "ended"
+    assert stage.watcher.counts[0].tools_answered == 1
+    assert stage.book.ending is not None
+    assert stage.book.ending.duration_s == pytest.approx(3)  # the call's, without what was waited for
+
+
+def test_what_the_caller_said_last_is_waited_for() -> None:  # voice-3
+    async def talks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(InputCommitted("u"))
+        runner.call.line_event(StreamStopped())
+        await asyncio.sleep(0.8)
+        assert stage.book.ending is None
+        stage.event(InputTranscript("u", "Cancel my order"))
+
+    stage = Stage().play(talks)
+    assert stage.book.turns == ["Cancel my order"]
+    assert stage.book.ending is not None
+    assert [turn.text for turn in stage.book.ending.transcript] == ["Cancel my order"]
+    assert stage.finished_at < 2
+
+
+def test_words_that_nobody_writes_down_are_waited_for_three_seconds() -> None:  # voice-3
+    async def talks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(InputCommitted("u"))
+        runner.call.line_event(StreamStopped())
+
+    stage = Stage().play(talks)
+    assert 3.9 <= stage.finished_at <= 4.2
+    assert stage.book.turns == []
+
+
+def test_a_slow_on_start_does_not_hold_up_the_greeting_but_the_tools() -> None:  # voice-smaller
+    lifecycle = Records(began_takes_s=6.0)
+
+    async def asks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(2)
+        assert ("add_text", "user", "Greet.") in stage.models.links[0].told
+        stage.event(FunctionCall("r1", "i", "c1", "order", "{}"))
+        await asyncio.sleep(1)
+        assert stage.book.asked == ["open", "started"]
+        await asyncio.sleep(4)
+        assert stage.book.asked[-1] == "tool order"
+        await hangs_up(stage, runner)
+
+    Stage(lifecycle=lifecycle).play(asks)
+    assert lifecycle.done == ["refusal", "began", "ended caller_hung_up"]
+
+
+def test_the_end_waits_for_a_slow_on_start() -> None:  # voice-smaller
+    lifecycle = Records(began_takes_s=6.0)
+    Stage(lifecycle=lifecycle).play(hangs_up)
+    assert lifecycle.done == ["refusal", "began", "ended caller_hung_up"]
+
+
+def test_an_end_that_fails_at_the_handler_is_still_told_to_the_business() -> None:  # V5
+    class Broken(Book):
+        async def ended(self, ending: Ending) -> None:
+            raise RuntimeError("a bug")
+
+    lifecycle = Records()
+    Stage(Broken(), lifecycle=lifecycle).play(hangs_up)
+    assert lifecycle.done[-1] == "ended caller_hung_up"
+
+
+def test_tools_that_still_run_ten_seconds_after_the_end_are_stopped() -> None:  # V12, voice-2
     async def works(name: str) -> JsonValue:
         await asyncio.sleep(50)
         return None
@@ -305,7 +447,9 @@ def test_tools_that_run_at_the_end_are_stopped() -> None:  # V12
         stage.event(FunctionCall("r1", "i", "c1", "slow", "{}"))
         await hangs_up(stage, runner)
 
-    assert Stage(Book(tool=works)).play(asks).finished_at < 5
+    stage = Stage(Book(tool=works)).play(asks)
+    assert stage.finished_at < 15
+    assert stage.watcher.counts[0].tools_stopped == 1
 
 
 def test_every_turn_is_told_in_order_before_the_end_and_a_bug_in_one_loses_no_other() -> None:  # V11
@@ -331,7 +475,7 @@ def test_a_transfer_moves_the_line() -> None:  # V2
     assert (stage.moved, stage.watcher.ended) == (["+390299999"], ["transferred"])
 
 
-def test_a_call_that_could_not_be_moved_is_the_playbooks_again() -> None:  # V2
+def test_a_call_that_could_not_be_transferred_is_the_handlers_again() -> None:  # V2
     async def moves(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))

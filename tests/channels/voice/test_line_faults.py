@@ -79,21 +79,21 @@ async def test_whatever_the_model_does_in_the_middle_the_call_goes_on(kind: str)
         assert bridge.watcher.renewed == (0 if lasting else 1)
 
 
-async def test_a_model_that_refuses_twice_ends_the_call_within_15_seconds() -> None:  # V12
+async def test_a_model_that_refuses_twice_ends_the_call_within_3_seconds() -> None:  # V12
     book, refuse = Book(), Fault("refuse")
     async with FakeRealtime(faults=[refuse, refuse]) as model, bridged(book, model.url) as bridge:
         async with FakeTwilioCall(bridge.url) as call:
-            await call.closed(15.0)
-        await eventually(lambda: bridge.watcher.ended == ["failed"], 5.0)
-        assert book.asked == ["open", "closed"]  # no on_start, so no on_end
+            await call.closed(4.0)
+        await eventually(lambda: bridge.watcher.ended == ["model_unreachable"], 5.0)
+        assert book.asked == ["open", "closed"]  # never started
 
 
-async def test_nobody_at_the_models_address_ends_the_call_within_15_seconds() -> None:  # V12
+async def test_nobody_at_the_models_address_ends_the_call_within_3_seconds() -> None:  # V12
     book = Book()
     async with bridged(book, "ws://127.0.0.1:9/v1/realtime") as bridge:
         async with FakeTwilioCall(bridge.url) as call:
-            await call.closed(15.0)
-        await eventually(lambda: bridge.watcher.ended == ["failed"], 5.0)
+            await call.closed(4.0)
+        await eventually(lambda: bridge.watcher.ended == ["model_unreachable"], 5.0)
         assert book.asked == ["open", "closed"]
 
 
@@ -102,7 +102,7 @@ async def test_a_model_that_stays_away_after_a_loss_ends_the_call_once() -> None
     faults = [Fault("drop", after_events=8), Fault("refuse"), Fault("refuse")]
     async with FakeRealtime(TALKATIVE, faults=faults) as model, bridged(book, model.url) as bridge:
         async with FakeTwilioCall(bridge.url) as call:
-            await call.closed(15.0)
+            await call.closed(4.0)
         await settled(book)
         assert bridge.watcher.ended == ["model_lost"]
 
@@ -114,7 +114,7 @@ async def test_a_socket_on_which_no_call_begins_is_closed(monkeypatch: pytest.Mo
         call = FakeTwilioCall(bridge.url)
         call._start = lambda: {"event": "connected"}  # type: ignore[method-assign] - says no start
         async with call:
-            await call.closed(15.0)
+            await call.closed(4.0)
         assert book.asked == []
 
 

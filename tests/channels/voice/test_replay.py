@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapters.outbound.fake import ScriptedOutbound
-from channels.voice.call.ports import SessionSettings, Turn
+from channels.voice.call.ports import HandlerNotice, SessionSettings, Turn
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import Entry, RecordedOutbound, create_recording, read_recording
 from channels.voice.replay import replay
@@ -58,8 +58,9 @@ async def test_a_call_without_a_reply_is_recorded_as_that(
 
 
 class PunctualBook(Book):
-    async def said(self, turn: Turn) -> None:
-        self.asked.append(f"{turn.text} at {asyncio.get_running_loop().time():.1f}")
+    async def notice(self, notice: HandlerNotice) -> None:
+        assert isinstance(notice, Turn)
+        self.asked.append(f"{notice.text} at {asyncio.get_running_loop().time():.1f}")
 
 
 def test_items_that_another_config_made_are_none_of_the_replays() -> None:  # V15

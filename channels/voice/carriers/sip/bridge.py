@@ -22,11 +22,16 @@ from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableT
 
 from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
 from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
-from channels.voice.call.ports import ModelLink, SessionSettings, Turn
+from channels.voice.call.ports import (
+    HistoryItem,
+    ModelLink,
+    ModelUnreachable,
+    RealtimeListener,
+    SessionSettings,
+)
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
-from channels.voice.wires.model_side import ModelUnreachable, RealtimeListener
 from channels.voice.wires.openai_realtime import RealtimeLink, session_of
 from channels.voice.wires.realtime_urls import sideband_url
 from channels.voice.wires.sockets import MAX_MODEL_MESSAGE
@@ -141,7 +146,7 @@ class _SipLink(RealtimeLink):
         super().__init__(tapped(socket.send, "model", tap), socket.close, carries_audio=False)
         self._session_of_call = session
 
-    def add_history(self, turns: Sequence[Turn]) -> None:
+    def add_history(self, items: Sequence[HistoryItem]) -> None:
         """The session has kept it."""
 
     def close(self) -> None:

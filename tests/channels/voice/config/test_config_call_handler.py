@@ -21,10 +21,9 @@ from channels.voice.config.call_handler import (
     SAY_GOODBYE,
     open_configured,
 )
-from channels.voice.config.lifecycle import outcome_of
+from channels.voice.config.lifecycle import outcome_of, summary
 from channels.voice.config.loader import load_config
 from channels.voice.config.models import OutcomeRule
-from channels.voice.config.transcripts import summary
 from channels.voice.config.wording import wording
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from tests.channels.voice.config.original_configs import example
@@ -138,7 +137,7 @@ class TestSession:
             raise AssertionError
 
         call.business.request = never  # type: ignore[method-assign]
-        monkeypatch.setattr(call_handler, "OPEN_WITHIN_S", 0.01)
+        monkeypatch.setattr(call_handler, "SESSION_WITHIN_S", 0.01)
         assert await call.handler.open() == Refused(wording("en").apology)
 
     async def test_a_voice_that_there_is_not_is_replaced_by_that_of_the_config(self) -> None:  # V12
@@ -340,6 +339,7 @@ class TestBookkeeping:
         await call.begin()
         await call.hear("Hello", "We are open until", "Thanks")
         cut = (call.turns[0], Turn("assistant", "We are", call.turns[1].at, interrupted=True))
+        await call.handler.started()
         await call.handler.ended(Ending(True, "caller_hung_up", 3.0, cut))
         [(_, _, body)] = call.business.taken()
         assert isinstance(body, dict)

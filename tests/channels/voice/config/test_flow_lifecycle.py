@@ -14,17 +14,15 @@ from channels.voice.call.ports import (
     Caller,
     Ending,
     EndReason,
-    OpenCallHandler,
     Refused,
     SessionSettings,
     Turn,
 )
-from channels.voice.config import flow_lifecycle
-from channels.voice.config.flow_lifecycle import with_lifecycle
+from channels.voice.config import lifecycle
+from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.loader import load_config
-from channels.voice.testing.controls import RecordingControls
 from flow_engine.ports.outbound import OutboundReply
-from tests.channels.voice.books import Book
+from tests.channels.voice.books import Book, InOrder
 from tests.channels.voice.config.voice_scene import BEGIN, PHONE, PHONE_IN_QUERY, FakeBusiness
 
 pytestmark = pytest.mark.anyio
@@ -69,19 +67,12 @@ def business(*, blocked: bool = False) -> FakeBusiness:
 
 
 def opened(book: Book, told: FakeBusiness, **fields: Any) -> Any:
-    opens: OpenCallHandler = with_lifecycle(
-        lambda caller, controls: book, config(**fields), told, lambda: BEGIN
-    )
-    return opens(Caller("call-1", PHONE, {}, BEGIN - timedelta(seconds=5)), RecordingControls())
+    caller = Caller("call-1", PHONE, {}, BEGIN - timedelta(seconds=5))
+    return InOrder(book, ConfigLifecycle(config(**fields), told, lambda: BEGIN, caller))
 
 
 def ending(reason: EndReason = "caller_hung_up", *, started: bool = True) -> Ending:
     return Ending(started, reason, 30.0, (Turn("user", "Hello", BEGIN),) if started else ())
-
-
-async def test_without_checks_and_lifecycle_a_handler_is_left_alone() -> None:
-    book = Book()
-    assert opened(book, business()) is book
 
 
 async def test_a_blocked_caller_never_gets_to_the_flow() -> None:  # V3
@@ -129,26 +120,13 @@ async def test_a_flow_that_cannot_be_started_ends_without_books() -> None:  # V2
     assert told.taken() == []
 
 
-async def test_an_end_that_fails_at_the_flow_is_still_told_to_the_business() -> None:  # V5
-    class Broken(Book):
-        async def ended(self, ending: Ending) -> None:
-            raise RuntimeError("a bug")
-
-    told = business()
-    call = opened(Broken(), told, lifecycle=LIFECYCLE)
-    await call.open()
-    with pytest.raises(RuntimeError):
-        await call.ended(ending())
-    assert [address for _, address, _ in told.taken()] == ["/end"]
-
-
 async def test_checks_that_hang_let_the_call_through(monkeypatch: pytest.MonkeyPatch) -> None:  # V3
     class Slow(FakeBusiness):
         async def request(self, method: str, url: str, **options: Any) -> OutboundReply:
             await asyncio.sleep(60)
             raise AssertionError("nobody waits for that")
 
-    monkeypatch.setattr(flow_lifecycle, "CHECKED_WITHIN_S", 0.05)
+    monkeypatch.setattr(lifecycle, "CHECKED_WITHIN_S", 0.05)
     book = Book()
     call = opened(book, Slow(BASE, {}), pre_call_checks=[CHECK])
     assert isinstance(await call.open(), SessionSettings)

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import orjson
 
 from channels.http_tools.body_builders import default_builders
-from channels.voice.call.ports import Caller, CallHandler, Ending, EndReason, SessionSettings, Turn
+from channels.voice.call.ports import Caller, Ending, EndReason, SessionSettings, Turn
 from channels.voice.config.call_handler import open_configured
 from channels.voice.config.loader import load_config
-from channels.voice.testing.controls import RecordingControls
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.values import JsonValue
+from tests.channels.voice.books import InOrder
+from tests.channels.voice.recording_doubles import RecordingControls
 
 BEGIN = datetime(2026, 1, 15, 18, 0, tzinfo=UTC)
 BEGIN_TEXT = "2026-01-15T18:00:00.000Z"
@@ -68,7 +69,7 @@ class Scene:
 
     config: dict[str, Any]
     business: FakeBusiness
-    handler: CallHandler
+    handler: InOrder
     controls: RecordingControls
     seconds: float = 0.0
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -94,6 +95,7 @@ class Scene:
 
     async def end(self, reason: EndReason = "caller_hung_up", seconds: float | None = None) -> None:
         self.seconds = self.seconds if seconds is None else seconds
+        self.handler.has_begun = True
         await self.handler.ended(Ending(True, reason, self.seconds, tuple(self.turns)))
 
     def transcript(self) -> JsonValue:
@@ -123,6 +125,6 @@ def scene(
     business = FakeBusiness(str(config.get("base_url")).rstrip("/"), replies or {})
     opened = open_configured(loaded.config, business, clock=clock, builders=builders)
     controls = RecordingControls()
-    handler = opened(Caller("call-under-test", phone, {}, BEGIN), controls)
-    made = Scene(config, business, handler, controls)
+    answered = opened(Caller("call-under-test", phone, {}, BEGIN), controls)
+    made = Scene(config, business, InOrder(answered.handler, answered.lifecycle), controls)
     return made

@@ -20,11 +20,11 @@ from channels.engine_client.mcp_tools import McpTool
 from channels.voice.call.ports import Caller, Ending, EndReason, SessionSettings, Turn
 from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.flow.start import FlowStart
-from channels.voice.testing.controls import RecordingControls
 from flow_engine.values import JsonValue
 from flows.samples import load_samples
 from tests.api.harness import Scene, open_scene
 from tests.channels.engine_client.engine_doubles import client_of
+from tests.channels.voice.recording_doubles import RecordingControls
 from tests.flow_engine.documents.samples import JsonObject
 
 AT = datetime(2026, 1, 15, 9, 31, tzinfo=UTC)
@@ -68,10 +68,10 @@ class FlowCall:
         return await self.handler.run_tool(name, json.dumps(arguments))
 
     async def user(self, text: str) -> None:
-        await self.handler.said(Turn("user", text, AT))
+        await self.handler.notice(Turn("user", text, AT))
 
     async def agent(self, text: str) -> None:
-        await self.handler.said(Turn("assistant", text, AT))
+        await self.handler.notice(Turn("assistant", text, AT))
 
     async def over(self, reason: EndReason = "caller_hung_up") -> None:
         await self.handler.ended(Ending(True, reason, 60.0, ()))

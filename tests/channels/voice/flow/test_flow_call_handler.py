@@ -11,8 +11,8 @@ import pytest
 
 from channels.engine_client.client import EngineClient
 from channels.engine_client.fake_mcp import ScriptedMcp
-from channels.voice.call.ports import Refused
-from channels.voice.flow.wording import LOST, NOBODY_FREE, TRY_AGAIN
+from channels.voice.call.ports import CallerSilent, Refused, TransferFailed
+from channels.voice.flow.task_context import LOST, NOBODY_FREE, TRY_AGAIN
 from flow_engine.values import JsonValue
 from tests.api.harness import BASE_URL, Scene, clinic, entry, hum_task, over_many_contacts
 from tests.channels.engine_client.engine_doubles import client_with
@@ -136,7 +136,7 @@ class TestAWholeCall:
             await call.user("Vorrei un elettrocardiogramma")
             await call.user("   ")
             await call.tool("cerca_prestazione", testo="ECG")
-            await call.handler.silent()
+            await call.handler.notice(CallerSilent())
             await call.over()
             events = await call.events()
         said = [(event["type"], event["src"], event["body"], event["srcId"]) for event in events]
@@ -277,7 +277,7 @@ class TestHandingOver:
         async with flow_call(quiet_clinic(), transfer_to=OPERATOR) as call:
             await call.opened()
             await call.tool("change_task", task="operator")
-            await call.handler.not_transferred(OPERATOR)
+            await call.handler.notice(TransferFailed(OPERATOR))
             name, _, command = call.controls.told[-1]
             assert (name, str(command).partition(" ")[0]) == ("switch_task", "/human_task_failed")
             assert "Nobody was available" in call.settings.instructions
@@ -295,7 +295,7 @@ class TestHandingOver:
             await call.opened()
             await call.tool("change_task", task="operator")
             gone = True
-            await call.handler.not_transferred(OPERATOR)
+            await call.handler.notice(TransferFailed(OPERATOR))
             assert call.controls.told[-1] == ("instruct", NOBODY_FREE)
 
     async def test_a_call_that_could_not_be_moved_is_told_as_failed(self) -> None:  # F34
@@ -336,7 +336,7 @@ class TestTrouble:
             assert await call.tool("change_task", task="operatore") == {"result": False, "reason": TRY_AGAIN}
             assert "memory" in str(await call.tool("cerca_prestazione", testo="ECG"))
             await call.user("Hello?")
-            await call.handler.silent()
+            await call.handler.notice(CallerSilent())
             await call.over()
         assert call.controls.names == ["instruct"]
 
@@ -399,12 +399,12 @@ class TestSilenceAndEnd:
         async with flow_call(health_booking(), mcp=Clinic) as call:
             assert (await call.opened()).silence_s == 15
             for _ in range(3):
-                await call.handler.silent()
+                await call.handler.notice(CallerSilent())
             await call.user("I am back")
-            await call.handler.silent()
+            await call.handler.notice(CallerSilent())
             assert "hang_up" not in call.controls.names
             for _ in range(3):
-                await call.handler.silent()
+                await call.handler.notice(CallerSilent())
             assert call.controls.names[-1] == "hang_up"  # the model has not done it itself
         texts = [str(told[1]) for told in call.controls.told if told[0] == "instruct"]
         assert ["end_call" in text for text in texts] == [False, False, True, False, False, True]

@@ -22,16 +22,15 @@ from channels.voice.call.events import (
     SessionUpdated,
     StreamStarted,
 )
-from channels.voice.call.ports import CallControls, Caller, CallHandler, SessionSettings
+from channels.voice.call.ports import AnsweredCall, Caller, CallSeat, RealtimeListener, SessionSettings
 from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.testing.recording import RecordingLine, RecordingModel
-from channels.voice.wires.model_side import RealtimeListener
 from tests.api.harness import Scene, open_scene
 from tests.channels.engine_client.engine_doubles import client_of
 from tests.channels.voice.books import Watcher
 from tests.channels.voice.flow.flow_call import AT, BASE, OPERATOR, eventually, health_booking, start
 from tests.channels.voice.flow.test_flow_call_handler import Clinic
+from tests.channels.voice.recording_doubles import RecordingLine, RecordingModel
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +47,11 @@ class LiveCall:
         self._side: RealtimeListener | None = None
         plan = CallPlan(
             connect=self._connect,
-            open_handler=self._open,
+            open_call=self._open,
             apology_settings=SessionSettings("Apologise."),
             clock=time.monotonic,
             wall=lambda: AT,
-            watching=Watcher(),
+            metrics=Watcher(),
         )
         began = StreamStarted("MZ1", "CA1", {"callerPhone": "+393471234567"})
         self.runner = CallRunner(plan, self.line, began, transfer=self._transfer)
@@ -81,17 +80,18 @@ class LiveCall:
         since, self.model.told = self.model.said(), []
         return since
 
-    def _open(self, caller: Caller, controls: CallControls) -> CallHandler:
+    def _open(self, caller: Caller, seat: CallSeat) -> AnsweredCall:
         self.caller = caller
-        return FlowCallHandler(
+        handler = FlowCallHandler(
             start(self._version_id),
             BASE,
             caller,
-            controls,
+            seat,
             engine=client_of(self._scene),
             servers=Clinic(self._scene),
             now=lambda: AT,
         )
+        return AnsweredCall(handler)
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> RecordingModel:
         self._side = side

@@ -13,8 +13,8 @@ from adapters.outbound.policy import AllowList
 from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
 from channels.voice.config.models import FlowSession, VoiceConfig
 from channels.voice.flow.opening import FlowCalls, flow_start
-from channels.voice.testing.controls import RecordingControls
 from tests.channels.voice.flow.flow_call import OPERATOR, caller, eventually
+from tests.channels.voice.recording_doubles import RecordingControls
 from tests.service_process import running_service
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ def test_a_config_says_how_its_flow_is_started() -> None:
 
 async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(engine_url: str) -> None:
     calls, controls = calls_of(engine_url), RecordingControls()
-    handler = calls(caller(), controls)
+    handler = calls.handler(caller(), controls)
     settings = await handler.open()
     assert isinstance(settings, SessionSettings)
     assert "Studio Verdi" in settings.instructions
@@ -67,7 +67,7 @@ async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(e
     assert list(set_memory["parameters"]["properties"]) == ["entries"]
     assert await handler.started() == "/start"
 
-    await handler.said(Turn("user", "Il mio numero è 347 123 4567", NOW))
+    await handler.notice(Turn("user", "Il mio numero è 347 123 4567", NOW))
     await eventually(lambda: "+393471234567" in memory_of(controls), within_s=20)  # F38
     stored = {"entries": [{"varId": "sede", "value": "Lido"}]}
     await handler.run_tool("set_memory", json.dumps(stored))
@@ -84,7 +84,7 @@ async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(e
 
 async def test_an_engine_that_is_not_there_is_an_apology_in_the_agent_s_language() -> None:
     calls = calls_of("http://127.0.0.1:1")
-    opened = await calls(caller(), RecordingControls()).open()
+    opened = await calls.handler(caller(), RecordingControls()).open()
     assert isinstance(opened, Refused)
     assert opened.say is not None
     assert opened.say.startswith("Ci dispiace")

@@ -8,7 +8,7 @@ import pytest
 
 from channels.engine_client.replies import AgentData, Routing
 from channels.voice.call.ports import SessionSettings, TurnDetection
-from channels.voice.flow.settings import session_settings
+from channels.voice.flow.task_context import session_settings
 from tests.channels.engine_client.test_engine_tools import data
 from tests.channels.voice.flow.flow_call import BASE, OPERATOR, start
 

@@ -11,7 +11,7 @@ import pytest
 
 from channels.engine_client.client import EngineClient
 from channels.engine_client.replies import PromptReply
-from channels.voice.flow.prompt_refresh import WAITS, PromptRefresher, standing
+from channels.voice.flow.prompt_refresh import WAITS, PromptRefresher, without_clock
 from tests.api.harness import BASE_URL, clinic, entry, open_scene
 from tests.channels.engine_client.engine_doubles import Pauses
 from tests.channels.voice.flow.flow_call import eventually
@@ -26,16 +26,35 @@ class TestWhatStands:
         document = clinic(systemPromptsLanguage=language)
         async with open_scene(document, memory_format=memory_format) as scene:
             await scene.started(contact={"callerId": "+390612345678"})
-            seen = {standing((await scene.prompt())["prompt"])}
+            seen = {without_clock((await scene.prompt())["prompt"])}
             await scene.written(entry("var_string", "room 7"))
             first = (await scene.prompt())["prompt"]
-            assert standing(first) not in seen
+            assert without_clock(first) not in seen
             for seconds in (1, 58, 2, 3600, 7200):
                 scene.clock.advance(seconds=seconds)
                 later = (await scene.prompt())["prompt"]
-                assert (later != first, standing(later)) == (True, standing(first))
+                assert (later != first, without_clock(later)) == (True, without_clock(first))
             await scene.written(entry("var_string", "room 8"))
-            assert standing((await scene.prompt())["prompt"]) != standing(first)
+            assert without_clock((await scene.prompt())["prompt"]) != without_clock(first)
+
+    @pytest.mark.parametrize("language", ["en-US", "it-IT", "es-ES"])
+    async def test_the_day_alone_changes_nothing_either(self, language: str) -> None:  # F24
+        async with open_scene(clinic(systemPromptsLanguage=language)) as scene:
+            await scene.started()
+            first = (await scene.prompt())["prompt"]
+            scene.clock.advance(days=1)
+            assert without_clock((await scene.prompt())["prompt"]) == without_clock(first)
+
+    def test_a_count_is_no_clock(self) -> None:  # D2
+        asked = "## Asked\n- birthday: {n} times\n- order 2026-01-01, 10:00 (UTC)"
+        prompt = "{now}\n\n" + asked + "\n\n## Memory\nage {n}\n\nempty"
+        told = [
+            without_clock(prompt.format(now=f"Monday 2026-03-02, 1{n}:00 (Europe/Rome)", n=n)) for n in (2, 7)
+        ]
+        assert "2026-03-02" not in told[0]
+        assert "2026-01-01" in told[0]
+        assert "birthday: 2 times" in told[0]
+        assert "birthday: 7 times" in told[1]
 
 
 @dataclass

@@ -13,7 +13,6 @@ from channels.voice.call.playback_tracker import Cut
 from channels.voice.call.ports import Turn
 from channels.voice.call.transcript import TEXT_WITHIN_S, Transcript
 from channels.voice.flow.transcript_barrier import TranscriptBarrier
-from channels.voice.testing.controls import RecordingControls
 from tests.api.harness import entry
 from tests.channels.voice.flow.flow_call import (
     AGENDA,
@@ -25,6 +24,7 @@ from tests.channels.voice.flow.flow_call import (
     scripted,
 )
 from tests.channels.voice.flow.test_flow_call_handler import VISIT, Clinic, found, quiet_clinic
+from tests.channels.voice.recording_doubles import RecordingControls
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_words_that_are_known_are_waited_for_until_the_engine_has_them() -
         changing = asyncio.create_task(call.tool("change_task", task="disponibilità"))
         await asyncio.sleep(0.1)
         assert PATH not in call.requests
-        await call.handler.said(turn)
+        await call.handler.notice(turn)
         assert (await changing)["code"] == "missing_variables"
     assert call.requests.index("/v1/handle-utterance") < call.requests.index(PATH)
 

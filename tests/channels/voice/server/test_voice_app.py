@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from adapters.outbound.fake import ScriptedOutbound
+from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.signature import HEADER, signature
 from channels.voice.metrics import Counting
 from channels.voice.server import http as http_module
@@ -164,13 +165,11 @@ class TestDraining:
 
 async def test_metrics_can_be_read_and_carry_help_texts() -> None:  # V14
     async with open_desk() as desk:
-        desk.counting.call_started()
-        desk.counting.call_started()
-        desk.counting.call_ended("caller_hung_up")
-        desk.counting.tool_called("answered")
-        desk.counting.barged_in(2)
-        desk.counting.frames_dropped("model", 3)
-        desk.counting.model_reconnected()
+        desk.counting.call_began()
+        desk.counting.call_began()
+        counts = Counts(interruptions=2, unheard=3, tools_answered=1, tool_seconds=[0.3], tokens_out=50)
+        desk.counting.call_ended("caller_hung_up", 65.0, counts)
+        desk.counting.model_renewed()
         reply = await desk.http.get("/metrics")
         families = {family.name: family for family in text_string_to_metric_families(reply.text)}
         assert all(family.documentation for family in families.values())
@@ -180,6 +179,10 @@ async def test_metrics_can_be_read_and_carry_help_texts() -> None:  # V14
         assert desk.count("barge_ins_total") == 2
         assert desk.count("dropped_frames_total", side="model") == 3
         assert desk.count("model_reconnects_total") == 1
+        assert desk.count("model_tokens_total", kind="output") == 50
+        assert desk.count("call_seconds_sum") == 65
+        assert desk.count("tool_seconds_bucket", le="0.5") == 1
+        assert desk.count("response_seconds_count") == 0
         assert "flow_engine_voice_calls" in families
         check_problem(
             await desk.http.get("/metrics", headers={"x-forwarded-for": "1.2.3.4"}), 403, "not_local"

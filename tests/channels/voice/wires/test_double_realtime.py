@@ -19,12 +19,14 @@ from pydantic import TypeAdapter, ValidationError
 from channels.voice.call.events import (
     AgentAudio,
     FunctionCall,
+    InputCommitted,
     InputTranscript,
     ItemAdded,
     ModelError,
     ModelEvent,
     OutputBufferState,
     OutputTranscript,
+    OutputTranscriptDelta,
     ResponseEnded,
     ResponseStarted,
     SessionUpdated,
@@ -128,12 +130,14 @@ class TestTurns:
             await client.until(ResponseEnded)
             await client.until(InputTranscript)
             kinds = [type(event) for event in client.events if not isinstance(event, InputTranscript)]
-            assert kinds[1:7] == [
+            assert kinds[1:9] == [
                 SpeechStarted,
                 SpeechStopped,
+                InputCommitted,
                 ItemAdded,
                 ResponseStarted,
                 ItemAdded,
+                OutputTranscriptDelta,
                 AgentAudio,
             ]
             heard = client.of(InputTranscript)[0]

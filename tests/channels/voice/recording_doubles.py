@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from channels.voice.call.events import Audio, FunctionCall, ModelError, SessionUpdated
-from channels.voice.call.ports import EndReason, SessionSettings, Turn
+from channels.voice.call.events import Audio, FunctionCall, ModelError
+from channels.voice.call.ports import (
+    CallerSilent,
+    EndReason,
+    HistoryItem,
+    MachineNotice,
+    ModelStalled,
+    SessionSettings,
+    Turn,
+)
 
 Told = tuple[object, ...]
 
@@ -51,8 +59,8 @@ class RecordingModel:
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
         return self._item("add_text", role, text)
 
-    def add_history(self, turns: Sequence[Turn]) -> None:
-        self.told.append(("add_history", tuple(turns)))
+    def add_history(self, items: Sequence[HistoryItem]) -> None:
+        self.told.append(("add_history", tuple(items)))
 
     def send_function_output(self, call_id: str, output: str) -> str:
         return self._item("send_function_output", call_id, output)
@@ -92,34 +100,67 @@ class RecordingHooks:
     turns: list[Turn] = field(default_factory=list[Turn])
     silences: int = 0
     stalls: int = 0
-    confirmed: list[SessionUpdated] = field(default_factory=list[SessionUpdated])
     errors: list[ModelError] = field(default_factory=list[ModelError])
     moves: list[str] = field(default_factory=list[str])
     ended: list[EndReason] = field(default_factory=list[EndReason])
 
-    def start_tool(self, asked: FunctionCall) -> None:
-        self.tools.append(asked)
+    def start_tool(self, call: FunctionCall) -> None:
+        self.tools.append(call)
 
     def stop_other_tools(self) -> tuple[str, ...]:
-        return tuple(asked.call_id for asked in self.tools if asked.call_id != self.calling)
+        return tuple(call.call_id for call in self.tools if call.call_id != self.calling)
 
-    def turn(self, turn: Turn) -> None:
-        self.turns.append(turn)
+    def notice(self, notice: MachineNotice) -> None:
+        match notice:
+            case Turn():
+                self.turns.append(notice)
+            case CallerSilent():
+                self.silences += 1
+            case ModelStalled():
+                self.stalls += 1
+            case ModelError():
+                self.errors.append(notice)
 
-    def silence(self) -> None:
-        self.silences += 1
-
-    def session_updated(self, confirmed: SessionUpdated) -> None:
-        self.confirmed.append(confirmed)
-
-    def model_stalled(self) -> None:
-        self.stalls += 1
-
-    def model_refused(self, error: ModelError) -> None:
-        self.errors.append(error)
-
-    def move(self, target: str) -> None:
+    def transfer(self, target: str) -> None:
         self.moves.append(target)
 
     def over(self, reason: EndReason) -> None:
         self.ended.append(reason)
+
+
+@dataclass(slots=True)
+class RecordingControls:
+    """Implements `CallSeat`. `told` holds each method's name and arguments, oldest first; `settings` are
+    the latest that the handler gave. A test appends to `turns` what is to be the transcript, and says by
+    `awaits_transcript` that something is still being written down."""
+
+    told: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
+    settings: SessionSettings | None = None
+    turns: list[Turn] = field(default_factory=list[Turn])
+    awaits_transcript: bool = False
+
+    @property
+    def transcript(self) -> tuple[Turn, ...]:
+        return tuple(self.turns)
+
+    @property
+    def names(self) -> list[object]:
+        """The methods' names alone."""
+        return [told[0] for told in self.told]
+
+    def reconfigure(self, settings: SessionSettings) -> None:
+        self.settings = settings
+        self.told.append(("reconfigure", settings))
+
+    def switch_task(self, settings: SessionSettings, command: str | None) -> None:
+        self.settings = settings
+        self.told.append(("switch_task", settings, command))
+
+    def instruct(self, text: str) -> None:
+        self.told.append(("instruct", text))
+
+    def hang_up(self) -> None:
+        self.told.append(("hang_up",))
+
+    def transfer(self, target: str) -> None:
+        self.told.append(("transfer", target))

@@ -1,0 +1,241 @@
+"""Requests that have to arrive: sent again until the business has answered them (V5).
+
+1. A request goes out under one `Idempotency-Key`, the first try and every other one.
+2. Answered is what got a status below 500, but 408 and 429: a refusal is an answer. Everything else is sent
+   again, after 1, 2, 4 … seconds, at most 5 minutes, for a day.
+3. With a directory, a request is written there before its first try and removed when it is answered, so that
+   it outlives the process. The files hold what was said in a call: nobody else may read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from channels.http_tools.http_calls import masked_url
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 300.0
+GIVEN_UP_AFTER_S: Final = 24 * 3600.0
+CLOSE_WITHIN_S: Final = 5.0
+KEY_HEADER: Final = "Idempotency-Key"
+
+_AGAIN: Final = frozenset({408, 429})
+
+
+class Delivery(BaseModel):
+    """One request, as it is kept in a file. `since` is in seconds of the Unix clock, `timeout_s` is that of a
+    try; `log_fields` stand on every line of the log about it."""
+
+    model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+    key: str
+    since: float
+    method: str
+    url: str
+    headers: dict[str, str]
+    content: bytes
+    timeout_s: float
+    log_fields: dict[str, str] = {}
+
+
+class Deliveries:
+    """One agent's. Without a directory, what is under way ends with the process. `pause` waits that many
+    seconds, `now` gives those of the Unix clock."""
+
+    def __init__(
+        self,
+        outbound: OutboundSender,
+        directory: Path | None = None,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._outbound = outbound
+        self._directory = directory
+        self._pause = pause
+        self._now = now
+        self._under_way: dict[asyncio.Task[None], Delivery] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have not been answered yet."""
+        return len(self._under_way)
+
+    def sender(self, outbound: OutboundSender, log_fields: Mapping[str, str]) -> OutboundSender:
+        """A way out whose requests arrive: `outbound` makes the first try of each."""
+        return _Delivered(self, outbound, log_fields)
+
+    def resume(self) -> int:
+        """Go on with what an earlier process has left. Returns how many requests that are."""
+        left = sorted(self._directory.glob("*.json")) if self._directory is not None else []
+        for file in left:
+            try:
+                self.send_again(Delivery.model_validate_json(file.read_bytes()))
+            except (OSError, ValidationError) as error:
+                log.error("delivery_unreadable", file=file.name, reason=type(error).__name__)
+        return len(self._under_way)
+
+    def keep(self, delivery: Delivery) -> None:
+        """Write it down, where there is a directory. A file that cannot be written is logged."""
+        if self._directory is None:
+            return
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            unfinished = self._directory / f"{delivery.key}.part"
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(delivery.model_dump_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(self._directory / f"{delivery.key}.json")
+        except OSError as error:
+            log.error("delivery_not_kept", reason=error.strerror, **delivery.log_fields)
+
+    def done(self, delivery: Delivery) -> None:
+        if self._directory is not None:
+            (self._directory / f"{delivery.key}.json").unlink(missing_ok=True)
+
+    def send_again(self, delivery: Delivery) -> None:
+        """From now on, until it is answered. Returns at once."""
+        task = asyncio.get_running_loop().create_task(self._until_answered(delivery))
+        self._under_way[task] = delivery
+        task.add_done_callback(self._under_way.pop)
+
+    async def aclose(self) -> None:
+        """One last try of everything that waits. What is not answered then stays in the directory, or is
+        lost, which is logged."""
+        waiting = dict(self._under_way)
+        for task in waiting:
+            task.cancel()
+        if not waiting:
+            return
+        await asyncio.wait(waiting)
+        tries = {asyncio.create_task(self._try(delivery)): delivery for delivery in waiting.values()}
+        done, late = await asyncio.wait(tries, timeout=CLOSE_WITHIN_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+        for task, delivery in tries.items():
+            if task in done and task.result():
+                self.done(delivery)
+            elif self._directory is None:
+                log.error("delivery_lost", **delivery.log_fields)
+
+    async def _until_answered(self, delivery: Delivery) -> None:
+        pause_s = FIRST_PAUSE_S
+        while self._now() - delivery.since < GIVEN_UP_AFTER_S:
+            await self._pause(pause_s)
+            if await self._try(delivery):
+                self.done(delivery)
+                return
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        log.error("delivery_given_up", after_s=GIVEN_UP_AFTER_S, **delivery.log_fields)
+        self.done(delivery)
+
+    async def _try(self, delivery: Delivery) -> bool:
+        """Whether it was answered."""
+        began, status, reason = time.perf_counter(), None, None
+        try:
+            reply = await self._outbound.request(
+                delivery.method,
+                delivery.url,
+                timeout_s=delivery.timeout_s,
+                headers=delivery.headers,
+                content=delivery.content,
+            )
+            status = reply.status
+        except OutboundRefused:
+            reason = "the address is not allowed"
+        except OutboundFailed:
+            reason = "the service gave no usable reply"
+        answered = status is not None and is_answer(status)
+        (log.info if answered else log.warning)(
+            "http_call",
+            method=delivery.method,
+            url=masked_url(delivery.url),
+            status=status,
+            reason=reason,
+            again=True,
+            duration_ms=round((time.perf_counter() - began) * 1000),
+            **delivery.log_fields,
+        )
+        return answered or reason == "the address is not allowed"
+
+    def new(
+        self,
+        method: str,
+        url: str,
+        timeout_s: float,
+        headers: Mapping[str, str],
+        content: bytes,
+        log_fields: Mapping[str, str],
+    ) -> Delivery:
+        """A request with a key of its own, which has not been tried."""
+        key = uuid.uuid4().hex
+        return Delivery(
+            key=key,
+            since=self._now(),
+            method=method,
+            url=url,
+            headers={**headers, KEY_HEADER: key},
+            content=content,
+            timeout_s=timeout_s,
+            log_fields=dict(log_fields),
+        )
+
+
+def is_answer(status: int) -> bool:
+    """Whether a reply with this HTTP status ends a delivery."""
+    return status < 500 and status not in _AGAIN
+
+
+class _Delivered:
+    """Implements OutboundSender."""
+
+    def __init__(
+        self, deliveries: Deliveries, outbound: OutboundSender, log_fields: Mapping[str, str]
+    ) -> None:
+        self._deliveries = deliveries
+        self._outbound = outbound
+        self._log_fields = log_fields
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        content: bytes = b"",
+    ) -> OutboundReply:
+        delivery = self._deliveries.new(method, url, timeout_s, headers or {}, content, self._log_fields)
+        self._deliveries.keep(delivery)
+        answered = False
+        try:
+            reply = await self._outbound.request(
+                method, url, timeout_s=timeout_s, headers=delivery.headers, content=content
+            )
+            answered = is_answer(reply.status)
+            return reply
+        except OutboundRefused:
+            answered = True  # the policy will not say anything else
+            raise
+        finally:
+            # Whatever ends the first try, a caller that does not wait any longer included.
+            if answered:
+                self._deliveries.done(delivery)
+            else:
+                self._deliveries.send_again(delivery)

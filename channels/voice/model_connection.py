@@ -1,0 +1,241 @@
+"""The connection of one call to its model: opened, renewed when it breaks or is about to expire (V12).
+
+    from      by                                           to
+    unused    `open`                                       opening
+    opening   the session is confirmed                     open
+    opening   every try has failed: ModelUnreachable       closed
+    open      it is lost, or about to expire               renewing
+    renewing  the new session is confirmed                 open
+    renewing  every try has failed                         closed, and the call ends
+    any       `close`                                      closed
+
+One that is lost is gone before the new one is opened; one that is about to expire serves until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from typing_extensions import TypeIs
+
+from channels.voice.call.events import ModelError, ModelEvent, SessionUpdated
+from channels.voice.call.machine import Call
+from channels.voice.call.ports import ConnectModel, ModelLink, ModelUnreachable, SessionSettings
+
+TRIES: Final = 2
+RENEW_AFTER_S: Final = 55 * 60.0
+RENEW_AT_LAST_S: Final = 59 * 60.0
+"""OpenAI ends a session after 60 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: of one try, between two, and of all together."""
+
+    of_a_try: float
+    pause: float
+    of_all: float
+
+
+OPENING: Final = Patience(2.0, 0.1, 2.8)
+"""A caller who hears nothing hangs up after three seconds."""
+
+LONGER: Final = Patience(5.0, 0.5, 10.5)
+"""While the call has begun, or still rings."""
+
+
+class ConnectionState(Enum):
+    UNUSED = auto()
+    OPENING = auto()
+    OPEN = auto()
+    RENEWING = auto()
+    CLOSED = auto()
+
+
+_NEXT: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
+    ConnectionState.UNUSED: frozenset({ConnectionState.OPENING, ConnectionState.CLOSED}),
+    ConnectionState.OPENING: frozenset({ConnectionState.OPEN, ConnectionState.CLOSED}),
+    ConnectionState.OPEN: frozenset({ConnectionState.RENEWING, ConnectionState.CLOSED}),
+    ConnectionState.RENEWING: frozenset({ConnectionState.OPEN, ConnectionState.CLOSED}),
+    ConnectionState.CLOSED: frozenset(),
+}
+
+
+class _Listener:
+    """Implements `RealtimeListener` for one connection. It is deaf once it has been replaced."""
+
+    def __init__(self, connection: ModelConnection) -> None:
+        self._connection = connection
+        self.is_current = True
+        self.outcome: asyncio.Future[SessionUpdated | ModelError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        """What became of the first configuration; None where the connection has ended before."""
+
+    def event(self, event: ModelEvent) -> None:
+        if not self.is_current:
+            return
+        if not self.outcome.done() and _is_outcome(event):
+            self.outcome.set_result(event)
+        self._connection.call.model_event(event)
+
+    def lost(self) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(None)  # whoever is opening it tries again
+        elif self.is_current:
+            self._connection.lost("the connection was closed")
+
+    def audio_dropped(self) -> None:
+        self._connection.call.counts.unheard += 1
+
+
+class ModelConnection:
+    """One call's. `renewed` is called when a renewal begins, `failed` when it has come to nothing. `clock`
+    gives monotonic seconds. Where the line does not play (SIP), formats are a matter between it and the
+    model's side, and the session is the call's: it does not expire with a connection."""
+
+    def __init__(
+        self,
+        connect: ConnectModel,
+        call: Call,
+        *,
+        renewed: Callable[[], None],
+        failed: Callable[[], None],
+        clock: Callable[[], float],
+        log: Any,
+        line_plays: bool = True,
+    ) -> None:
+        self.call = call
+        self.state = ConnectionState.UNUSED
+        self._connect = connect
+        self._renewed = renewed
+        self._failed = failed
+        self._clock = clock
+        self._log = log
+        self._line_plays = line_plays
+        self._listener: _Listener | None = None
+        self._link: ModelLink | None = None
+        self._opened_at = 0.0
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def open(self, settings: SessionSettings) -> None:
+        """A confirmed session, for a call that has none yet: within 3 s where the line plays, else 10.5 s.
+        Raises ModelUnreachable when no try succeeds."""
+        self._to(ConnectionState.OPENING)
+        try:
+            await self._try(settings, OPENING if self._line_plays else LONGER, resumed=False)
+        except ModelUnreachable:
+            self._to(ConnectionState.CLOSED)
+            raise
+        self._to(ConnectionState.OPEN)
+
+    def lost(self, why: str) -> None:
+        """Go on with a new connection, unless one is being opened already."""
+        if self.state is ConnectionState.OPEN:
+            self._log.warning("model_lost", why=why)
+            self._replace()
+            self._begin_renewal()
+
+    def renew_if_due(self) -> None:
+        """To be called now and then: a session that is about to expire is renewed in time."""
+        if self.state is not ConnectionState.OPEN or not self._line_plays:
+            return
+        age = self._clock() - self._opened_at
+        if age >= RENEW_AT_LAST_S or (age >= RENEW_AFTER_S and self.call.is_calm()):
+            self._log.info("model_renewed_in_time")
+            self._begin_renewal()
+
+    async def close(self) -> None:
+        """Returns when nothing of it runs any more. Without effect when it is closed already."""
+        if self.state is not ConnectionState.CLOSED:
+            self._to(ConnectionState.CLOSED)
+        if self._renewal is not None and not self._renewal.done():
+            self._renewal.cancel()
+            await asyncio.wait({self._renewal})
+        self._replace()
+
+    def _to(self, state: ConnectionState) -> None:
+        if state not in _NEXT[self.state]:
+            raise RuntimeError(f"a connection cannot go from {self.state.name} to {state.name}")
+        self.state = state
+
+    def _begin_renewal(self) -> None:
+        self._to(ConnectionState.RENEWING)
+        self._renewed()
+        self._renewal = asyncio.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        settings = self.call.settings
+        try:
+            if settings is None:
+                raise ModelUnreachable("the call has no settings")
+            await self._try(settings, LONGER, resumed=True)
+        except ModelUnreachable as reason:
+            self._log.error("model_unreachable", reason=str(reason))
+            self._to(ConnectionState.CLOSED)
+            self._failed()
+            return
+        self._to(ConnectionState.OPEN)
+
+    async def _try(self, settings: SessionSettings, patience: Patience, *, resumed: bool) -> None:
+        """Raises ModelUnreachable with the reasons of all tries."""
+        reasons: list[str] = []
+        until = asyncio.get_running_loop().time() + patience.of_all
+        for attempt in range(TRIES):
+            await asyncio.sleep(patience.pause * attempt)
+            within_s = min(patience.of_a_try, until - asyncio.get_running_loop().time())
+            listener = _Listener(self)
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._open_session(listener, settings, resumed=resumed)
+                    return
+            except ModelUnreachable as reason:
+                reasons.append(str(reason))
+            except TimeoutError:
+                reasons.append(f"no session within {within_s:.3g} s")
+            listener.is_current = False
+            if self._listener is listener:
+                self._replace()
+        raise ModelUnreachable("; then ".join(reasons))
+
+    async def _open_session(self, listener: _Listener, settings: SessionSettings, *, resumed: bool) -> None:
+        link = await self._connect(settings, listener)
+        self._replace()
+        self._listener, self._link, self._opened_at = listener, link, self._clock()
+        self.call.attach(link, settings, resumed=resumed)
+        match await listener.outcome:
+            case None:
+                raise ModelUnreachable("the session was closed before it was confirmed")
+            case ModelError() as error:
+                raise ModelUnreachable(f"the session was refused: {error.code}: {error.message}")
+            case SessionUpdated() as confirmed:
+                self._check_formats(settings, confirmed)
+
+    def _check_formats(self, settings: SessionSettings, confirmed: SessionUpdated) -> None:
+        if not self._line_plays:
+            return
+        for wanted, used in (
+            (settings.input_format, confirmed.input_format),
+            (settings.output_format, confirmed.output_format),
+        ):
+            if used is not None and used != wanted:
+                raise ModelUnreachable(f"the model insists on {used} where {wanted} was asked for")
+
+    def _replace(self) -> None:
+        """The connection so far is given up."""
+        if self._listener is not None:
+            self._listener.is_current = False
+        if self._link is not None:
+            self.call.detach()
+            self._link.close()
+        self._listener = self._link = None
+
+
+def _is_outcome(event: ModelEvent) -> TypeIs[SessionUpdated | ModelError]:
+    if isinstance(event, ModelError):
+        return (event.event_id or "").startswith("session.update")
+    return isinstance(event, SessionUpdated)
