@@ -10,12 +10,13 @@ import structlog
 from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.auth import Authenticator
+from api.auth import Authenticator, LocalOnly, refuse_proxied
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
@@ -24,7 +25,9 @@ from api.gateway import Gateway, Metrics
 from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of
 from api.operators import OperatorRoutes
-from api.problems import internal_error, problem_response
+from api.problems import error_response, internal_error, problem_response
+from api.reference import reference_routes
+from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
 
 log: Any = structlog.get_logger("flow_engine.http")
@@ -74,21 +77,26 @@ def create_app(
     version: str,
     unlisted: Sequence[Endpoint] = (),
     tracing: Tracing | None = None,
+    cors_origins: Sequence[str] = (),
+    named_hosts: bool = False,
 ) -> FastAPI:
-    """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document."""
+    """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document.
+    Pages of `cors_origins` may read replies; for `named_hosts` see `Gateway`."""
     register_url_convertor("id", _AnyId())
 
     hot = HotEndpoints()
     app = _Api(
         hot,
+        keyless=isinstance(authenticator, LocalOnly),
+        cors_origins=cors_origins,
         title="Flow Engine",
         version=version,
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     endpoints = routes.endpoints()
-    gateway = Gateway(authenticator, metrics, tracing or Untraced())
+    gateway = Gateway(authenticator, metrics, tracing or Untraced(), named_hosts=named_hosts)
     for endpoint in endpoints:
         handle = gateway.guarded(endpoint)
         prefix = prefix_of(endpoint, PREFIX)
@@ -103,6 +111,7 @@ def create_app(
         app.router.routes.append(Route(endpoint.path, handle, methods=[endpoint.method]))
     document = openapi_document(endpoints, prefix=PREFIX, title="Flow Engine", version=version)
     app.openapi = lambda: document
+    app.router.routes.extend(reference_routes("Flow Engine"))
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(Exception, _bug)
     return app
@@ -145,13 +154,40 @@ class HotEndpoints:
 
 
 class _Api(FastAPI):
-    """FastAPI behind the table of hot endpoints."""
+    """FastAPI behind the table of hot endpoints. `keyless`: what comes through a proxy is refused."""
 
-    def __init__(self, hot: HotEndpoints, **settings: Any) -> None:
+    def __init__(
+        self, hot: HotEndpoints, *, keyless: bool, cors_origins: Sequence[str], **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self._hot = hot
+        self._keyless = keyless
+        self._way_in: ASGIApp = self._answer
+        if cors_origins:
+            self._way_in = CORSMiddleware(
+                self._answer,
+                allow_origins=cors_origins,
+                allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+                allow_headers=(
+                    "Authorization",
+                    "Content-Type",
+                    "Idempotency-Key",
+                    "If-None-Match",
+                    "traceparent",
+                ),
+                expose_headers=("ETag", "Idempotency-Replayed", "Retry-After"),
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._way_in(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._keyless and scope["type"] == "http" and not scope["path"].startswith("/health/"):
+            try:
+                refuse_proxied(scope["headers"])
+            except CorrectTheInput as refused:
+                await error_response(refused)(scope, receive, send)
+                return
         handler = self._hot.find(scope) if scope["type"] == "http" else None
         if handler is None:
             await super().__call__(scope, receive, send)

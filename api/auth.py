@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.requests import Request
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
@@ -34,12 +34,32 @@ LOCAL = Principal(LOCAL_TENANT, ALL_SCOPES, "local")
 ANYONE = Principal("", frozenset(), "anyone")
 
 
+SHORTEST_KEY = 16
+"""Characters of an API key, blanks around it not counted."""
+
+_NO_KEY = hashlib.sha256(b"").hexdigest()
+
+
+def _long_enough(key: str) -> str:
+    if len(key.strip()) < SHORTEST_KEY:
+        raise ValueError(f"a key has at least {SHORTEST_KEY} characters that are no blanks around it")
+    if key != key.strip():
+        raise ValueError("a key has no blanks around it: they are lost in a header")
+    return key
+
+
+def _of_a_key(digest: str) -> str:
+    if digest.lower() == _NO_KEY:
+        raise ValueError("this is the SHA-256 of an empty text")
+    return digest
+
+
 class _KeyEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    key: str | None = None
-    sha256: str | None = None
-    tenant: str
+    key: Annotated[str, AfterValidator(_long_enough)] | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(_of_a_key)] | None = None
+    tenant: Annotated[str, Field(min_length=1)]
     scopes: tuple[Scope, ...]
     name: str = "key"
 
@@ -83,7 +103,7 @@ class Keyring:
 
     def authenticate(self, request: Request) -> Principal:
         scheme, _, presented = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not presented:
+        if scheme.lower() != "bearer" or not presented.strip():
             raise CorrectTheInput("key_missing", "send 'Authorization: Bearer <key>'")
         principal = self._principals.get(_digest(presented.strip()))
         if principal is None:
@@ -115,6 +135,22 @@ class LocalOnly:
 
 
 Authenticator = Keyring | LocalOnly
+
+_BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")
+
+
+def refuse_proxied(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """For a service without keys, which a proxy on this machine would make public, whatever its `Host`.
+
+    Raises CorrectTheInput `proxied_without_keys` for headers that a proxy has added to.
+    """
+    for name, _ in headers:
+        if name in _BY_PROXIES or name.startswith(b"x-forwarded-"):
+            raise CorrectTheInput(
+                "proxied_without_keys",
+                "without API keys this service answers nothing that comes through a proxy, as by its header "
+                f"{name.decode('latin-1')!r}; set FLOW_ENGINE_API_KEYS_FILE to serve others",
+            )
 
 
 def require(principal: Principal, scopes: Sequence[Scope]) -> None:

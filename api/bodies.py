@@ -1,10 +1,10 @@
-"""Request bodies, parsed in one pass with every error at once. Fields that are not named are ignored."""
+"""Request bodies, parsed in one pass with every error at once. They are closed to unknown properties."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from flow_engine.documents.findings import problems_of
+from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue, ValueRejected, check_json
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
@@ -45,7 +45,12 @@ Instant = Annotated[datetime, AfterValidator(_in_utc)]
 
 class Body(BaseModel):
     model_config = ConfigDict(
-        frozen=True, strict=True, alias_generator=to_camel, populate_by_name=False, hide_input_in_errors=True
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=False,
+        hide_input_in_errors=True,
     )
 
 
@@ -150,10 +155,38 @@ def parse_body(body: bytes, shape: TypeAdapter[_Parsed]) -> _Parsed:
     try:
         return shape.validate_json(body)
     except ValidationError as error:
-        findings = [Finding(pointer(*p.place), p.kind, p.message) for p in problems_of(error)]
+        findings = [_finding(problem, shape) for problem in problems_of(error)]
         if any(finding.code == "json_invalid" for finding in findings):
             message = findings[0].message
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
         raise CorrectTheInput(
             "body_invalid", f"{len(findings)} field(s) of the body cannot be taken", findings
         ) from None
+
+
+def _finding(problem: Problem, shape: TypeAdapter[Any]) -> Finding:
+    if problem.kind != "extra_forbidden":
+        return Finding(pointer(*problem.place), problem.kind, problem.message)
+    *outer, name = problem.place
+    message = f"is no property here; {nearest(str(name), _properties(shape, outer))}"
+    return Finding(pointer(*problem.place), "unknown_property", message)
+
+
+def _properties(shape: TypeAdapter[Any], place: Iterable[str | int]) -> list[str]:
+    """The names that the object at that place of a body may have."""
+    root: dict[str, Any] = shape.json_schema()
+
+    def objects(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if "$ref" in schema:
+            schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+        for branch in schema.get("anyOf", [schema]):
+            yield from [branch] if "$ref" not in branch else objects(branch)
+
+    found = list(objects(root))
+    for part in place:
+        inner = "items" if isinstance(part, int) else "properties"
+        down = [
+            each[inner] if inner == "items" else each[inner].get(part, {}) for each in found if inner in each
+        ]
+        found = [each for schema in down for each in objects(schema)]
+    return [name for each in found for name in each.get("properties", {})]

@@ -109,7 +109,7 @@ class AgentRoutes:
         memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
         conversation = call.conversation(call.path("conversation_id"))
         view = await self._dialogue.prompt(conversation, wait_ms / 1000, memory_format)
-        if view.etag in call.request.headers.get("if-none-match", ""):
+        if call.has_seen(view.etag):
             return Response(status_code=304, headers={"ETag": view.etag})
         return json_response(view.reply, headers={"ETag": view.etag})
 
@@ -206,7 +206,7 @@ _PROMPT_PARAMETERS = (
         {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS},
     ),
     Parameter("format", "How the memory is written", {"type": "string", "enum": ["markdown", "toon"]}),
-    Parameter("If-None-Match", "An ETag: answers 304 when only the clock has moved", place="header"),
+    Parameter("If-None-Match", "An ETag, or *: answers 304 when only the clock has moved", place="header"),
 )
 _NEW_CONTACT_EXAMPLE = {
     "contactId": "call-1",

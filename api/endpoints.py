@@ -7,7 +7,7 @@ OpenAPI document, and the tests that go through all of them. Handlers answer wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from api.auth import Principal, Scope
 from api.bodies import parse_body
+from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
@@ -79,6 +80,23 @@ class Call:
         key = self.idempotency_key
         return None if key is None else IdempotencyKey(key, self.fingerprint)
 
+    def refuse_unknown_parameters(self, known: Sequence[str]) -> None:
+        """Raises CorrectTheInput `parameter_unknown` naming what each may have meant."""
+        unknown = [name for name in self.request.query_params if name not in known]
+        if unknown:
+            findings = [
+                Finding(
+                    "", "parameter_unknown", f"{name!r} is no query parameter here; {nearest(name, known)}"
+                )
+                for name in unknown
+            ]
+            raise CorrectTheInput("parameter_unknown", findings[0].message, findings)
+
+    def has_seen(self, etag: str) -> bool:
+        """Whether `If-None-Match` names the ETag, or `*` (RFC 9110, weak comparison)."""
+        known = [each.strip() for each in self.request.headers.get("if-none-match", "").split(",")]
+        return "*" in known or etag in (each.removeprefix("W/") for each in known)
+
     def whole_number(self, name: str, *, at_most: int) -> int:
         text = self.query(name)
         if text is None:
@@ -119,7 +137,8 @@ class Parameter:
 class Endpoint:
     """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has.
     `reply` describes what is JSON among `media_types`; what is not is text. `hot`: conversations live by it,
-    so it is found before the router is asked (`api.app`).
+    so it is found before the router is asked (`api.app`). Query parameters other than `parameters` are
+    refused, unless that is None.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH"]
@@ -131,7 +150,7 @@ class Endpoint:
     reply: TypeAdapter[Any]
     status: int = 200
     body: TypeAdapter[Any] | None = None
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[Parameter, ...] | None = ()
     problems: tuple[int, ...] = ()
     keyed: bool = False
     body_example: object = None

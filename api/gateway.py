@@ -6,8 +6,10 @@ no body, no header, no path with its ids, nothing about a person.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import structlog
@@ -25,6 +27,11 @@ from flow_engine.ports.telemetry import Tracing
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
 
 Handle = Callable[[Request], Awaitable[Response]]
+
+REQUEST_BASE_URL: ContextVar[str | None] = ContextVar("request_base_url", default=None)
+"""Where the caller of the present request reaches this service, when nothing else tells."""
+
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 log: Any = structlog.get_logger("flow_engine.http")
 
@@ -61,12 +68,16 @@ class Metrics:
 
 
 class Gateway:
-    """Wraps the handlers of endpoints."""
+    """Wraps the handlers of endpoints. `named_hosts`: addresses in a reply begin with the `Host` of its
+    request (`REQUEST_BASE_URL`)."""
 
-    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing) -> None:
+    def __init__(
+        self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, *, named_hosts: bool = False
+    ) -> None:
         self._authenticator = authenticator
         self._metrics = metrics
         self._tracing = tracing
+        self._named_hosts = named_hosts
 
     def guarded(self, endpoint: Endpoint) -> Handle:
         route = plain_path(endpoint.path)
@@ -101,14 +112,23 @@ class Gateway:
         principal = self._authenticator.authenticate(request) if endpoint.scopes else ANYONE
         if endpoint.scopes:
             require(principal, endpoint.scopes)
+        if self._named_hosts:
+            REQUEST_BASE_URL.set(_base_url(request.headers.get("host", "")))
         body = b"" if endpoint.body is None else await read_body(request)
-        return Call(request, principal, body)
+        call = Call(request, principal, body)
+        if request.scope["query_string"] and endpoint.parameters is not None and endpoint.scopes:
+            call.refuse_unknown_parameters([p.name for p in endpoint.parameters if p.place == "query"])
+        return call
 
     def _note_problem(self, endpoint: Endpoint, error: FlowEngineError) -> None:
         self._metrics.problem(error.code)
         self._tracing.note({"flow_engine.problem.code": error.code})
         if isinstance(error, CallTheOperator):
             log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
+
+
+def _base_url(host: str) -> str | None:
+    return f"http://{host}" if _HOST.fullmatch(host) else None
 
 
 async def read_body(request: Request) -> bytes:

@@ -77,6 +77,7 @@ class McpServer:
             summary="The Model Context Protocol",
             audience="tools",
             scopes=_scopes(self._tools),
+            parameters=None,
             body=TypeAdapter(object),
             reply=TypeAdapter(object),
         )

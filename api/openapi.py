@@ -103,7 +103,7 @@ def _parameters(endpoint: Endpoint) -> list[Mapping[str, object]]:
             "description": parameter.description,
             "schema": parameter.schema,
         }
-        for parameter in endpoint.parameters
+        for parameter in endpoint.parameters or ()
     ]
     return [*parameters, _KEY_PARAMETER] if endpoint.keyed else parameters
 
@@ -112,11 +112,9 @@ def problem_statuses(endpoint: Endpoint) -> tuple[int, ...]:
     """Every status of a problem that this endpoint may answer with."""
     if not endpoint.scopes:
         return (503,) if endpoint.path == "/health/ready" else ()
-    statuses = {401, 403, 503, *endpoint.problems}
+    statuses = {401, 403, 422, 500, 503, *endpoint.problems}
     if endpoint.body is not None:
-        statuses |= {400, 413, 422}
-    if endpoint.parameters or endpoint.keyed:
-        statuses.add(422)
+        statuses |= {400, 413}
     return tuple(sorted(statuses))
 
 
@@ -128,6 +126,6 @@ def _problem_responses(endpoint: Endpoint, schemas: Mapping[tuple[int, str], Doc
         if endpoint.path == "/health/ready":
             content = {JSON: {"schema": schemas[id(endpoint.reply), "serialization"]}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
-    if any(parameter.name == "If-None-Match" for parameter in endpoint.parameters):
+    if any(parameter.name == "If-None-Match" for parameter in endpoint.parameters or ()):
         responses["304"] = {"description": HTTPStatus(304).phrase}
     return responses

@@ -34,6 +34,7 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "scope_missing": 403,
     "host_not_local": 403,
     "origin_not_local": 403,
+    "proxied_without_keys": 403,
     "feature_not_configured": 503,
     "model_not_configured": 503,
     "graphviz_missing": 501,

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import typer
@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 from prometheus_client import start_http_server
 
+from adapters.http_door import Door
 from adapters.jobs.worker import Worker
 from adapters.telemetry import tracing_to
 from flow_engine.ports.telemetry import Tracing
@@ -53,7 +54,8 @@ async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> 
             service.app,
             host=host,
             port=port,
-            http="httptools",
+            http=cast("type[asyncio.Protocol]", Door),
+            ws="none",
             lifespan="off",
             access_log=False,
             proxy_headers=False,  # nothing here depends on who forwarded a request

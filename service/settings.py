@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CallTheOperator
 
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
 _Read = TypeVar("_Read", bound=BaseSettings)
 
 
@@ -49,7 +51,12 @@ class Settings(BaseSettings):
     )
     public_url: str | None = Field(
         default=None,
-        description="Where agents and tools reach this service; unset: the address it listens on",
+        description="Where agents and tools reach this service; unset: the address it listens on, and with "
+        "0.0.0.0 or :: the Host of each request",
+    )
+    cors_origins: str = Field(
+        default="",
+        description="Origins, comma-separated, whose pages may call this service, as https://editor.example",
     )
     memory_format: Literal["markdown", "toon"] = Field(
         default="markdown", description="How prompts show the memory"
@@ -108,6 +115,25 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged"
     )
+
+    @field_validator("public_url")
+    @classmethod
+    def _a_base_url(cls, value: str | None) -> str | None:
+        if value is not None and not _ORIGIN.match(value):
+            raise ValueError("accepted is http:// or https://, a host, and a path or none")
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: str) -> str:
+        for origin in filter(None, (each.strip() for each in value.split(","))):
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; accepted are such as https://editor.example:8443")
+        return value
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(filter(None, (each.strip() for each in self.cors_origins.split(","))))
 
     @property
     def works_in_serve(self) -> bool:

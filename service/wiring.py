@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
 
@@ -25,7 +26,7 @@ from api.auth import Authenticator, Keyring, LocalOnly
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
-from api.gateway import Metrics
+from api.gateway import REQUEST_BASE_URL, Metrics
 from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
@@ -162,7 +163,7 @@ def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing 
         clock, outbound, memory, open_flow_database(settings), model, observer, tracing
     )
     watch = Watch(observer, RedisBacklog(memory.driver), clock)
-    service = assemble(settings, dependencies, authenticator, base_url=f"http://{host}:{port}")
+    service = assemble(settings, dependencies, authenticator, base_url=_base_url(host, port))
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
@@ -177,9 +178,14 @@ def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing 
 
 
 def assemble(
-    settings: Settings, dependencies: ServiceDependencies, authenticator: Authenticator, *, base_url: str
+    settings: Settings,
+    dependencies: ServiceDependencies,
+    authenticator: Authenticator,
+    *,
+    base_url: str | None,
 ) -> Service:
-    """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so."""
+    """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so; None
+    where only they know, by the `Host` that they name."""
     memory, database, observer = dependencies.memory, dependencies.database, dependencies.observer
     prompts = load_system_prompts()
     flow_service = FlowService(
@@ -192,11 +198,11 @@ def assemble(
     submissions = Submissions(prompts, settings.document_limits, new_id, allow.visible_refusal)
     versions = VersionsInUse(flow_service, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
-    public_url = (settings.public_url or base_url).rstrip("/")
+    known_url = settings.public_url or base_url
     shared = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, dependencies.tracing),
         versions=versions,
-        platform=Platform(prompts, public_url, settings.memory_format),
+        platform=Platform(prompts, _address(known_url), settings.memory_format),
         clock=dependencies.clock,
         summariser=RuleSummariser(prompts),
         outbound=dependencies.outbound,
@@ -204,7 +210,8 @@ def assemble(
     )
     designers = _Designers(flow_service, submissions, prompts)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
-    app = _application(designers, transactor, shared, dependencies, authenticator, metrics)
+    application = _application(designers, transactor, shared, dependencies, metrics)
+    app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[None]:
@@ -221,6 +228,24 @@ def assemble(
     return Service(app, opened, _job_runner(settings, transactor, dependencies), metrics)
 
 
+def _base_url(host: str, port: int) -> str | None:
+    """None for an address that stands for every one of this machine: nobody can call that one."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        return None
+    return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
+
+
+def _address(known_url: str | None) -> Callable[[], str]:
+    """Where the caller of the present request reaches this service; work without a request knows loopback."""
+    if known_url is not None:
+        return lambda: known_url.rstrip("/")
+    return lambda: REQUEST_BASE_URL.get() or "http://127.0.0.1"
+
+
 @dataclass(frozen=True, slots=True)
 class _Designers:
     """What saved and offered documents go through."""
@@ -235,9 +260,8 @@ def _application(
     transactor: Transactor,
     shared: ConversationDependencies,
     dependencies: ServiceDependencies,
-    authenticator: Authenticator,
     metrics: Metrics,
-) -> FastAPI:
+) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
     conversations, dialogue = Conversations(transactor, shared), DialogueService(transactor, shared)
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
@@ -257,8 +281,8 @@ def _application(
     release = version("flow-engine")
     mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
     tracing = dependencies.tracing
-    return create_app(
-        routes, authenticator, metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
+    return partial(
+        create_app, routes, metrics=metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
     )
 
 

@@ -121,7 +121,7 @@ def _mcp_tools(runner: ConversationalFlowRunner) -> list[McpToolsReply]:
     replies = [
         McpToolsReply(
             serverName=server.name,
-            url=server.url.replace("{baseUrl}", platform.base_url),
+            url=server.url.replace("{baseUrl}", platform.address()),
             tools=[ToolReply(toolName=name, parameters=[]) for name in server.tools],
         )
         for server in platform.system_servers(version)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
@@ -16,11 +18,14 @@ VERSIONS_REMEMBERED = 256
 
 
 class Platform:
-    """`base_url` is where agents and tools reach this service."""
+    """`address` tells where agents and tools reach this service, a URL without a slash at its end; it may be
+    another for each request."""
 
-    def __init__(self, prompts: SystemPrompts, base_url: str, memory_format: MemoryFormat) -> None:
+    def __init__(
+        self, prompts: SystemPrompts, address: Callable[[], str], memory_format: MemoryFormat
+    ) -> None:
         self.prompts = prompts
-        self.base_url = base_url
+        self.address = address
         self.memory_format: MemoryFormat = memory_format
         self._media: dict[str, MediaSettings] = {}
 

@@ -161,7 +161,7 @@ class Bench:
         dependencies = ConversationDependencies(
             memory=ForgetfulMemory(self._stores.memory, self._stores.forget, clock),
             versions=self._versions,
-            platform=Platform(self._prompts, BASE_URL, "markdown"),
+            platform=Platform(self._prompts, lambda: BASE_URL, "markdown"),
             clock=clock,
             summariser=RuleSummariser(self._prompts),
             outbound=handler,

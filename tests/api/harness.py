@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ from fakeredis import FakeServer
 from fastapi import FastAPI
 
 from adapters.outbound.fake import Answer, ScriptedOutbound
-from api.auth import Authenticator, LocalOnly
+from api.auth import Authenticator, Keyring, LocalOnly
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory, embedded
 from service.settings import Settings
@@ -118,6 +119,13 @@ class Scene:
         """The outbox of a conversation, oldest first."""
         entries = await self.memory.driver.client.xrange(f"{{{tenant}:{conversation}}}::outbox")
         return [orjson.loads(fields[b"event"]) for _, fields in entries]
+
+
+def keyring_of(text: str | bytes) -> Keyring:
+    """A keys file whose keys may be short and easy to read: they stand in it by their SHA-256."""
+    entries = orjson.loads(text)["keys"]
+    hashed = [{**e, "sha256": sha256(e["key"].encode()).hexdigest()} for e in entries]
+    return Keyring.parse(orjson.dumps({"keys": [{k: v for k, v in e.items() if k != "key"} for e in hashed]}))
 
 
 def sqlite_in_memory() -> FlowDatabase:

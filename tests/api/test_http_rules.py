@@ -15,9 +15,8 @@ import orjson
 import pytest
 from fakeredis import FakeServer
 
-from api.auth import Keyring
 from flow_engine.ports.outbound import OutboundReply
-from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, open_scene, over_many_contacts
+from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, keyring_of, open_scene, over_many_contacts
 from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -221,7 +220,7 @@ class TestTenants:
 
     async def asked_by_beta(self, *, alfa_has_it: bool) -> list[tuple[int, bytes]]:
         """What beta is told about alfa's conversation, flow and version, by their very ids."""
-        async with open_scene(authenticator=Keyring.parse(self.KEYS)) as scene:
+        async with open_scene(authenticator=keyring_of(self.KEYS)) as scene:
             http = scene.http
             if alfa_has_it:
                 http.headers["Authorization"] = "Bearer a"
@@ -252,7 +251,7 @@ class TestTenants:
         )  # F43
 
     async def test_two_tenants_use_the_same_ids_without_meeting(self) -> None:
-        async with open_scene(authenticator=Keyring.parse(self.KEYS)) as scene:
+        async with open_scene(authenticator=keyring_of(self.KEYS)) as scene:
             for key in ("a", "b"):
                 scene.http.headers["Authorization"] = f"Bearer {key}"
                 await scene.publish(clinic(globalPrompt=f"Of {key}."))
@@ -286,7 +285,7 @@ class TestHost:
             assert (await scene.http.get("/v1/flows", headers={"Host": host})).status_code == 200  # F43
 
     async def test_with_keys_any_host_is_served(self) -> None:
-        async with open_scene(authenticator=Keyring.parse(TestTenants.KEYS)) as scene:
+        async with open_scene(authenticator=keyring_of(TestTenants.KEYS)) as scene:
             headers = {"Host": "engine.example", "Authorization": "Bearer a"}
             assert (await scene.http.get("/v1/flows", headers=headers)).status_code == 200  # F43
 
@@ -295,7 +294,7 @@ class TestHost:
         ["a", "Basic a", "Bearer", "Bearer  ", "Bearer x", "bearer\ta", "Bearer è", "Bearer " + "x" * 5000],
     )
     async def test_what_is_no_known_key_is_401(self, header: str) -> None:
-        async with open_scene(authenticator=Keyring.parse(TestTenants.KEYS)) as scene:
+        async with open_scene(authenticator=keyring_of(TestTenants.KEYS)) as scene:
             headers = {"Authorization": header.encode()}
             reply = await scene.http.get("/v1/flows", headers=headers)  # type: ignore[arg-type]
             assert reply.status_code == 401, reply.text  # F43
@@ -440,14 +439,14 @@ LOGGED_WALK = """
 import asyncio
 from api.auth import Keyring
 from service.logs import configure_logging
-from tests.api.harness import clinic, entry, open_scene
+from tests.api.harness import clinic, entry, open_scene, keyring_of
 
 configure_logging("info")
 KEYS = b'{"keys": [{"key": "sk-very-secret", "tenant": "alfa", "scopes": ["admin"], "name": "ops"}]}'
 
 
 async def main():
-    async with open_scene(authenticator=Keyring.parse(KEYS)) as scene:
+    async with open_scene(authenticator=keyring_of(KEYS)) as scene:
         scene.http.headers["Authorization"] = "Bearer sk-very-secret"
         scene.http.headers["Idempotency-Key"] = "idem-secret"
         flow = {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"}

@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.auth import Keyring
 from flow_engine.ports.outbound import OutboundReply
-from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, open_scene, over_many_contacts
+from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, keyring_of, open_scene, over_many_contacts
 from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +105,7 @@ class TestAgents:
         ("path", "body"),
         [
             ("/v1/change-task", {**CALL, "task": "supervised"}),
-            ("/v1/handle-end-contact", {**CALL, "task": "operator"}),
+            ("/v1/handle-end-contact", {**CALL, "reason": "operator"}),
         ],
     )
     async def test_the_key_with_another_request_is_422(self, path: str, body: JsonObject) -> None:
@@ -137,7 +136,7 @@ class TestAgents:
     async def test_a_key_belongs_to_its_tenant(self) -> None:
         keys = b"""{"keys": [{"key": "a", "tenant": "alfa", "scopes": ["admin"]},
                              {"key": "b", "tenant": "beta", "scopes": ["admin"]}]}"""
-        async with open_scene(authenticator=Keyring.parse(keys)) as scene:
+        async with open_scene(authenticator=keyring_of(keys)) as scene:
             for tenant in ("a", "b"):
                 scene.http.headers["Authorization"] = f"Bearer {tenant}"
                 await scene.publish(clinic())

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.auth import ALL_SCOPES, Keyring
-from tests.api.harness import Scene, clinic, open_scene
+from api.auth import ALL_SCOPES
+from tests.api.harness import Scene, clinic, keyring_of, open_scene
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ OPEN = re.compile(r"^GET /(health/|metrics$|schemas/)")
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    keyring = Keyring.parse(json.dumps({"keys": KEYS}).encode())
+    keyring = keyring_of(json.dumps({"keys": KEYS}).encode())
     async with open_scene(authenticator=keyring) as opened:
         yield opened
 

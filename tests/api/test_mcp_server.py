@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from api.auth import LOCAL, Keyring
+from api.auth import LOCAL
 from api.endpoints import Call
 from api.gateway import Metrics
 from api.mcp_server import PATH, McpServer
@@ -38,7 +38,7 @@ from flow_engine.runtime.tables import parse_markdown
 from service.settings import Settings
 from service.wiring import build_service
 from system_prompts.loader import load_system_prompts
-from tests.api.harness import BASE_URL, CALL, Scene, clinic, open_scene
+from tests.api.harness import BASE_URL, CALL, Scene, clinic, keyring_of, open_scene
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ KEYS = {
         {"key": "admin-a", "tenant": "a", "scopes": ["admin"]},
     ]
 }
-KEYRING = Keyring.parse(json.dumps(KEYS).encode())
+KEYRING = keyring_of(json.dumps(KEYS).encode())
 WHAT_THE_VISIT_NEEDS = [
     {"varId": "var_string", "value": "knee"},
     {"varId": "a boolean", "value": False},

@@ -109,7 +109,7 @@ async def in_process(
             dependencies = ConversationDependencies(
                 memory=store_on(redis),
                 versions=VersionsInUse(flow_service, redis.definitions),
-                platform=Platform(prompts, "http://127.0.0.1", "markdown"),
+                platform=Platform(prompts, lambda: "http://127.0.0.1", "markdown"),
                 clock=clock,
                 summariser=RuleSummariser(prompts),
                 outbound=ScriptedOutbound({}),

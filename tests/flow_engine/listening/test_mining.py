@@ -69,7 +69,7 @@ def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = N
     dependencies = ConversationDependencies(
         memory=scene.memory.conversations,
         versions=VersionsInUse(flow_service, scene.memory.definitions),
-        platform=Platform(prompts, BASE_URL, "markdown"),
+        platform=Platform(prompts, lambda: BASE_URL, "markdown"),
         clock=scene.clock,
         summariser=RuleSummariser(prompts),
         outbound=scene.outbound,

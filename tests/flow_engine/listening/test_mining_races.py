@@ -226,7 +226,7 @@ def dependencies(scene: Scene, memory: ConversationMemory) -> ConversationDepend
     return ConversationDependencies(
         memory=memory,
         versions=VersionsInUse(flow_service, scene.memory.definitions),
-        platform=Platform(prompts, BASE_URL, "markdown"),
+        platform=Platform(prompts, lambda: BASE_URL, "markdown"),
         clock=scene.clock,
         summariser=RuleSummariser(prompts),
         outbound=scene.outbound,

@@ -96,7 +96,7 @@ class Conversation:
         memory: Mapping[str, object] | None = None,
         memory_format: Any = "markdown",
     ) -> None:
-        self.platform = Platform(prompts, "http://127.0.0.1:8080", memory_format)
+        self.platform = Platform(prompts, lambda: "http://127.0.0.1:8080", memory_format)
         self.flow = compile_flow(raw or document(), "hash")
         contact = NewContact("call-1", channel, tenant or {}, data or {}, None)
         runner = ConversationalFlowRunner.start(

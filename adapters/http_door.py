@@ -1,0 +1,201 @@
+"""The door of an HTTP server: how much and how slowly a client may send before anything reads a key.
+
+1. Request line and headers (trailers too) have at most `head_bytes` together: 414 for the line, else 431.
+2. A head is whole within `head_s` seconds of its first byte, or of the connection: 408.
+3. A body never stands still for `body_s` seconds while the application waits for it: 408.
+4. Of a request that is answered already, at most `body_bytes` more are read and thrown away.
+
+Whoever breaks a rule gets a problem document (RFC 9457) where no reply has begun, and the connection closes.
+What it still sends is thrown away for `linger_s` seconds, since a reset would take the reply from it.
+A request that arrives in one piece, as nearly all do, costs no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """Bytes and seconds."""
+
+    head_bytes: int = 65_536
+    head_s: float = 10.0
+    body_bytes: int = 4_000_000
+    body_s: float = 20.0
+    linger_s: float = 2.0
+
+
+class Door(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 over httptools, with the rules. To be given to `uvicorn.Config(http=Door)`."""
+
+    limits = DoorLimits()
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._head_open = True
+        self._body_open = False
+        self._head_bytes = 0
+        self._request_bytes = 0
+        self._last_data_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusal: bytes | None = None
+        self._closing = False
+        self._any_request = False  # whether there is a cycle: uvicorn has none before the first request
+
+    # What arrives ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._after(self.limits.head_s, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._request_bytes += len(data)
+        super().data_received(data)
+        if self._closing:
+            return
+        if self._head_open:
+            self._look_at_open_head()
+        elif self._body_open:
+            self._look_at_open_body()
+        elif self._timer is not None:
+            self._stop_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Also for what the callbacks below have refused: the parser knows errors of one kind only."""
+        refusal = self._refusal or _problem(HTTPStatus.BAD_REQUEST, "http_invalid", "this is no HTTP request")
+        self._refuse(refusal)
+
+    # The parser's callbacks --------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_open, self._body_open = True, False
+        self._head_bytes = self._request_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url), HTTPStatus.REQUEST_URI_TOO_LONG)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + 4, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_open, self._body_open = False, True
+        self._stop_timer()
+        self._any_request = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._body_open = False
+        super().on_message_complete()
+
+    # The rules ---------------------------------------------------------------------------------------
+
+    def _count_head(self, size: int, status: HTTPStatus) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.limits.head_bytes:
+            self._refusal = self._too_large(status)
+            raise httptools.HttpParserError("head too large")
+
+    def _too_large(self, status: HTTPStatus) -> bytes:
+        limit = self.limits.head_bytes
+        return _problem(status, "head_too_large", f"request line and headers have at most {limit} bytes")
+
+    def _look_at_open_head(self) -> None:
+        """Of a line that has not ended yet the parser has told nothing, or only the beginning of the URL."""
+        if self._request_bytes > self.limits.head_bytes:
+            in_url = not self.headers and self._request_bytes > 0
+            status = HTTPStatus.REQUEST_URI_TOO_LONG if in_url else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._refuse(self._too_large(status))
+        elif self._timer is None and self._request_bytes:
+            self._after(self.limits.head_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        if self._head_open:
+            seconds = self.limits.head_s
+            detail = f"request line and headers have to be whole within {seconds:g} s"
+            self._refuse(_problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
+
+    def _look_at_open_body(self) -> None:
+        self._last_data_at = self.loop.time()
+        if self._request_bytes > self.limits.head_bytes + self.limits.body_bytes:
+            detail = f"a request has at most {self.limits.body_bytes} bytes"
+            self._refuse(_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail))
+        elif self._timer is None:
+            self._after(self.limits.body_s, self._body_may_stand_still)
+
+    def _body_may_stand_still(self) -> None:
+        self._timer = None
+        if not self._body_open:
+            return
+        paused = self.flow.read_paused  # the application has not taken what is there: the client may wait
+        waited_s = 0.0 if paused else self.loop.time() - self._last_data_at
+        if waited_s < self.limits.body_s:
+            self._after(self.limits.body_s - waited_s, self._body_may_stand_still)
+            return
+        detail = f"nothing of the body has come for {self.limits.body_s:g} s"
+        self._refuse(_problem(HTTPStatus.REQUEST_TIMEOUT, "body_late", detail))
+
+    # The end -----------------------------------------------------------------------------------------
+
+    def _refuse(self, reply: bytes) -> None:
+        self._closing = True
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        if not self._any_request:
+            self.transport.write(reply)
+        else:
+            cycle = self.cycle
+            nothing_sent = self._body_open and not cycle.response_started and not self.pipeline
+            if nothing_sent or (not self._body_open and cycle.response_complete):
+                self.transport.write(reply)
+            cycle.response_started = cycle.response_complete = cycle.disconnected = True
+            cycle.message_event.set()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._after(self.limits.linger_s, self.transport.close)
+
+    def _after(self, seconds: float, action: Any) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, action)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _problem(status: HTTPStatus, code: str, detail: str) -> bytes:
+    document = orjson.dumps(
+        {
+            "type": f"urn:flow-engine:problem:{code}",
+            "title": "The request cannot be taken as it is",
+            "status": status.value,
+            "code": code,
+            "detail": detail,
+            "errors": [],
+        }
+    )
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/problem+json\r\n"
+        f"content-length: {len(document)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + document

@@ -1,0 +1,178 @@
+"""What the door lets in, over real sockets, with a small application behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from adapters.http_door import Door, DoorLimits
+
+pytestmark = pytest.mark.anyio
+
+HEAD = b"POST /x HTTP/1.1\r\nHost: a\r\n"
+
+
+class QuickDoor(Door):
+    limits = DoorLimits(head_s=0.3, body_s=0.3, linger_s=0.3, body_bytes=200_000)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """`/refuses` answers before it reads; everything else answers how many bytes the body had."""
+    size = 0
+    while scope["path"] != "/refuses":
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message["body"])
+        if not message["more_body"]:
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+@asynccontextmanager
+async def door(protocol: type[Door] = QuickDoor) -> AsyncIterator[int]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        echo,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    serving = asyncio.create_task(server._serve([listening]))
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def sent(port: int, *pieces: bytes, pause_s: float = 0.0) -> tuple[bytes, float]:
+    """All that comes back until the connection closes, and after how many seconds that was."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    began = time.monotonic()
+
+    async def send() -> None:
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+        except ConnectionError:
+            pass
+
+    sending = asyncio.create_task(send())
+    async with asyncio.timeout(10):
+        reply = await reader.read()
+    sending.cancel()
+    writer.close()
+    return reply, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ([b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n"], b"414"),
+        ([b"GET /" + b"a" * 40_000, b"a" * 40_000, b"a" * 400_000], b"414"),
+        ([HEAD + b"x: " + b"a" * 70_000 + b"\r\n\r\n"], b"431"),
+        ([HEAD + b"x: ", *[b"a" * 30_000] * 20], b"431"),
+        ([HEAD, *[b"y: " + b"a" * 900 + b"\r\n"] * 900], b"431"),
+    ],
+)
+async def test_a_head_of_more_than_64_kib_is_refused_and_the_connection_closed(  # 12, A4
+    pieces: list[bytes], status: bytes
+) -> None:
+    async with door() as port:
+        reply, _ = await sent(port, *pieces)
+        assert reply.startswith(b"HTTP/1.1 " + status)
+        assert b"application/problem+json" in reply
+        assert b"connection: close" in reply
+
+
+async def test_a_head_just_below_the_limit_is_taken() -> None:  # 12
+    async with door() as port:
+        head = HEAD + b"x: " + b"a" * 65_000 + b"\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
+        assert (await sent(port, head + b"ab"))[0].endswith(
+            b"\r\n2\r\n0\r\n\r\n".replace(b"\r\n2", b"\r\n1\r\n2")
+        )
+
+
+@pytest.mark.parametrize("pieces", [[], [b"GE"], [HEAD], [HEAD + b"x: "]])
+async def test_a_head_that_is_not_whole_in_time_ends_with_408(pieces: list[bytes]) -> None:  # 12, A4
+    async with door() as port:
+        reply, seconds = await sent(port, *pieces)
+        assert reply.startswith(b"HTTP/1.1 408")
+        assert 0.25 < seconds < 3
+
+
+async def test_bytes_that_trickle_do_not_put_the_deadline_off() -> None:  # 12, A4
+    async with door() as port:
+        reply, seconds = await sent(port, HEAD, *[b"x: y\r\n"] * 40, pause_s=0.05)
+        assert reply.startswith(b"HTTP/1.1 408")
+        assert seconds < 2
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 100\r\n", b"transfer-encoding: chunked\r\n"])
+async def test_a_body_that_stands_still_ends_with_408(framing: bytes) -> None:  # 12, A4
+    async with door() as port:
+        reply, _ = await sent(port, HEAD + framing + b"\r\n", b"5\r\nabcde\r\n")
+        assert reply.startswith(b"HTTP/1.1 408")
+
+
+async def test_a_slow_body_that_goes_on_is_taken() -> None:  # 12
+    async with door() as port:
+        head = HEAD + b"connection: close\r\ncontent-length: 10\r\n\r\n"
+        reply, seconds = await sent(port, head, *[b"a"] * 10, pause_s=0.1)
+        assert reply.startswith(b"HTTP/1.1 200")
+        assert seconds > 0.6
+
+
+@pytest.mark.parametrize(
+    "endless", [b"0\r\n" + b"t: " + b"a" * 1000, b"1;" + b"e" * 1000], ids=["trailers", "extensions"]
+)
+async def test_what_belongs_to_a_body_is_bounded_too(endless: bytes) -> None:  # 12
+    head = b"POST /refuses HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with door() as port:
+        reply, seconds = await sent(port, head + endless, *[b"b" * 10_000] * 100, pause_s=0.001)
+        assert reply.startswith(b"HTTP/1.1 200")
+        assert seconds < 5  # and then it was closed
+
+
+async def test_requests_on_one_connection_are_counted_one_by_one() -> None:  # 12
+    one = HEAD + b"x: " + b"a" * 20_000 + b"\r\ncontent-length: 1\r\n\r\na"
+    last = one.replace(b"x: ", b"connection: close\r\nx: ")
+    async with door() as port:
+        reply, _ = await sent(port, one, one, one, one, last, pause_s=0.01)
+        assert reply.count(b"HTTP/1.1 200") == 5
+
+
+async def test_what_is_no_http_is_told_so() -> None:  # 12
+    async with door() as port:
+        reply, _ = await sent(port, b"\x16\x03\x01 hello\r\n\r\n")
+        assert reply.startswith(b"HTTP/1.1 400")
+        assert b'"code":"http_invalid"' in reply
+
+
+async def test_an_idle_connection_after_a_reply_is_not_told_of_a_deadline() -> None:  # 12
+    async with door() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + b"content-length: 0\r\n\r\n")
+        first = await reader.readuntil(b"0\r\n\r\n")
+        await asyncio.sleep(0.5)
+        writer.write(HEAD + b"content-length: 0\r\n\r\n")
+        assert await reader.readuntil(b"0\r\n\r\n") == first
+        writer.close()
