@@ -112,7 +112,7 @@ def load_tools(modules: Iterable[str]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for source in (*map(_imported, modules), *(point.load() for point in entry_points(group=ENTRY_POINTS))):
         members: Iterable[object] = vars(source).values() if isinstance(source, ModuleType) else (source,)
-        for each in dict.fromkeys(tool for member in members if (tool := _marked(member)) is not None):
+        for each in (tool for member in members if (tool := _marked(member)) is not None):
             if found.setdefault(each.spec.name, each) is not each:
                 raise CallTheOperator("tools_not_loaded", f"two tools are named {each.spec.name!r}")
     return found

@@ -135,8 +135,6 @@ async def running_chat(
     """Without `routing` the scores decide alone; `settings` are the engine's, `chat` the chat's."""
     model = ScriptedModel(script)
     base = Settings(data_dir=directory, llm_model="openai:scripted" if routing else None, **(settings or {}))
-    listening = socket.create_server(("127.0.0.1", 0))
-    port: int = listening.getsockname()[1]
     async with chat_service(
         base,
         ChatSettings(**chat),
@@ -144,9 +142,13 @@ async def running_chat(
         model=model,
         shared=shared,
     ) as service:
+        listening = socket.create_server(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
         server = chat_server(service.app)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S) as http:
-            yield Chat(port, http, service.sessions, model)
-        server.should_exit = True
-        await serving
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN_S) as http:
+                yield Chat(port, http, service.sessions, model)
+        finally:
+            server.should_exit = True
+            await serving

@@ -1,0 +1,249 @@
+"""Sessions over connections: one a user, resumed by number, cancelled, limited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from adapters.models.scripted import Says, Stalls
+from api.auth import Keyring
+from flow_engine.ports.models import LLMRequest
+from memory.chat_in_process import InProcessChat
+from tests.channels.chat.harness import ORDERS, WEATHER, Chat, Client, running_chat
+from tests.channels.chat.test_agents_table import KEYS, key
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = "What is the weather in Rome?"
+
+
+async def closed(client: Client) -> int:
+    with pytest.raises(ConnectionClosed):
+        while True:
+            await client.next()
+    code = client.socket.close_code
+    assert code is not None
+    return code
+
+
+async def test_a_client_that_comes_back_gets_exactly_what_it_missed(tmp_path: Path) -> None:  # C12
+    text = "It is sunny in Rome, and it will stay so until the weekend at least."
+    async with running_chat(tmp_path, [Stalls(0.2, Says(text))]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+        async with chat.client(session=client.session, after=0) as back:
+            final = await back.final("m-1")
+            assert back.text("m-1") == text
+            assert back.numbers == list(range(1, final["seq"] + 1))
+        async with chat.client(session=client.session, after=2) as again:
+            await again.until(lambda frame: frame["seq"] == final["seq"])
+            assert again.numbers == list(range(3, final["seq"] + 1))
+        async with chat.client(session=client.session, after=None) as nothing:
+            assert nothing.frames[0]["content"]["last_seq"] == final["seq"]
+            await nothing.say("m-2", QUESTION)
+            assert nothing.numbers[0] == final["seq"] + 1
+
+
+async def test_where_the_log_does_not_reach_back_the_history_comes_instead(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path, [Says("word " * 4_000)]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            final = await client.say("m-1", QUESTION)
+            assert final["seq"] > 1_000
+        async with chat.client(session=client.session, after=0) as back:
+            gap = await back.next()
+            assert (gap["type"], gap["seq"], gap["content"]["event"]) == ("state", None, "gap")
+            assert gap["content"]["history"][0]["content"] == QUESTION
+            first = await back.next()
+            assert first["seq"] == gap["content"]["oldest_seq"] == final["seq"] - 999
+
+
+async def test_a_newer_connection_of_the_user_takes_over(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as older, chat.client(user="other") as other, chat.client() as newer:
+            frame = await older.next()
+            assert (frame["seq"], frame["content"]["event"]) == (None, "taken_over")
+            assert await closed(older) == 4001
+            assert (await newer.say("m-1", QUESTION))["state"] == "done"
+            assert (await other.say("m-1", QUESTION))["state"] == "done"
+
+
+async def test_of_twenty_connections_of_one_user_the_newest_is_left(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path) as chat:
+        await chat.add(WEATHER)
+
+        async def fight(number: int) -> bool:
+            async with chat.client() as client:
+                try:
+                    return (await client.say(f"m-{number}", QUESTION))["final"] and number < 0
+                except ConnectionClosed:
+                    return client.socket.close_code == 4001
+
+        outcomes = await asyncio.gather(*(fight(number) for number in range(20)))
+        assert not all(outcomes)
+        async with chat.client() as client:
+            assert (await client.say("last", QUESTION))["state"] == "done"
+
+
+async def test_a_cancelled_answer_ends_at_once(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path, [Stalls(5, Says("late")), Says("Sunny.")]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+            await client.send(type="message", id="m-2", content=QUESTION)
+            await client.send(type="cancel", id="m-1")
+            async with asyncio.timeout(1):
+                final = await client.final("m-1")
+            assert (final["state"], final["content"]["event"]) == ("refused", "cancelled")
+            assert (await client.final("m-2"))["state"] == "done"
+            await client.send(type="cancel", id="m-1")
+            assert (await client.say("m-3", QUESTION))["state"] == "done"
+            assert [run["status"] for run in await chat.runs(client.session)][-1] == "completed"
+
+
+async def test_a_waiting_message_is_cancelled_too(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path, [Stalls(0.3, Says("Sunny."))]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+            await client.send(type="message", id="m-2", content=QUESTION)
+            await client.send(type="cancel", id="m-2")
+            assert (await client.final("m-1"))["state"] == "done"
+            assert (await client.final("m-2"))["state"] == "refused"
+            assert len(chat.model.requests) == 1
+
+
+async def test_an_id_is_answered_once_and_a_line_has_an_end(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path, [Stalls(0.3, Says("Sunny.")), Says("Sunny.")]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            for number in (1, 1, 2, 3, 4, 5, 6, 7):
+                await client.send(type="message", id=f"m-{number}", content=QUESTION)
+            await client.final("m-6")
+            errors = [f for f in client.frames if f["type"] == "error"]
+            assert [(f["id"], f["seq"], f["content"]["code"]) for f in errors] == [
+                ("m-1", None, "duplicate"),
+                ("m-7", None, "busy"),
+            ]
+            assert len(chat.model.requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("frame", "pointer"),
+    [
+        ({"type": "shout"}, "/type"),
+        ({"type": "message", "content": "x"}, "/id"),
+        ({"type": "message", "id": "m", "content": " "}, "/content"),
+        ({"type": "message", "id": "m", "content": "x" * 8_001}, "/content"),
+        ({"type": "confirm", "call": "c", "decision": "perhaps"}, "/decision"),
+        ({"type": "cancel", "id": "m", "now": True}, "/now"),
+        ("{", ""),
+        ([], ""),
+    ],
+)
+async def test_a_bad_frame_is_told_and_the_connection_lives(
+    tmp_path: Path, frame: Any, pointer: str
+) -> None:  # C13
+    async with running_chat(tmp_path) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.socket.send(frame if isinstance(frame, str) else orjson.dumps(frame).decode())
+            error = await client.next()
+            assert (error["type"], error["seq"], error["content"]["pointer"]) == ("error", None, pointer)
+            assert (await client.say("m-1", QUESTION))["state"] == "done"
+
+
+async def test_frames_too_long_or_binary_close_the_connection(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path) as chat:
+        async with chat.client() as client:
+            await client.socket.send("x" * 70_000)
+            assert await closed(client) == 1009
+        async with chat.client() as client:
+            await client.socket.send(b"{}")
+            assert await closed(client) == 1003
+
+
+async def test_a_session_is_its_users_alone(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path) as chat, chat.client() as client:
+        for user, session in (("other", client.session), ("u9", "s-unknown")):
+            async with chat.client(user=user, session=session) as stranger:
+                assert stranger.frames[0]["content"]["code"] == "session_unknown"
+                assert await closed(stranger) == 4004
+
+
+async def test_a_token_is_for_one_user_and_for_a_time(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path, authenticator=Keyring.parse(KEYS)) as chat:
+        made = await chat.http.post("/v1/chat/tokens", json={"user": "u1", "ttl_s": 60}, headers=key("chat"))
+        assert (made.status_code, set(made.json())) == (201, {"token", "expires_at"})
+        query = f"?token={made.json()['token']}"
+        async with chat.client(query=query) as client:
+            assert client.frames[0]["content"]["event"] == "welcome"
+        async with chat.client(user="u2", query=query) as other:
+            assert other.frames[0]["type"] == "error"
+            assert await closed(other) == 4403
+        for wrong in ("", "?token=x", "?token=chat-key-0123456789", f"{query}x"):
+            with pytest.raises(InvalidStatus, match="403"):
+                async with connect(chat.url + wrong, proxy=None):
+                    pass
+        async with chat.client(headers=key("chat")) as client:
+            assert client.frames[0]["content"]["event"] == "welcome"
+        refused = await chat.http.post("/v1/chat/tokens", json={"user": "u1"}, headers=key("designer"))
+        assert refused.status_code == 403
+
+
+async def test_an_ended_session_is_ended_once_and_says_so(tmp_path: Path) -> None:  # C12
+    async with running_chat(tmp_path, [Stalls(5)]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+            await asyncio.sleep(0.05)
+            for _ in range(2):
+                ended = await chat.http.post(f"/v1/chat/sessions/{client.session}/end")
+                assert (ended.status_code, ended.json()["ended"]) == (200, True)
+            assert (await client.final("m-1"))["state"] == "refused"
+            await client.say("m-2", QUESTION)
+            assert client.of("m-2", "error")[0]["content"]["code"] == "session_ended"
+        assert (await chat.http.post("/v1/chat/sessions/s-none/end")).status_code == 404
+
+
+async def test_an_answer_goes_on_by_the_table_as_it_was(tmp_path: Path) -> None:  # C5
+    async with running_chat(tmp_path, [Stalls(0.3, Says("Sunny."))]) as chat:
+        await chat.add(WEATHER, ORDERS)
+        async with chat.client() as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+            await asyncio.sleep(0.1)
+            assert (await chat.http.delete("/v1/ai-agents/weather_agent")).status_code == 204
+            final = await client.final("m-1")
+            assert (final["state"], client.text("m-1")) == ("done", "Sunny.")
+            assert (await client.say("m-2", QUESTION))["state"] == "refused"
+
+
+async def test_the_history_is_the_context_of_what_follows(tmp_path: Path) -> None:  # C14
+    def script(request: LLMRequest) -> Says:
+        return Says(f"Answer {len(request.messages)}")
+
+    async with running_chat(tmp_path, script) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            await client.say("m-2", "Will it rain tomorrow in Rome?")
+            state = await chat.sessions.state(next(iter(_refs(chat))))
+            assert [turn.role for turn in state.history] == ["user", "assistant"] * 2
+            assert (state.active_agent, state.last_intent) == ("weather_agent", "weather_agent")
+            assert chat.model.requests[-1].messages[1].content == QUESTION
+
+
+def _refs(chat: Chat) -> Any:
+    store = chat.sessions.store
+    assert isinstance(store, InProcessChat)
+    sessions: Callable[[], Any] = lambda: store._sessions  # noqa: E731
+    return sessions()
