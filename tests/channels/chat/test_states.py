@@ -43,7 +43,9 @@ async def test_the_answer_to_a_question_goes_to_the_agent_that_asked(tmp_path: P
             assert len(chat.model.requests) == 2
 
 
-@pytest.mark.parametrize("message", ["What is the weather in Rome tomorrow?", "something else: the weather in Rome"])
+@pytest.mark.parametrize(
+    "message", ["What is the weather in Rome tomorrow?", "something else: the weather in Rome"]
+)
 async def test_a_user_may_break_out_of_a_question(tmp_path: Path, message: str) -> None:  # C9
     async with running_chat(tmp_path, [asks("Which size?"), Says("Sunny.")]) as chat:
         await chat.add(WEATHER, ORDERS)

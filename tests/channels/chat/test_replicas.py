@@ -1,0 +1,123 @@
+"""Several replicas on one store: clients move, replicas die, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from adapters.models.scripted import Says, Stalls
+from flow_engine.ports.chat import LEASE_S
+from memory.chat_in_process import InProcessChat
+from tests.channels.chat.harness import WEATHER, running_chat
+from tests.redis_fixture import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = "What is the weather in Rome?"
+TEXT = "It is sunny in Rome, and it will stay so until the weekend at least."
+
+
+@pytest.fixture
+def on_redis(redis_server: RedisServer) -> dict[str, object]:
+    return {"redis_url": redis_server.url, "redis_unsafe": True}
+
+
+async def test_a_client_comes_back_on_another_replica(
+    tmp_path: Path, on_redis: dict[str, object]
+) -> None:  # C12
+    script = [Stalls(0.3, Says(TEXT))]
+    async with (
+        running_chat(tmp_path, script, settings=on_redis) as one,
+        running_chat(tmp_path, script, settings=on_redis) as other,
+    ):
+        await one.add(WEATHER)
+        async with one.client(user="mover") as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+        async with other.client(user="mover", session=client.session, after=0) as back:
+            final = await back.final("m-1")
+            assert (final["state"], back.text("m-1")) == ("done", TEXT)
+            assert back.numbers == list(range(1, final["seq"] + 1))
+            await back.send(type="message", id="m-1", content=QUESTION)
+            assert (await back.next())["content"]["code"] == "duplicate"
+            assert (len(one.model.requests), len(other.model.requests)) == (1, 0)
+            assert (await back.say("m-2", QUESTION))["state"] == "done"
+            assert len(await one.decisions(client.session)) == 2
+
+
+async def test_a_connection_on_another_replica_takes_over(
+    tmp_path: Path, on_redis: dict[str, object]
+) -> None:  # C12
+    async with (
+        running_chat(tmp_path, settings=on_redis) as one,
+        running_chat(tmp_path, settings=on_redis) as other,
+        one.client(user="twice") as older,
+        other.client(user="twice"),
+    ):
+        assert (await older.next())["content"]["event"] == "taken_over"
+
+
+async def test_cancelling_reaches_the_replica_that_answers(
+    tmp_path: Path, on_redis: dict[str, object]
+) -> None:  # C12
+    script = [Stalls(8, Says(TEXT))]
+    async with (
+        running_chat(tmp_path, script, settings=on_redis) as one,
+        running_chat(tmp_path, script, settings=on_redis) as other,
+    ):
+        await one.add(WEATHER)
+        async with one.client(user="canceller") as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+            await asyncio.sleep(0.1)
+        async with other.client(user="canceller", session=client.session, after=0) as back:
+            await back.send(type="cancel", id="m-1")
+            async with asyncio.timeout(1):
+                assert (await back.final("m-1"))["state"] == "refused"
+
+
+@dataclass
+class Clock:
+    ahead: float = 0.0
+
+    def __call__(self) -> float:
+        return asyncio.get_running_loop().time() + self.ahead
+
+
+async def test_answers_of_a_replica_that_died_end_on_another(tmp_path: Path) -> None:  # C12
+    clock = Clock()
+    store = InProcessChat(monotonic=clock)
+    shared = (store, store)
+    slow = [Stalls(9, Says("never")), Stalls(9, Says("never"))]
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(running_chat(tmp_path, [Says(TEXT)], shared=shared))
+        await other.add(WEATHER)
+        dying = AsyncExitStack()
+        one = await dying.enter_async_context(running_chat(tmp_path, slow, shared=shared))
+        clients = []
+        for user in ("unseen", "seen"):
+            async with one.client(user=user) as client:
+                await client.send(type="message", id="m-1", content=QUESTION)
+                await asyncio.sleep(0.05)
+            clients.append(client)
+        ref = next(ref for ref in await _held(store) if ref.session_id == clients[1].session)
+        frame = b'{"type":"dialogue","state":"acting","content":"It is","id":"m-1","final":false}'
+        await store.append(ref, frame, None)
+        await dying.aclose()
+        clock.ahead += LEASE_S
+        async with other.client(user="unseen", session=clients[0].session, after=0) as back:
+            assert ((await back.final("m-1"))["state"], back.text("m-1")) == ("done", TEXT)
+        async with other.client(user="seen", session=clients[1].session, after=0) as back:
+            final = await back.final("m-1")
+            assert (final["state"], back.of("m-1", "error")[0]["content"]["code"]) == (
+                "refused",
+                "interrupted",
+            )
+            assert back.numbers == [1, 2, 3]
+        assert len(other.model.requests) == 1
+
+
+async def _held(store: InProcessChat) -> list:  # type: ignore[type-arg]
+    return list(store._sessions)

@@ -1,0 +1,186 @@
+"""What every store of chat sessions promises, checked on Redis and on its twin in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from channels.chat.sessions import SessionStore
+from flow_engine.ports.chat import (
+    FRAMES_KEPT,
+    LEASE_S,
+    MOST_WAITING,
+    ChatBus,
+    LeaseLost,
+    SessionRef,
+    frames_topic,
+)
+from memory.chat_in_process import InProcessChat
+from memory.chat_sessions import RedisBus, RedisChat
+from memory.connection import connect
+from tests.redis_fixture import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Stores:
+    store: SessionStore
+    bus: ChatBus
+
+
+@pytest.fixture(params=["in process", "redis"])
+async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
+    if request.param == "in process":
+        chat = InProcessChat()
+        yield Stores(chat, chat)
+        return
+    server: RedisServer = request.getfixturevalue("redis_server")
+    memory = connect(server.url)
+    bus = RedisBus(memory.driver)
+    yield Stores(RedisChat(memory.driver), bus)
+    await bus.aclose()
+    await memory.close()
+
+
+@pytest.fixture
+def ref(request: pytest.FixtureRequest) -> SessionRef:
+    """A session of the test's own."""
+    return SessionRef("t:1", f"s/ü {request.node.name}")
+
+
+async def test_a_session_is_kept_and_changed_by_its_holder_only(
+    stores: Stores, ref: SessionRef
+) -> None:  # C14
+    store = stores.store
+    assert await store.load(ref) is None
+    await store.create(ref, b"one")
+    assert await store.load(ref) == b"one"
+    with pytest.raises(LeaseLost):
+        await store.save(ref, b"two", "h1")
+    assert await store.hold(ref, "h1")
+    assert await store.hold(ref, "h1")
+    assert not await store.hold(ref, "h2")
+    await store.save(ref, b"two", "h1")
+    assert await store.load(ref) == b"two"
+
+
+async def test_messages_wait_in_line_once_each(stores: Stores, ref: SessionRef) -> None:  # C12
+    store = stores.store
+    await store.create(ref, b"")
+    ids = [str(number) for number in range(MOST_WAITING + 2)]
+    outcomes = [await store.put(ref, each, each.encode()) for each in ids]
+    assert outcomes == ["queued"] * (MOST_WAITING + 1) + ["busy"]
+    assert await store.put(ref, "0", b"0") == "duplicate"
+    assert await store.hold(ref, "h1")
+    taken: list[bytes] = []
+    while (message := await store.head(ref, "h1")) is not None:
+        assert await store.head(ref, "h1") == message
+        taken.append(message)
+        await store.done(ref, "h1")
+    assert taken == [each.encode() for each in ids[:-1]]
+    assert await store.put(ref, "0", b"0") == "duplicate"
+    assert await store.hold(ref, "h2")  # the empty line gave the lease back
+    for late in (store.head(ref, "h1"), store.done(ref, "h1"), store.append(ref, b"{}", "h1")):
+        with pytest.raises(LeaseLost):
+            await late
+
+
+async def test_frames_have_numbers_without_gaps_and_the_newest_are_kept(
+    stores: Stores, ref: SessionRef
+) -> None:  # C12
+    store, heard = stores.store, list[bytes]()
+    await store.create(ref, b"")
+    await store.hold(ref, "h1")
+    assert await store.last(ref) == 0
+    await stores.bus.listen(frames_topic(ref), heard.append)
+    numbers = await asyncio.gather(*(store.append(ref, b'{"n":%d}' % n, None) for n in range(20)))
+    assert sorted(numbers) == list(range(1, 21))
+    for _ in range(FRAMES_KEPT - 10):
+        await store.append(ref, b"{}", "h1")
+    last = await store.last(ref)
+    assert last == FRAMES_KEPT + 10
+    kept = await store.after(ref, 0)
+    assert [frame.seq for frame in kept] == list(range(11, last + 1))
+    assert [frame.seq for frame in await store.after(ref, last - 2)] == [last - 1, last]
+    assert await store.after(ref, last) == []
+    async with asyncio.timeout(5):
+        while len(heard) < last:
+            await asyncio.sleep(0.01)
+    assert [int(message.partition(b"\n")[0]) for message in heard] == list(range(1, last + 1))
+
+
+async def test_connections_of_a_user_have_growing_numbers_and_a_secret_is_shared(
+    stores: Stores,
+) -> None:  # C12
+    store = stores.store
+    first = await store.arrive("t", "u")
+    assert [await store.arrive("t", "u") for _ in range(2)] == [first + 1, first + 2]
+    assert await store.arrive("t", "somebody else") <= first
+    secret = await store.secret()
+    assert (len(secret), await store.secret()) == (32, secret)
+
+
+async def test_who_no_longer_listens_hears_nothing(stores: Stores) -> None:  # C12
+    heard, others = list[bytes](), list[bytes]()
+    await stores.bus.listen("topic", heard.append)
+    listener = others.append
+    await stores.bus.listen("topic", listener)
+    await stores.bus.unlisten("topic", listener)
+    await stores.bus.publish("topic", b"x")
+    async with asyncio.timeout(5):
+        while not heard:
+            await asyncio.sleep(0.01)
+    assert (heard, others) == ([b"x"], [])
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_session_that_is_left_is_found_and_taken_over(ref: SessionRef) -> None:  # C12
+    clock = Clock()
+    store = InProcessChat(monotonic=clock)
+    await store.create(ref, b"")
+    await store.put(ref, "m", b"m")
+    await store.hold(ref, "h1")
+    assert await store.abandoned() == []
+    clock.now += LEASE_S
+    assert await store.abandoned() == [ref]
+    assert await store.hold(ref, "h2")
+    with pytest.raises(LeaseLost):
+        await store.append(ref, b"{}", "h1")
+    assert await store.idle(3600) == []
+    await store.done(ref, "h2")
+    clock.now += 3600
+    assert await store.idle(3600) == [ref]
+    assert await store.idle(3600) == []
+
+
+async def test_redis_finds_sessions_that_were_left_or_are_idle(
+    redis_server: RedisServer, ref: SessionRef
+) -> None:  # C12
+    clock = Clock()
+    memory = connect(redis_server.url)
+    store = RedisChat(memory.driver, clock=clock)
+    await store.create(ref, b"")
+    await store.put(ref, "m", b"m")
+    assert await store.hold(ref, "h1")
+    assert ref not in await store.abandoned()
+    clock.now += LEASE_S + 0.1
+    assert ref in await store.abandoned()
+    await store.done(ref, "h1")
+    assert await store.head(ref, "h1") is None
+    assert ref not in await store.abandoned()
+    assert ref not in await store.idle(3600)
+    clock.now += 3600
+    assert ref in await store.idle(3600)
+    assert ref not in await store.idle(3600)
+    await memory.close()
