@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 
 import httpx2
@@ -58,6 +58,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
 from adapters.models.bounded_http import model_http_client
+from adapters.models.ollama import stream_native
 from adapters.models.providers import (
     Endpoint,
     ModelName,
@@ -103,6 +104,13 @@ class PydanticAiModel:
     async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
         with _failures_translated():
             name = self._name if request.model is None else parse_model_name(request.model)
+            if name.provider == "ollama" and request.num_ctx is not None:
+                endpoint = endpoint_of(name.provider, self._environ)
+                native = stream_native(self._http, endpoint, name.model, request, self._timeout_s)
+                async with aclosing(native) as native_events:
+                    async for native_event in native_events:
+                        yield native_event
+                return
             model = self._connected.get(name) or self._connect(name)
             received = _Received(longest_answer(request.max_tokens))
             async with AsyncExitStack() as stack:
