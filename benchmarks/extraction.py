@@ -1,9 +1,10 @@
 """`python -m benchmarks.extraction`: how well values are found without a model, on tables of utterances.
 
-The rules were written with `extraction_cases.json` and improved on the second and the third table, which had
-been hold-outs before. Nothing was tuned on `extraction_holdout.json`, whose failures are never shown. A value
-found that is not the expected one counts against precision, an expected one that is not found against recall,
-a wrong one against both.
+The rules were written with `extraction_cases.json` and `extraction_plain.json` (members of enums said
+plainly after an open question) and improved on the second and the third table, which had been hold-outs
+before. Nothing was tuned on the failures of `extraction_apart.json` and `extraction_holdout.json`: they
+are never shown. A value found that is not the expected one counts against precision, an expected one that
+is not found against recall, a wrong one against both.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from adapters.extraction import ExtractionRequest, extract
 from flow_engine.values import JsonValue, VariableSpec, canonical
 from flow_engine.vocabulary import VariableType
 
-PRECISION, RECALL = 0.97, 0.85
+PRECISION, RECALL = 0.98, 0.85
 TABLES = {
     "cases": Path(__file__).with_name("extraction_cases.json"),
     "second": Path(__file__).with_name("extraction_second.json"),
     "third": Path(__file__).with_name("extraction_third.json"),
+    "plain": Path(__file__).with_name("extraction_plain.json"),
+    "apart": Path(__file__).with_name("extraction_apart.json"),
     "hold-out": Path(__file__).with_name("extraction_holdout.json"),
 }
+UNSEEN = frozenset({"apart", "hold-out"})
+"""Tables for a figure alone: reading their failures would make them tables to tune on."""
+
 _REGIONS = {"it": "IT", "en": "US", "es": "ES", "it-IT": "IT", "en-US": "US", "en-GB": "GB", "es-ES": "ES"}
 
 
@@ -145,8 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         every = list(cases(path))
         measure(every)  # the libraries load their tables on first use
         outcome = measure(every)
-        # The hold-out table is for a figure: reading its failures would make it one more table to tune on.
-        print(report(name, outcome, failures=options.failures and name != "hold-out"))
+        print(report(name, outcome, failures=options.failures and name not in UNSEEN))
         if name == "cases":
             met = outcome.score().precision >= PRECISION and outcome.score().recall >= RECALL
     return 0 if met else 1

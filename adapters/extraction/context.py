@@ -1,16 +1,143 @@
-"""What the words around a mention say about it: taken back, refused, one of two, no answer at all."""
+"""A turn and what is mentioned in it, and what the words around a mention say about it: whose it is, taken
+back, refused, one of two, no answer at all."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from enum import IntEnum
 from functools import cache
+from itertools import pairwise
+from typing import Literal
 
-from adapters.extraction.mentions import Mention
+from adapters.extraction.questions import Profile, Question, is_content, shares
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, right_before
+from flow_engine.values import JsonValue
+from flow_engine.vocabulary import VariableType
 
 _REACH = 40
+_SUPPORT_WORDS = 3
+_SHORT_ANSWER = 4
+"""Words up to which an answer is to the point: a number in it needs no word of the variable beside it."""
+_WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE_END = re.compile(r"[.;?!]|, ")
+
+
+MentionKind = Literal["phone", "email", "date", "time", "number", "member"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """Something typed at `start:end` of the normalised text."""
+
+    kind: MentionKind
+    start: int
+    end: int
+    value: JsonValue
+    looking_back: JsonValue = None
+    """A date as a variable that speaks of the past reads it; a date may have only one of the two values."""
+    topics: frozenset[str] = frozenset()
+    """What a number is beyond a number (a price, an age): only a variable of that topic may take it."""
+    vague: bool = False
+    """Too little on its own ("the 5th"): a value only when it was asked for."""
+
+
+class Fit(IntEnum):
+    """How well a number fits a variable."""
+
+    OTHERS = 0
+    """It counts something else."""
+    ALONE = 1
+    """It stands alone, or the answer is short: enough for the variable that was asked for."""
+    OWN = 2
+    """The words around it are the variable's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """What all variables of a request are weighed against."""
+
+    text: str
+    tables: Vocabulary
+    asked: Question | None
+    profiles: Sequence[Profile]
+    asked_ids: frozenset[str]
+    today: date
+    topics: frozenset[str]
+    _scores: dict[tuple[str, int], tuple[Fit, int]] = field(
+        default_factory=dict[tuple[str, int], tuple[Fit, int]]
+    )
+
+    def of_type(self, kind: VariableType) -> Sequence[Profile]:
+        return [each for each in self.profiles if each.spec.type == kind]
+
+    def is_asked(self, profile: Profile) -> bool:
+        return profile.spec.id in self.asked_ids
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing in particular was asked, so that any variable may be what the turn is about."""
+        return self.asked is None or self.asked.opens
+
+    def takes(self, profile: Profile, number: Mention) -> bool:
+        least = Fit.ALONE if self.is_asked(profile) else Fit.OWN
+        return self.fit(profile, number) >= least
+
+    def fit(self, profile: Profile, number: Mention) -> Fit:
+        return self._score(profile, number)[0]
+
+    def nearness(self, profile: Profile, number: Mention) -> tuple[int, bool]:
+        """How many of the words behind the number are the variable's, then whether that was asked for."""
+        return self._score(profile, number)[1], self.is_asked(profile)
+
+    def _score(self, profile: Profile, number: Mention) -> tuple[Fit, int]:
+        """Each pair is weighed once."""
+        place = (profile.spec.id, number.start)
+        if place not in self._scores:
+            near = sum(shares([word], profile) for word in self.words_behind(number))
+            self._scores[place] = (self._fit(profile, number), near)
+        return self._scores[place]
+
+    def _fit(self, profile: Profile, number: Mention) -> Fit:
+        if number.topics:
+            return Fit.OWN if number.topics & profile.topics else Fit.OTHERS
+        behind = self.words_behind(number)
+        alone = not behind or not is_content(behind[0])
+        short = len(self.text.split()) <= _SHORT_ANSWER
+        if number.vague:
+            return Fit.ALONE if short and (alone or shares(behind[:1], profile)) else Fit.OTHERS
+        if shares(behind, profile) or (alone and shares(self.words_ahead(number), profile)):
+            return Fit.OWN
+        return Fit.ALONE if alone or short else Fit.OTHERS
+
+    def words_behind(self, mention: Mention) -> Sequence[str]:
+        """Up to three words of the clause behind the mention, before any digit."""
+        _, end = clause(self.text, mention.start, mention.end, self.tables)
+        text = re.split("[0-9]", self.text[mention.end : min(end, mention.end + _REACH)])[0]
+        return _WORD.findall(text)[:_SUPPORT_WORDS]
+
+    def words_ahead(self, mention: Mention) -> Sequence[str]:
+        """Up to three words of the clause before the mention, behind any digit."""
+        start, _ = clause(self.text, mention.start, mention.end, self.tables)
+        text = re.split("[0-9]", self.text[max(start, mention.start - _REACH) : mention.start])[-1]
+        return _WORD.findall(text)[-_SUPPORT_WORDS:]
+
+    def declines(self, mention: Mention) -> bool:
+        return declined(self.text, mention, self.tables)
+
+    def names_two(self, mentions: Sequence[Mention]) -> bool:
+        """ "two or three": any two that follow each other as alternatives."""
+        return any(
+            alternatives(first, second, self.text, self.tables) for first, second in pairwise(mentions)
+        )
+
+    def one_value(self, taker: Profile | None, mentions: Sequence[Mention]) -> dict[str, JsonValue]:
+        """The one value that is left after corrections, when it is one, by the taker's id."""
+        meant = last_meant(mentions, self.text, self.tables)
+        values = {repr(mention.value): mention.value for mention in meant}
+        return {taker.spec.id: next(iter(values.values()))} if taker is not None and len(values) == 1 else {}
 
 
 @cache

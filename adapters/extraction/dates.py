@@ -17,9 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 
-from adapters.extraction.context import follows_correction, in_range
-from adapters.extraction.dateparser_adapter import read_day
-from adapters.extraction.mentions import Mention
+from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.times import TimeMention, part_of_day, times
 from adapters.extraction.vocabulary import Vocabulary, alternation, few
 
@@ -340,3 +338,27 @@ def _weekday(vocabulary: Vocabulary) -> re.Pattern[str]:
 @cache
 def _beside(vocabulary: Vocabulary) -> re.Pattern[str]:
     return re.compile(rf",? (?:{alternation(vocabulary.dates.day_lead)} )?")
+
+
+def read_day(phrase: str, *, language: str, today: date, order: str, back: bool) -> date | None:
+    """The day that `phrase` names ("3 aprile", "05/12", "in 2 weeks"), None when there is no such day.
+
+    Without a year it is the nearest one from `today` on, or with `back` the nearest up to `today`.
+    """
+    # The one place where dateparser is imported, on the first date that is read: with its language tables
+    # that takes about a tenth of a second, which a service should not pay at its start.
+    from dateparser.date import DateDataParser  # noqa: PLC0415
+
+    settings = {
+        "RELATIVE_BASE": datetime.combine(today, time()),
+        "PREFER_DATES_FROM": "past" if back else "future",
+        "DATE_ORDER": order,
+        "PARSERS": ["relative-time", "absolute-time"],
+        "TIMEZONE": "UTC",
+    }
+    parser = DateDataParser(languages=[language], settings=settings)
+    try:
+        moment: datetime | None = parser.get_date_data(phrase).date_obj
+    except (ValueError, OverflowError):  # a year or an amount beyond what a calendar holds
+        return None
+    return moment.date() if moment else None

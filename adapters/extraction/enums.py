@@ -1,75 +1,259 @@
-"""Members of an enum in what was said: whole words, singular or plural, however they are divided."""
+"""Members of an enum in what was said, and which of them are meant as a value.
+
+1. A member is matched by its words that say something, without case, accents, articles, prepositions and
+   inflection, however they are divided; a word that only one member has stands for it in a short answer.
+2. A member is a value when its variable was asked for, when words of the variable stand beside it, when it is
+   all that its clause says, or in a turn to which nothing in particular was asked, as something wished for.
+3. It is none when it is negated, asked about ("do you take cards?"), or part of another thing.
+4. What two variables could take is the asked one's, else no one's.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 
+from adapters.extraction.context import Mention, Turn
 from adapters.extraction.normalising import normalise
-from adapters.extraction.vocabulary import Vocabulary, few
+from adapters.extraction.questions import Profile, is_content, shares
+from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
+from flow_engine.values import JsonValue
 
-_ENDINGS = {"it": "aeiou", "es": "aeo", "en": ""}
 _DIVISIBLE = 5
 """Letters from which on a word may be said in two ("pick up", "pick-up"): shorter ones meet other words."""
 
+_PART_LETTERS = 4
+"""A word that stands for its member has at least so many."""
 
-@dataclass(frozen=True, slots=True)
-class MemberMention:
-    start: int
-    end: int
-    member: str
-    brief: bool
-    """A letter or two ("M", "B"): counts only as the answer to the variable's own question."""
+_REACH = 40
+_NEGATION_REACH = 4
+"""Words between a negation and what it denies, none of which says anything: "I don't want the …"."""
+
+_BETWEEN = r"[ -]?(?:\w{1,4}[ '-]){0,2}"
+"""Between two words of a member: nothing, or prepositions and articles, whichever."""
+
+_WORD = re.compile(r"[^\W\d_]+(?:'t(?!\w))?")
+_CLAUSE = re.compile(r"[,.;:?!]")
 
 
-def members(
-    text: str, values: Sequence[str | int | float], vocabulary: Vocabulary
-) -> Sequence[MemberMention]:
-    """In the order of the text; of two that overlap the longer, and neither when they are equally long."""
-    found = [
-        mention for value in values if isinstance(value, str) for mention in _named(text, value, vocabulary)
+def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
+    """Values by variable id."""
+    fitting = {each: _meant_for(turn, each, numbers) for each in turn.of_type("enum")}
+    values: dict[str, JsonValue] = {}
+    for each, mentions in fitting.items():
+        others = [m for other, theirs in fitting.items() if other is not each for m in theirs]
+        if turn.is_asked(each) or not any(_overlap(mine, m) for mine in mentions for m in others):
+            values |= turn.one_value(each, mentions)
+    return values
+
+
+def is_rather_anothers(turn: Turn, profile: Profile, number: Mention) -> bool:
+    """ "The 500 gram bags": a number that is a member of an enum belongs to the enum or to the variable that
+    counts, whichever has more of the words behind it, then to the one that was asked for, else to neither."""
+    rivals = "enum" if profile.spec.type == "number" else "number"
+    return any(
+        turn.takes(each, number) and turn.nearness(each, number) >= turn.nearness(profile, number)
+        for each in turn.of_type(rivals)
+        if rivals == "number" or number.value in each.spec.enum_values
+    )
+
+
+def _meant_for(turn: Turn, profile: Profile, numbers: Sequence[Mention]) -> Sequence[Mention]:
+    values = profile.spec.enum_values
+    numeric = {value for value in values if not isinstance(value, str)}
+    counted = [
+        m
+        for m in numbers
+        if m.value in numeric and turn.takes(profile, m) and not is_rather_anothers(turn, profile, m)
     ]
+    named = members(turn.text, values, turn.tables)
+    if turn.names_two(sorted((*named, *counted), key=lambda mention: mention.start)):
+        return []
+    kept = [m for m in named if _is_meant(turn, profile, m) and not _is_denied(turn, profile, m, named)]
+    mentions = sorted((*kept, *counted), key=lambda mention: mention.start)
+    return [m for m in mentions if not turn.declines(m)]
+
+
+# --- members in a text -----------------------------------------------------------------------------
+
+
+def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabulary) -> Sequence[Mention]:
+    """In the order of the text; of two that overlap the longer, and neither when they are equally long.
+
+    A mention is `vague` where it is a letter or two ("M", "B"), or one word of a longer member.
+    """
+    texts = tuple(value for value in values if isinstance(value, str))
+    found = [mention for member in texts for mention in _named(text, member, texts, vocabulary)]
     longest = [
         mention
         for mention in found
-        if not any(_covers(other, mention) for other in found if other is not mention)
+        if not any(
+            _overlap(other, mention) and other.end - other.start > mention.end - mention.start
+            for other in found
+            if other is not mention
+        )
     ]
     return sorted(longest, key=lambda mention: mention.start)
 
 
-def _covers(other: MemberMention, mention: MemberMention) -> bool:
-    overlap = other.start < mention.end and mention.start < other.end
-    return overlap and other.end - other.start > mention.end - mention.start
+def _overlap(first: Mention, second: Mention) -> bool:
+    return first.start < second.end and second.start < first.end
 
 
-def _named(text: str, member: str, vocabulary: Vocabulary) -> Iterator[MemberMention]:
-    pattern = _pattern(member, vocabulary)
-    if pattern is None:
-        return
-    for found in few(pattern.finditer(text)):
-        yield MemberMention(found.start(), found.end(), member, brief=len(member.strip()) <= 2)
+def _named(text: str, member: str, every: tuple[str, ...], vocabulary: Vocabulary) -> Iterator[Mention]:
+    whole, part = _patterns(member, every, vocabulary)
+    for found in few(whole.finditer(text)) if whole else ():
+        yield Mention("member", found.start(), found.end(), member, vague=_is_brief(member))
+    for found in few(part.finditer(text)) if part else ():
+        yield Mention("member", found.start(), found.end(), member, vague=True)
 
 
 @lru_cache(maxsize=1024)
-def _pattern(member: str, vocabulary: Vocabulary) -> re.Pattern[str] | None:
-    """Linear: literal letters with an optional divider between two of them."""
-    spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)
-    words = re.findall(r"[\w]+", normalise(spoken, vocabulary))
+def _patterns(
+    member: str, every: tuple[str, ...], vocabulary: Vocabulary
+) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    """The whole member and, where it has several words, those of them that no other member has. Linear:
+    literal letters with an optional divider between two of them."""
+    words = _words_of(member, vocabulary)
     if not words:
-        return None
-    return re.compile(r"(?<!\w)" + r"[ -]?".join(_word(word, vocabulary.code) for word in words) + r"(?!\w)")
+        return None, None
+    others = {word for other in every if other != member for word in _words_of(other, vocabulary)}
+    own = [word for word in words if word not in others and len(word) >= _PART_LETTERS]
+    code = vocabulary.code
+    whole = r"(?<!\w)" + _BETWEEN.join(_word(word, code) for word in words) + r"(?!\w)"
+    part = r"(?<!\w)(?:" + "|".join(_word(word, code) for word in own) + r")(?!\w)"
+    return re.compile(whole), re.compile(part) if own and len(words) > 1 else None
+
+
+def _words_of(member: str, vocabulary: Vocabulary) -> Sequence[str]:
+    """Those that say something; all where none does."""
+    spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)
+    words = re.findall(r"\w+", normalise(spoken, vocabulary))
+    return [word for word in words if is_content(word)] or words
 
 
 def _word(word: str, language: str) -> str:
-    endings = _ENDINGS[language]
+    """A pattern for the word in singular and plural, feminine and masculine."""
     if len(word) <= 3 or not word.isalpha():
         return re.escape(word)
-    if endings and word[-1] in endings:
-        stem, ending = word[:-1], f"[{endings}]s?" if language == "es" else f"h?[{endings}]"
-    else:
-        stem, ending = word, "(?:e?s)?"
+    stem, ending = _inflected(word, language)
     if len(word) < _DIVISIBLE:
         return re.escape(stem) + ending
     return "[ -]?".join(map(re.escape, stem)) + ending
+
+
+def _inflected(word: str, language: str) -> tuple[str, str]:
+    """The stem, and a pattern of what may follow it."""
+    if language == "it" and word[-1] in "aeiou":
+        return word[:-1], "h?[aeiou]"
+    if language == "es":
+        if word[-1] in "aeo":
+            return word[:-1], "[aeo]s?"
+        if word[-1] == "s" and len(word) > 4:
+            return word[:-2], f"(?:[aeo]s?|{word[-2:]}(?:es|as?)?)"
+        return word, "(?:es|as?|s)?"
+    if language == "en" and word[-1] == "y":
+        return word[:-1], "(?:y|ies)"
+    if word[-1] == "s" and word[-2] != "s" and len(word) > 4:
+        return word[:-1], "(?:s|es)?"
+    return word, "(?:e?s)?"
+
+
+# --- what is meant ---------------------------------------------------------------------------------
+
+
+def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
+    """Rule 2, and of rule 3 that it is no part of another thing."""
+    behind = turn.words_behind(mention)
+    plain = _is_all_that_is_said(turn, profile, mention)
+    if turn.is_asked(profile):
+        return plain or not mention.vague or not behind or not is_content(behind[0])
+    if plain:
+        return not mention.vague or (turn.asked is not None and not _is_brief(mention.value))
+    if mention.vague:
+        return False
+    if shares((*behind, *turn.words_ahead(mention)), profile):
+        return True
+    return turn.is_open and not _is_part_of_another(turn, mention, behind)
+
+
+def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool:
+    """Whether the rest of its clause only leads up to it ("I'd take the …") or speaks of the variable."""
+    start, end = _clause_around(turn, mention)
+    rest = f"{turn.text[start : mention.start]} . {turn.text[mention.end : end]}"
+    words = _WORD.findall(anywhere(turn.tables.turns.choosing).sub(" ", rest))
+    return all(not is_content(word) or shares([word], profile) for word in words)
+
+
+def _is_brief(member: JsonValue) -> bool:
+    return len(str(member).strip()) <= 2
+
+
+def _is_part_of_another(turn: Turn, mention: Mention, behind: Sequence[str]) -> bool:
+    """ "A small problem", "the card of …": in front of a noun it is said of that."""
+    if not behind:
+        return False
+    text = turn.text
+    lead = text[max(0, mention.start - _REACH) : mention.start]
+    if anywhere(turn.tables.turns.parts).match(text[mention.end :].lstrip(" ")):
+        return True
+    indefinite = right_before(turn.tables.words.articles).search(lead) is not None
+    return is_content(behind[0]) and (turn.tables.code == "en" or indefinite)
+
+
+def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[Mention]) -> bool:
+    """Asked about, or negated: by a word in front with nothing between that says anything, or by one behind
+    that is not about the next member."""
+    start, end = _clause_around(turn, mention)
+    ahead, behind = turn.text[start : mention.start].strip(), turn.text[mention.end : end]
+    turns = turn.tables.turns
+    if anywhere(turns.inquiries).match(ahead):
+        return True
+    if turn.text[end : end + 1] == "?" and not _is_asked_for(turn, profile, mention, ahead):
+        return True
+    corrects = anywhere(turns.corrections).search(ahead) or any(
+        start <= m.start < mention.start for m in named
+    )
+    if _negation_ahead(ahead, turn.tables, corrects=bool(corrects)):
+        return True
+    others = any(mention.end <= other.start < end for other in named)
+    # In a turn of its own a "non" behind belongs to what follows ("a double, non-smoking").
+    return not others and not turn.is_open and _negation_behind(turn.tables).match(behind) is not None
+
+
+def _is_asked_for(turn: Turn, profile: Profile, mention: Mention, ahead: str) -> bool:
+    """Whether a question is a wish: nothing but the member ("by card, then?"), or where nothing in particular
+    was asked, "could I have the …?"."""
+    turns = turn.tables.turns
+    if turn.is_open and anywhere(turns.wishes).search(ahead):
+        return True
+    return not anywhere(turns.requests).match(ahead) and _is_all_that_is_said(turn, profile, mention)
+
+
+def _clause_around(turn: Turn, mention: Mention) -> tuple[int, int]:
+    """Up to the next comma or word of contrast; what stands before one of those may still deny it."""
+    text = turn.text
+    start = max((found.end() for found in _CLAUSE.finditer(text, 0, mention.start)), default=0)
+    after = _CLAUSE.search(text, mention.end)
+    end = after.start() if after else len(text)
+    contrast = anywhere(turn.tables.turns.contrasts).search(text, mention.end, end)
+    return start, contrast.start() if contrast else end
+
+
+def _negation_ahead(ahead: str, vocabulary: Vocabulary, *, corrects: bool) -> bool:
+    """With `corrects`, a plain "no" right in front takes back what was said before ("card, no, cash")."""
+    turns = vocabulary.turns
+    for place, word in enumerate(reversed(_WORD.findall(ahead)[-_NEGATION_REACH:])):
+        if place == 0 and anywhere(turns.denials_beside).fullmatch(word):
+            return not corrects
+        if anywhere(turns.denials).fullmatch(word):
+            return True
+        if is_content(word) and not anywhere(turns.denied_verbs).fullmatch(word):
+            return False
+    return False
+
+
+@cache
+def _negation_behind(vocabulary: Vocabulary) -> re.Pattern[str]:
+    return re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}")

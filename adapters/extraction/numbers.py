@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from adapters.extraction.context import in_range
-from adapters.extraction.mentions import Mention
+from adapters.extraction.context import Mention, in_range
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_after, right_before
 
 _REACH = 40

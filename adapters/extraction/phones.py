@@ -8,11 +8,13 @@ from functools import cache
 
 import phonenumbers
 
-from adapters.extraction.context import follows_correction, reference_before
-from adapters.extraction.mentions import Mention
+from adapters.extraction.context import Mention, follows_correction, reference_before
 from adapters.extraction.vocabulary import Vocabulary, alternation, few
 
 _FEWEST, _MOST = 6, 15  # digits: short codes are no one's number, and E.164 ends at fifteen
+_ABROAD = "00"
+"""What most of the world dials before a country's code: said also where another prefix is dialled."""
+
 _DATE = re.compile(r"[0-9]{1,2}([/.-])[0-9]{1,2}\1(?:[0-9]{4}|[0-9]{2})|[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LEADING = re.compile(r"^[0-9]{1,2}, (?=[0-9+]{3})|^[0-9/.-]{6,10},? (?=[0-9+]{3})")
 """A number or a date that was said right before: "on the 6th, 333 …"."""
@@ -46,10 +48,17 @@ def _run(vocabulary: Vocabulary) -> re.Pattern[str]:
 
 def _valid(said: str, region: str) -> str | None:
     digits = _NOT_DIGIT.sub("", said)
-    if not _FEWEST <= len(digits) <= _MOST or _DATE.fullmatch(said):
+    if not _FEWEST <= len(digits) <= _MOST + len(_ABROAD) or _DATE.fullmatch(said):
         return None
+    if said.startswith(("+", "(+")):
+        return _e164("+" + digits, region)
+    abroad = "+" + digits.removeprefix(_ABROAD) if digits.startswith(_ABROAD) else None
+    return _e164(digits, region) or (abroad and _e164(abroad, region))
+
+
+def _e164(digits: str, region: str) -> str | None:
     try:
-        number = phonenumbers.parse(("+" if said.startswith(("+", "(+")) else "") + digits, region)
+        number = phonenumbers.parse(digits, region)
     except phonenumbers.NumberParseException:
         return None
     if not phonenumbers.is_valid_number(number):

@@ -75,6 +75,20 @@ class Turns:
     contrasts: Phrases
     openers: Phrases
     wishes: Phrases
+    choosing: Phrases
+    """What leads up to a choice, or away from it, and is none itself: "I'd go for the …, thank you"."""
+    inquiries: Phrases
+    """How a clause begins that asks what there is, with a question mark or without."""
+    requests: Phrases
+    """How a question begins that asks whether something can be had."""
+    denials: Phrases
+    """Words that deny what follows, articles and the next verbs between."""
+    denied_verbs: Phrases
+    denials_beside: Phrases
+    """Words that deny only what follows at once."""
+    denials_behind: Phrases
+    parts: Phrases
+    """What makes the word before it part of another thing: "card of …"."""
     bounds: Phrases
     asks_date: Phrases
     number_words: Phrases

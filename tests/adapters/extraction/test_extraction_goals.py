@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from benchmarks.extraction import PRECISION, RECALL, TABLES, cases, main, measure
+from benchmarks.extraction import PRECISION, RECALL, TABLES, UNSEEN, cases, main, measure
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "hold-out"])
@@ -14,20 +16,38 @@ def test_the_tables_of_utterances_meet_both_goals(name: str) -> None:  # F38
     assert score.recall >= RECALL
 
 
+@pytest.mark.parametrize("name", ["plain", "apart"])
+def test_members_said_plainly_after_an_open_question_are_found(name: str) -> None:
+    """F38, put-right 26: and none that is negated, asked about, or part of another thing."""
+    score = measure(list(cases(TABLES[name]))).score("enum")
+    assert score.recall >= RECALL
+    assert score.precision >= PRECISION
+
+
+def test_over_all_tables_nearly_nothing_is_wrong() -> None:  # F38, put-right 26
+    every = [case for path in TABLES.values() for case in cases(path)]
+    assert measure(every).score().precision >= PRECISION
+
+
 def test_utterances_that_no_rule_was_written_for_are_read_nearly_as_well() -> None:  # F38
     score = measure(list(cases(TABLES["hold-out"]))).score()
     assert score.precision >= 0.94
     assert score.recall >= 0.85
 
 
-@pytest.mark.parametrize(("name", "least", "negatives"), [("cases", 150, 50), ("hold-out", 60, 20)])
+@pytest.mark.parametrize(
+    ("name", "least", "negatives"),
+    [("cases", 150, 50), ("plain", 180, 40), ("apart", 90, 20), ("hold-out", 60, 20)],
+)
 def test_a_table_is_large_and_has_enough_utterances_without_a_value(
     name: str, least: int, negatives: int
 ) -> None:  # F38
     table = list(cases(TABLES[name]))
     assert len(table) >= least
     assert sum(not case.expected for case in table) >= negatives
-    assert {case.request.language[:2] for case in table} == {"it", "en", "es"}
+    by_language = Counter(case.request.language[:2] for case in table)
+    assert by_language.keys() == {"it", "en", "es"}
+    assert name != "plain" or min(by_language.values()) >= 60
 
 
 def test_no_utterance_stands_in_two_tables() -> None:  # F38
@@ -37,11 +57,11 @@ def test_no_utterance_stands_in_two_tables() -> None:  # F38
     assert len(said) == len(set(said))
 
 
-def test_the_report_has_every_table_and_never_the_failures_of_the_hold_out(
+def test_the_report_has_every_table_and_never_the_failures_of_an_unseen_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # F38
     assert main(["--failures"]) == 0
     printed = capsys.readouterr().out
     assert all(f"{name}: " in printed for name in TABLES)
-    hold_out = printed.split("hold-out: ")[1]
-    assert "expected" not in hold_out
+    for unseen in UNSEEN:
+        assert "expected" not in printed.split(f"{unseen}: ")[1].split(": ")[0]

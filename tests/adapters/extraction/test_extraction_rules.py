@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from adapters.extraction import ExtractionRequest
+from adapters.extraction import ExtractionRequest, extract
 from flow_engine.values import VariableSpec
 from tests.adapters.extraction.extraction_requests import BRANCH, DATE, EVERY, PARKING, PEOPLE, PHONE, found
 
@@ -184,3 +184,37 @@ class TestRequests:
     def test_the_package_is_imported_without_the_slow_library(self) -> None:  # F38
         code = "import sys, adapters.extraction; sys.exit('dateparser' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_moment_at_an_end_of_the_calendar_gives_nothing() -> None:  # A9
+    request = ExtractionRequest(
+        "il 333 1234567",
+        None,
+        "it-IT",
+        datetime(9999, 12, 31, 23, tzinfo=UTC),
+        ZoneInfo("Pacific/Kiritimati"),
+        [PHONE],
+    )
+    assert extract(request) == {}
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "number"),
+    [
+        ("en-US", "my phone number is 415 555 2671", "+14155552671"),
+        ("en-US", "my number is (212) 736-5000", "+12127365000"),
+        ("en-US", "my mobile number is 0044 7911 123456", "+447911123456"),
+        ("en-GB", "the landline is 020 7946 0958", "+442079460958"),
+        ("it-IT", "il mio numero di telefono è 333 1234567", "+393331234567"),
+        ("it-IT", "il fisso di casa è lo 06 6982 1234", "+390669821234"),
+        ("it-IT", "chiamatemi allo zero zero quattro uno, 44 668 18 00", "+41446681800"),
+        ("es-ES", "mi número de teléfono es el 612 345 678", "+34612345678"),
+        ("es-ES", "mi número es el 91 123 45 67", "+34911234567"),
+        ("es-ES", "apunte el +39 06 6982 1234", "+390669821234"),
+    ],
+)
+def test_a_number_is_read_whatever_leads_to_it(language: str, said: str, number: str) -> None:
+    """F38, put-right 26"""
+    value = found(said, PHONE, bot="Come posso contattarla?", language=language)["phone"]
+    assert isinstance(value, dict)
+    assert value["number"] == number
