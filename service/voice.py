@@ -38,6 +38,7 @@ from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.config.call_handler import open_configured
 from channels.voice.config.loader import ConfigRefused, Loaded, load_config
 from channels.voice.config.models import FlowSession, VoiceConfig
+from channels.voice.config.review import retiring_models
 from channels.voice.deliveries import Deliveries
 from channels.voice.metrics import Counting
 from channels.voice.recording import RecordedOutbound, Recorder, create_recording
@@ -94,12 +95,18 @@ class VoiceAnswering:
         key = parts.settings.openai_api_key
         headers = {} if key is None else connect_headers(key.get_secret_value())
         self._realtime = Realtime(parts.settings.realtime_url, headers)
-        self._deliveries = Deliveries(parts.outbound)
+        self._deliveries = Deliveries(parts.outbound, parts.settings.voice_spool)
         session = parts.config.session
         self._flow = _flow_calls(parts, session) if isinstance(session, FlowSession) else None
         self._bridge = Bridge(
             self._plan, parts.carrier, transfer=parts.carrier.transfer, open_tap=self._open_tap
         )
+
+    def resume(self) -> None:
+        """Go on with the requests that an earlier process of the agent could not deliver."""
+        waiting = self._deliveries.resume()
+        if waiting:
+            log.info("deliveries_resumed", waiting=waiting)
 
     def answer(self) -> WSListener:
         return self._bridge.line_socket()
@@ -231,6 +238,7 @@ def serve_until_stopped(
     loaded = config_or_exit(config, base_url=base_url)
     if settings.openai_api_key is None and settings.realtime_url == DEFAULT_URL:
         typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
+    print_findings(config, "warning", retiring_models(loaded.config, _now().date()))
     configure_logging(settings.log_level)
     uvloop.run(_serve(settings, loaded.config, host, port, recordings))
 
@@ -242,6 +250,7 @@ async def _serve(
         typer.echo(f"Voice agent {config.agent.name!r} on http://{host}:{at}. Ctrl-C stops it.", err=True)
 
     async with voice_agent(settings, config, recordings) as agent:
+        agent.answering.resume()
         drain_s = settings.voice_drain_s
         await serve_voice(agent.app, agent.answering, host, port, drain_s=drain_s, started=started)
 

@@ -73,18 +73,24 @@ class HttpCaller:
         prepared = _prepare(request, scope, body)
         _log.debug("http_request", url=prepared.url, body=prepared.content.decode(), **self.log_fields)
         started = self.monotonic()
-        status, outcome = await self._exchange(request, prepared)
-        fields: dict[str, object] = {
-            "method": request.method,
-            "url": masked_url(prepared.url, as_text(scope.lookup(("caller_phone",)))),
-            "status": status,
-            "duration_ms": round((self.monotonic() - started) * 1000),
-            **self.log_fields,
-        }
+        status: int | None = None
+        outcome: JsonValue | CallFailed = CallFailed("nobody waited for the reply any longer")
+        try:
+            status, outcome = await self._exchange(request, prepared)
+        finally:  # one that is cancelled has its line too: the other side may have taken it
+            fields: dict[str, object] = {
+                "method": request.method,
+                "url": masked_url(prepared.url, as_text(scope.lookup(("caller_phone",)))),
+                "status": status,
+                "duration_ms": round((self.monotonic() - started) * 1000),
+                **self.log_fields,
+            }
+            if isinstance(outcome, CallFailed):
+                _log.warning("http_call", reason=outcome.reason, **fields)
+            else:
+                _log.info("http_call", **fields)
         if isinstance(outcome, CallFailed):
-            _log.warning("http_call", reason=outcome.reason, **fields)
             raise outcome
-        _log.info("http_call", **fields)
         return outcome
 
     async def _exchange(

@@ -25,7 +25,7 @@ from flow_engine.values import MAX_DEPTH, JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.tools")
 
-Outcome = Literal["ok", "failed", "unknown"]
+Outcome = Literal["ok", "failed", "unknown", "cancelled"]
 
 _PHONE_OR_SIP: Final = re.compile(r"\+?[0-9]{2,15}|sips?:[^\s@<>\"]+@[^\s@<>\"]+")
 
@@ -107,14 +107,17 @@ class ToolExecutor:
         """The answer for the model. `arguments` as the model wrote them, or already read."""
         started = self._caller.monotonic()
         args = _read_arguments(arguments)
-        answer, outcome = await self._answer(name, args, context, actions)
-        _log.info(
-            "tool_call",
-            tool=name if name in self._tools else None,
-            outcome=outcome,
-            duration_ms=round((self._caller.monotonic() - started) * 1000),
-            **self._caller.log_fields,
-        )
+        outcome: Outcome = "cancelled"
+        try:
+            answer, outcome = await self._answer(name, args, context, actions)
+        finally:
+            _log.info(
+                "tool_call",
+                tool=name if name in self._tools else None,
+                outcome=outcome,
+                duration_ms=round((self._caller.monotonic() - started) * 1000),
+                **self._caller.log_fields,
+            )
         _log.debug("tool_values", tool=name, arguments=args, answer=answer, **self._caller.log_fields)
         return answer
 

@@ -104,8 +104,13 @@ class Deliveries:
             log.error("delivery_not_kept", reason=error.strerror, **delivery.log_fields)
 
     def done(self, delivery: Delivery) -> None:
-        if self._directory is not None:
+        """Nothing is left of it. A file that cannot be removed is logged: it is sent again one day."""
+        if self._directory is None:
+            return
+        try:
             (self._directory / f"{delivery.key}.json").unlink(missing_ok=True)
+        except OSError as error:
+            log.error("delivery_not_removed", reason=error.strerror, **delivery.log_fields)
 
     def send_again(self, delivery: Delivery) -> None:
         """From now on, until it is answered. Returns at once."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import date
 from difflib import get_close_matches
+from typing import Final
 
 from channels.http_tools.documents import BuiltinTool
 from channels.http_tools.lexing import Mistake
@@ -17,6 +19,18 @@ from flow_engine.values import JsonValue
 
 ROOT_NAMES = frozenset({"base_url"})
 AGENT_NAMES = frozenset({"id", "name", "type", "language"})
+
+_REALTIME_ENDS: Final = date(2027, 1, 20)
+_TRANSCRIPTION_ENDS: Final = date(2027, 2, 26)
+_ENDINGS: Final[Mapping[str, tuple[date, str]]] = {
+    "gpt-realtime": (_REALTIME_ENDS, "'gpt-realtime-2.1'"),
+    "gpt-realtime-2025-08-28": (_REALTIME_ENDS, "'gpt-realtime-2.1'"),
+    "gpt-realtime-mini": (_REALTIME_ENDS, "'gpt-realtime-2.1-mini'"),
+    "whisper-1": (_TRANSCRIPTION_ENDS, "a transcription model of OpenAI's list, or null"),
+    "gpt-4o-transcribe": (_TRANSCRIPTION_ENDS, "a transcription model of OpenAI's list, or null"),
+    "gpt-4o-mini-transcribe": (_TRANSCRIPTION_ENDS, "a transcription model of OpenAI's list, or null"),
+}
+"""By OpenAI's page of deprecations, as it was in autumn 2026."""
 
 _UNUSED_IN_FLOWS = ("greeting", "tools")
 
@@ -39,6 +53,20 @@ def _model(config: VoiceConfig) -> Iterator[Finding]:
     if config.openai.voice not in VOICES:
         message = unknown_voice(config.openai.voice, config.openai.spoken_voice)
         yield Finding("/openai/voice", "voice_unknown", message)
+
+
+def retiring_models(config: VoiceConfig, today: date) -> Iterator[Finding]:
+    """Warnings about models of the config that OpenAI has announced the end of, said at the start of an
+    agent: a config that names none has the defaults."""
+    transcription = config.openai.input_audio_transcription
+    named = [("/openai/model", config.openai.model)]
+    if transcription is not None:
+        named.append(("/openai/input_audio_transcription/model", transcription.model))
+    for place, model in named:
+        if (ending := _ENDINGS.get(model)) is not None:
+            day, instead = ending
+            verb = "has ended" if today >= day else "ends"
+            yield Finding(place, "model_retiring", f"{model!r} {verb} on {day.isoformat()}; use {instead}")
 
 
 def _declared_tools(config: VoiceConfig, session: InlineSession) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -60,6 +61,10 @@ class VoiceSettings(BaseSettings):
     )
     voice_drain_s: float = Field(
         default=60.0, ge=0, le=86_400, description="Seconds that calls may go on after SIGTERM"
+    )
+    voice_spool: Path | None = Field(
+        default=None,
+        description="Directory for on_end requests that have not been answered; unset: kept in memory only",
     )
     outbound_allow: str = Field(
         default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"

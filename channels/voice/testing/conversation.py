@@ -108,6 +108,9 @@ def item_of(wire: Object, item_id: str) -> Item | None:
     call_id, output = wire.get("call_id"), wire.get("output")
     if wire.get("type") == "function_call_output":
         return Item(item_id, "function_call_output", call_id=str(call_id), text=str(output))
+    if wire.get("type") == "function_call":
+        name, arguments = str(wire.get("name")), str(wire.get("arguments"))
+        return Item(item_id, "function_call", call_id=str(call_id), name=name, text=arguments)
     if wire.get("type") != "message":
         return None
     parts = cast("list[Object]", wire.get("content"))

@@ -29,7 +29,11 @@ class BusinessServer:
 
     answers: dict[str, JsonValue] = field(default_factory=dict)
     troubles: dict[str, Trouble] = field(default_factory=dict)
+    delays: dict[str, float] = field(default_factory=dict)
+    """Seconds before an answer, by path."""
     asked: list[tuple[str, str, JsonValue]] = field(default_factory=list)
+    keys: list[tuple[str, str]] = field(default_factory=list)
+    """Path and Idempotency-Key of the requests that had one."""
     open_connections: int = 0
     elsewhere: int = 0
     """Requests that arrived where a redirect pointed to."""
@@ -62,6 +66,13 @@ class BusinessServer:
         body = await reader.readexactly(length)
         path = target.partition("?")[0]
         self.asked.append((method, path, orjson.loads(body) if body else None))
+        self.keys += [
+            (path, line.partition(":")[2].strip())
+            for line in head.split("\r\n")
+            if line.lower().startswith("idempotency-key:")
+        ]
+        if (delay_s := self.delays.get(path)) is not None:
+            await asyncio.sleep(delay_s)
         trouble = self.troubles.get(path)
         if trouble is None:
             await _reply(writer, orjson.dumps(self.answers.get(path, {})))
