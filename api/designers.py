@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Annotated
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, WithJsonSchema
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import CreateFlow, MoveTag, RenameFlow
-from api.endpoints import JSON, Call, Endpoint, Parameter, answer_response, json_response
+from api.endpoints import (
+    FLOW_VERSION,
+    JSON,
+    NEW_FLOW_VERSION,
+    Call,
+    Endpoint,
+    Parameter,
+    answer_response,
+    json_response,
+)
 from api.problems import FindingReply, findings_reply
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
@@ -66,7 +76,8 @@ _VERSIONS = "/flows/{flow_id}/versions"
 _CREATE = TypeAdapter(CreateFlow)
 _RENAME = TypeAdapter(RenameFlow)
 _MOVE = TypeAdapter(MoveTag)
-_DOCUMENT = TypeAdapter(dict[str, object])
+_SAVED = TypeAdapter(Annotated[dict[str, object], WithJsonSchema({"$comment": FLOW_VERSION})])
+_NEW = TypeAdapter(Annotated[dict[str, object], WithJsonSchema({"$comment": NEW_FLOW_VERSION})])
 
 
 class DesignerRoutes:
@@ -259,7 +270,7 @@ class DesignerRoutes:
                 summary="A version's document as it was saved",
                 audience="designers",
                 scopes=("designer",),
-                reply=_DOCUMENT,
+                reply=_SAVED,
                 problems=(404,),
             ),
         ]
@@ -277,12 +288,11 @@ class DesignerRoutes:
                     Parameter("parentVersionId", "The version that this one was made from"),
                     Parameter("tag", "A tag to save it under"),
                 ),
-                body=_DOCUMENT,
+                body=_NEW,
                 reply=TypeAdapter(VersionSaved),
                 status=201,
                 problems=(404, 409),
                 keyed=True,
-                body_example={"draft": True},
             ),
             Endpoint(
                 method="POST",
@@ -291,10 +301,9 @@ class DesignerRoutes:
                 summary="What saving this document would say, without saving it",
                 audience="designers",
                 scopes=("designer",),
-                body=_DOCUMENT,
+                body=_NEW,
                 reply=TypeAdapter(Verdict),
                 problems=(404,),
-                body_example={"draft": True},
             ),
             Endpoint(
                 method="PUT",

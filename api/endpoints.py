@@ -26,6 +26,8 @@ from flow_engine.ports.dialogue import ConversationRef
 
 PREFIX = "/v1"
 MAX_KEY_LENGTH = 255
+FLOW_VERSION, NEW_FLOW_VERSION = "FlowVersion", "NewFlowVersion"
+"""Schemas of the OpenAPI document, named by `$comment`, that stand for the one that the product publishes."""
 JSON = "application/json"
 
 _Parsed = TypeVar("_Parsed")

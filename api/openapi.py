@@ -1,18 +1,27 @@
-"""The OpenAPI document, written from the table of endpoints (F36)."""
+"""The OpenAPI document, written from the table of endpoints (F36).
+
+Examples of replies are in `examples.json`, by method and path. Flow versions have the schema that the product
+publishes; its definitions stand among the components, as `FlowVersion.Task`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, cast
 
+import orjson
 from pydantic import TypeAdapter
 
-from api.endpoints import JSON, Endpoint
+from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
 from api.problems import Problem
+from flow_engine.documents.json_schema import version_schema
 
 PROBLEM = TypeAdapter(Problem)
 _REF = "#/components/schemas/{model}"
+_PUBLISHED = (FLOW_VERSION, NEW_FLOW_VERSION)
 _KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -20,6 +29,22 @@ _KEY_PARAMETER = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     "description": "Repeat a request with its key and it takes effect once; kept for 24 hours",
 }
+_EXAMPLES: Mapping[str, object] = orjson.loads((Path(__file__).parent / "examples.json").read_bytes())
+_SET_BY_SERVER = frozenset(("_id", "conversationalFlowId", "createdAt", "createdBy"))
+_PROBLEMS: Mapping[int, tuple[str, str]] = {
+    400: ("json_invalid", "The body is no JSON"),
+    401: ("key_missing", "No API key, or one that is not known"),
+    403: ("scope_missing", "The key has none of the scopes; without keys, a caller from elsewhere"),
+    404: ("conversation_unknown", "Nothing is there, or it is another tenant's"),
+    409: ("contact_ended", "The present state forbids it; `state` and `accepted` tell how to go on"),
+    413: ("too_large", "The body is too large"),
+    422: ("body_invalid", "The request cannot be taken; `errors` has every breach with its JSON pointer"),
+    500: ("internal_error", "A bug or a state that an operator has to look at; it is logged"),
+    501: ("graphviz_missing", "The format is not available on this installation"),
+    503: ("memory_unavailable", "A store or a model is away; send it again after `Retry-After`"),
+}
+"""What a status means, with a code that it may have."""
+
 _AT_THE_ROOT = frozenset(("operators", "editors"))
 
 Document = dict[str, Any]
@@ -36,7 +61,7 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
         "info": {"title": title, "version": version},
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": {**components, **_flow_version_components()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -58,15 +83,45 @@ def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[tuple[int, str], Do
     mapping, definitions = TypeAdapter.json_schemas(
         cast("Any", [*inputs.values(), *outputs.values()]), ref_template=_REF
     )
-    return cast("Any", mapping), definitions["$defs"]
+    schemas = {
+        which: {"$ref": _REF.format(model=schema["$comment"])}
+        if schema.get("$comment") in _PUBLISHED
+        else schema
+        for which, schema in cast("Mapping[tuple[int, str], Document]", mapping).items()
+    }
+    return schemas, definitions["$defs"]
+
+
+def _flow_version_components() -> Document:
+    """The published schema twice: of versions as they are saved, and of what has to be sent of them."""
+
+    def placed(part: Any) -> Any:
+        if isinstance(part, dict):
+            inner = {name: placed(value) for name, value in cast("Document", part).items()}
+            reference = inner.get("$ref")
+            if isinstance(reference, str):
+                inner["$ref"] = reference.replace("#/$defs/", "#/components/schemas/FlowVersion.")
+            return inner
+        return [placed(each) for each in cast("list[Any]", part)] if isinstance(part, list) else part
+
+    schema: Document = placed(version_schema())
+    definitions = {f"FlowVersion.{name}": each for name, each in schema.pop("$defs").items()}
+    saved = {name: value for name, value in schema.items() if name not in ("$schema", "$id")}
+    sent: Document = deepcopy(saved)
+    for rule in sent["allOf"]:
+        rule["then"]["required"] = [name for name in rule["then"]["required"] if name not in _SET_BY_SERVER]
+    return {FLOW_VERSION: saved, NEW_FLOW_VERSION: sent, **definitions}
 
 
 def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], Document]) -> Document:
     reply = schemas[id(endpoint.reply), "serialization"]
-    content = {
+    example = _EXAMPLES.get(f"{endpoint.method} {path}")
+    content: Document = {
         media_type: {"schema": reply if media_type.endswith("json") else {"type": "string"}}
         for media_type in endpoint.media_types
     }
+    if example is not None:
+        content[JSON]["example"] = example
     operation: Document = {
         "summary": endpoint.summary,
         "operationId": f"{endpoint.method.lower()}{path.replace('/', '_').replace('{', '').replace('}', '')}",
@@ -83,7 +138,10 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
         operation["requestBody"] = {
             "required": True,
             "content": {
-                JSON: {"schema": schemas[id(endpoint.body), "validation"], "example": endpoint.body_example}
+                JSON: {
+                    "schema": schemas[id(endpoint.body), "validation"],
+                    "example": endpoint.body_example or _EXAMPLES[f"body of {endpoint.method} {path}"],
+                }
             },
         }
     return operation
@@ -122,10 +180,20 @@ def _problem_responses(endpoint: Endpoint, schemas: Mapping[tuple[int, str], Doc
     problem = schemas[id(PROBLEM), "serialization"]
     responses: Document = {}
     for status in problem_statuses(endpoint):
-        content = {"application/problem+json": {"schema": problem}}
+        code, meaning = _PROBLEMS[status]
+        problem_example: Document = {
+            "type": f"urn:flow-engine:problem:{code}",
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "code": code,
+            "detail": meaning,
+            "errors": [],
+        }
+        content: Document = {"application/problem+json": {"schema": problem, "example": problem_example}}
         if endpoint.path == "/health/ready":
-            content = {JSON: {"schema": schemas[id(endpoint.reply), "serialization"]}}
-        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
+            away = {"status": "unavailable", "checks": {"memory": "Redis does not answer", "flows": "ok"}}
+            content = {JSON: {"schema": schemas[id(endpoint.reply), "serialization"], "example": away}}
+        responses[str(status)] = {"description": meaning, "content": content}
     if any(parameter.name == "If-None-Match" for parameter in endpoint.parameters or ()):
         responses["304"] = {"description": HTTPStatus(304).phrase}
     return responses

@@ -405,6 +405,43 @@ class TestOpenApi:
                 schema = {**body["schema"], "components": document["components"]}
                 jsonschema.validate(body["example"], schema, jsonschema.Draft202012Validator)
 
+    async def test_every_json_reply_has_an_example_that_its_schema_takes(self) -> None:  # 19
+        async with open_scene() as scene:
+            document = (await scene.http.get("/openapi.json")).json()
+            without: list[str] = []
+            for path, methods in document["paths"].items():
+                for method, operation in methods.items():
+                    for status, response in operation["responses"].items():
+                        for media_type, content in response.get("content", {}).items():
+                            if media_type not in ("application/json", "application/problem+json"):
+                                continue
+                            schema = {**content["schema"], "components": document["components"]}
+                            if "example" in content:
+                                jsonschema.validate(
+                                    content["example"], schema, jsonschema.Draft202012Validator
+                                )
+                            else:
+                                without.append(f"{method} {path} {status}")
+            assert without == []
+
+    async def test_statuses_that_any_call_may_get_are_described(self) -> None:  # 19
+        async with open_scene() as scene:
+            document = (await scene.http.get("/openapi.json")).json()
+            for path, methods in document["paths"].items():
+                for operation in methods.values() if path.startswith("/v1/") else ():
+                    assert {"401", "403", "422", "500", "503"} <= operation["responses"].keys(), path
+
+    async def test_flow_versions_have_their_whole_schema(self) -> None:  # 19
+        async with open_scene() as scene:
+            document = (await scene.http.get("/openapi.json")).json()
+            saving = document["paths"]["/v1/flows/{flow_id}/versions"]["post"]
+            body = saving["requestBody"]["content"]["application/json"]["schema"]
+            validator = jsonschema.Draft202012Validator({**body, "components": document["components"]})
+            own = {k: v for k, v in clinic().items() if k not in ("createdAt", "createdBy", "_id")}
+            assert list(validator.iter_errors(own)) == []
+            wrong = {**own, "tasks": [{**own["tasks"][0], "type": "BOT"}]}
+            assert [list(e.absolute_path)[:2] for e in validator.iter_errors(wrong)] == [["tasks", 0]]
+
 
 class TestOperation:
     async def test_health_tells_which_store_is_away(self) -> None:
