@@ -1,0 +1,134 @@
+"""A flow of the engine as an agent: the engine is a process, the chat and its client talk over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.models.scripted import CallsTools, Says, Step
+from flow_engine.ports.models import ToolCall
+from tests.channels.chat.harness import WEATHER, running_chat
+from tests.service_process import running_service
+
+pytestmark = pytest.mark.anyio
+
+CLAIMS: dict[str, Any] = {
+    "name": "claims_agent",
+    "description": "Registra siniestros del seguro tras un accidente o un robo.",
+    "languages": ["es"],
+    "examples": ["He tenido un accidente con el coche", "Quiero declarar un siniestro"],
+    "flow": {"flow_id": "claim", "tag": "prod"},
+}
+ACCIDENT = "He tenido un accidente con el coche"
+
+
+@pytest.fixture(scope="module")
+def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_service(tmp_path_factory.mktemp("engine")) as url:
+        yield url
+
+
+def calls(name: str, **arguments: Any) -> CallsTools:
+    return CallsTools([ToolCall("call-1", name, arguments)])
+
+
+def tasks(client: Any) -> list[tuple[str, str, str | None]]:
+    found = [
+        f["content"] for f in client.frames if f["type"] == "state" and f["content"].get("event") == "task"
+    ]
+    return [(each["task"], each["task_type"], each["task_status"]) for each in found]
+
+
+async def has_ended(engine: httpx.AsyncClient, content: dict[str, Any]) -> bool:
+    """Whether the flow's contact is over: then no task can be asked for."""
+    body = {
+        "conversationId": content["conversation"],
+        "contactId": content["contact"],
+        "task": "no such task",
+    }
+    answer = await engine.post("/v1/change-task", json=body)
+    assert answer.status_code in (200, 409), answer.text
+    return answer.status_code == 409
+
+
+async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
+    tmp_path: Path, engine_url: str
+) -> None:  # C15
+    script: list[Step] = [
+        Says("¿Cuál es su póliza?"),
+        calls("change_task", task="perito"),
+        Says("Le paso con un perito."),
+        Says("¿En qué más puedo ayudarle?"),
+    ]
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(CLAIMS, WEATHER)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            final = await client.say("m-1", ACCIDENT)
+            assert (final["state"], client.text("m-1")) == ("done", "¿Cuál es su póliza?")
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            assert (content["flow_id"], content["task"], content["task_type"]) == (
+                "claim",
+                "identificación",
+                "AIO",
+            )
+            first = chat.model.requests[0]
+            assert "buscar_poliza" in first.messages[0].content or "póliza" in first.messages[0].content
+            assert first.messages[1].content == "/start"
+            assert {"change_task", "ask_user", "refuse"} <= {spec.name for spec in first.tools}
+
+            await client.say("m-2", "Quiero hablar con una persona")
+            assert client.text("m-2") == "Le paso con un perito."
+            assert tasks(client)[-1][:2] == ("perito", "HUM")
+
+            path = f"/v1/chat/sessions/{client.session}/human"
+            connected = await chat.http.post(path, json={"outcome": "connected", "name": "Pilar"})
+            assert connected.status_code == 200, connected.text
+            said = await chat.http.post(path, json={"text": "Hola, soy Pilar.", "name": "Pilar"})
+            assert said.status_code == 200
+            words = await client.until(lambda f: f["type"] == "dialogue" and f.get("agent") == "Pilar")
+            assert (words["content"], words["final"], words["state"]) == ("Hola, soy Pilar.", True, "done")
+
+            asked = len(chat.model.requests)
+            final = await client.say("m-3", "Gracias, Pilar")
+            assert (final["state"], client.text("m-3")) == ("done", "")
+            assert len(chat.model.requests) == asked
+
+            await chat.http.post(path, json={"outcome": "completed"})
+            await client.say("m-4", "Sigo aquí")
+            assert client.text("m-4") == "¿En qué más puedo ayudarle?"
+
+            assert not await has_ended(engine, content)
+            ended = await chat.http.post(f"/v1/chat/sessions/{client.session}/end")
+            assert ended.status_code == 200
+            assert await has_ended(engine, content)
+            decisions = await chat.decisions(client.session)
+            assert [d["action"] for d in decisions] == ["accept", "continue", "continue", "continue"]
+
+
+async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_url: str) -> None:  # C9, C15
+    script = [Says("¿Cuál es su póliza?"), Says("Sunny.")]
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(CLAIMS, WEATHER)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            await client.say("m-1", ACCIDENT)
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            final = await client.say("m-2", "What is the weather in Rome?")
+            assert final["agent"] == "weather_agent"
+            assert await has_ended(engine, content)
+
+
+async def test_an_engine_that_is_away_is_an_apology(tmp_path: Path) -> None:  # C15
+    async with running_chat(tmp_path, engine_url="http://127.0.0.1:9") as chat:
+        await chat.add(CLAIMS)
+        async with chat.client(language="es") as client:
+            async with asyncio.timeout(8):
+                final = await client.say("m-1", ACCIDENT)
+            assert final["state"] == "refused"
+            assert client.of("m-1", "error")[0]["content"]["code"] == "flow_unavailable"
+            refused = await chat.http.post(f"/v1/chat/sessions/{client.session}/human", json={"text": "x"})
+            assert refused.status_code in (409, 503)
