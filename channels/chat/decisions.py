@@ -80,7 +80,7 @@ class Orchestrator:
         ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
         candidates = [Candidate(*pair) for pair in ranked[: self._settings.chat_candidates]]
         if self._model is None or agents.orchestrator is None:
-            return self._by_scores(candidates)
+            return self.by_scores(candidates)
         answer = await ask(self._model, self._request(agents, candidates, text, context))
         named, confidence = _named(answer.text)
         if named not in scores:
@@ -99,7 +99,7 @@ class Orchestrator:
             return None
         return best if agents.router.words_for(best, text) >= LEAST_WORDS else None
 
-    def _by_scores(self, candidates: Sequence[Candidate]) -> Decision:
+    def by_scores(self, candidates: Sequence[Candidate]) -> Decision:
         settings = self._settings
         able = [each for each in candidates if each.score > 0 and each.score >= settings.chat_min_score]
         if not able:

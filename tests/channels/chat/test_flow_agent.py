@@ -1,4 +1,4 @@
-"""A flow of the engine as an agent: the engine is a process, the chat and its client talk over real sockets."""
+"""A flow of the engine as an agent: engine and chat are real, and talk over real sockets."""
 
 from __future__ import annotations
 
