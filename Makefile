@@ -1,6 +1,7 @@
 # make run    install and serve on the embedded default: no Redis, no MongoDB, no key
 # make test   install and run every test
 # make check  formatting, lint, types and import contracts
+# make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make bench  round trips, throughput and memory, measured on this machine
 # make bench-voice  how many calls one core holds
 # make lock   write the lock files anew (needs uv)
@@ -12,7 +13,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test check bench bench-voice lock
+.PHONY: run test check proof bench bench-voice lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -25,6 +26,9 @@ check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+proof: .venv/dev.stamp
+	$(BIN)/python -m tests.proof $(if $(FULL),--full)
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks

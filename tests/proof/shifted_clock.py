@@ -1,0 +1,19 @@
+"""A `flow-engine` whose clock is wrong: `python -m tests.proof.shifted_clock SECONDS ARGUMENTS...`"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+from service.cli.main import app
+from service.wiring import SystemClock
+
+
+def main() -> None:
+    shift = timedelta(seconds=float(sys.argv[1]))
+    SystemClock.now = lambda _: datetime.now(UTC) + shift  # type: ignore[method-assign]
+    app(args=sys.argv[2:], prog_name="flow-engine")
+
+
+if __name__ == "__main__":
+    main()
