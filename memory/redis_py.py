@@ -62,6 +62,11 @@ def _errors_translated() -> Generator[None]:
         yield
     except _AWAY as error:
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
+    except AttributeError as error:
+        # A cluster's connection that another task has closed in between: redis-py then writes to no stream.
+        if error.obj is not None:
+            raise
+        raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     except RedisError as error:
         code = str(error).split(" ")[0]
         if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:

@@ -11,7 +11,7 @@ from fakeredis import FakeServer
 from flow_engine.errors import RetryLater
 from flow_engine.runtime.storage import Committed
 from memory.connection import RedisMemory, connect, embedded
-from memory.redis_py import ANSWER_WITHIN_S
+from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver
 from tests.memory.conversation_samples import HASH, Conversation, written
 from tests.redis_fixture import CLUSTER, DURABLE, RedisServer, StartRedis
 
@@ -107,3 +107,17 @@ async def test_no_connection_of_the_pool_outlives_a_restart(start_redis: StartRe
     again = await asyncio.gather(*(talk.store.conversations.load(talk.ref) for _ in range(10)))
     assert [loaded.revision for loaded in again] == [1] * 10
     await talk.store.close()
+
+
+class ClosedInBetween:
+    """A client whose connection another task closes after it was chosen: so redis-py says it on a cluster."""
+
+    _writer: asyncio.StreamWriter | None = None
+
+    async def get(self, key: str) -> None:
+        self._writer.writelines([key.encode()])  # type: ignore[union-attr]
+
+
+async def test_a_connection_that_is_closed_just_before_a_command_is_away_too() -> None:  # F44
+    with pytest.raises(RetryLater, match="memory_unavailable"):
+        await RedisPyDriver(ClosedInBetween()).get("key")
