@@ -14,7 +14,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
 from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
 from channels.voice.call.ports import OpenCall
-from channels.voice.carriers.carrier import Carrier
+from channels.voice.carriers.carrier import Carrier, SpeakAndDial
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.config.call_handler import open_configured
@@ -46,7 +46,7 @@ from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.serving import serve_voice, server_of
 from channels.voice.server.settings import VoiceSettings, variable_of
-from channels.voice.wires.realtime_urls import DEFAULT_URL, connect_headers
+from channels.voice.wires.realtime_urls import connect_headers
 from flow_engine.errors import CallTheOperator, Finding
 from flow_engine.ports.outbound import OutboundSender
 from service import late
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from channels.voice.flow.opening import FlowCalls
 
 log: Any = structlog.get_logger("flow_engine.voice")
+
+
+_WITHOUT_MODEL = frozenset({"failed", "model_lost", "model_unreachable"})
+"""Ends of a call whose caller is left alone on the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,13 @@ class VoiceAnswering:
 
     def answer(self) -> WSListener:
         return self._bridge.line_socket()
+
+    def lost(self, call_id: str) -> SpeakAndDial | None:
+        config, reason = self._parts.config, self._bridge.end_reason(call_id)
+        if reason not in _WITHOUT_MODEL:
+            return None
+        words = config.fallback.message or config.spoken_apology
+        return SpeakAndDial(words, config.agent.language, config.fallback.number)
 
     async def answer_sip(self, call: SipCall) -> None:
         calls = self._parts.sip_calls
@@ -174,11 +185,20 @@ def _now() -> datetime:
 
 
 def config_or_exit(
-    config: Path, *, base_url: str | None = None, clock: Callable[[], datetime] = _now
+    config: Path,
+    *,
+    base_url: str | None = None,
+    clock: Callable[[], datetime] = _now,
+    audio_formats: Collection[str] | None = None,
 ) -> Loaded:
     """A config whose mistakes are printed with their JSON pointers. Raises typer.Exit(2) for errors."""
     try:
-        loaded = load_config(config, builders=tuple(installed_builders(clock)), base_url=base_url)
+        loaded = load_config(
+            config,
+            builders=tuple(installed_builders(clock)),
+            base_url=base_url,
+            audio_formats=audio_formats,
+        )
     except ConfigRefused as refused:
         print_findings(config, "error", refused.problems)
         raise typer.Exit(2) from None
@@ -235,8 +255,8 @@ def serve_until_stopped(
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, typer.Exit(2)
     for a config with errors."""
     settings = read_settings(VoiceSettings, variable_of)
-    loaded = config_or_exit(config, base_url=base_url)
-    if settings.openai_api_key is None and settings.realtime_url == DEFAULT_URL:
+    loaded = config_or_exit(config, base_url=base_url, audio_formats=settings.codec.audio_formats)
+    if not settings.has_model_key:
         typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
     print_findings(config, "warning", retiring_models(loaded.config, _now().date()))
     configure_logging(settings.log_level)

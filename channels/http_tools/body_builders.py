@@ -125,8 +125,8 @@ def _without_nulls(value: JsonValue) -> JsonValue:
 
 
 def order_builder(clock: Callable[[], datetime]) -> BodyBuilder:
-    """`total` is the argument, else the sum of the items, each `unit_price` times `quantity`: what an
-    option costs more is in the argument only."""
+    """`total` is the argument, else the sum over the items of `quantity` times `unit_price` and the
+    `extra_price` of every option. `totalPrice` of an item is without its options, as `unit_price` is."""
 
     def build(args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
         items = args.get("items")
@@ -137,7 +137,7 @@ def order_builder(clock: Callable[[], datetime]) -> BodyBuilder:
         total = _number(args.get("total"))
         return {
             **_call_fields(args, ctx),
-            "total": _sum(lines) if total is None else total,
+            "total": _total(lines) if total is None else total,
             "orderType": args.get("order_type"),
             "estimatedReadyAt": _checked_time(ctx, clock()),
             "items": list[JsonValue](lines),
@@ -267,11 +267,18 @@ def _number(value: JsonValue) -> int | float | None:
     )
 
 
-def _sum(lines: list[dict[str, JsonValue]]) -> int | float | None:
-    """None where a price is missing."""
-    prices = [_number(line["totalPrice"]) for line in lines]
-    known = [Decimal(str(price)) for price in prices if price is not None]
-    return _plain(sum(known, Decimal(0))) if len(known) == len(prices) else None
+def _total(lines: list[dict[str, JsonValue]]) -> int | float | None:
+    """None where a price is missing, or one of an option is no number."""
+    total = Decimal(0)
+    for line in lines:
+        options = cast("list[dict[str, JsonValue]]", line["selectedOptions"])
+        extras = [option["extra_price"] for option in options if option["extra_price"] is not None]
+        prices = [_number(price) for price in (line["unitPrice"], *extras)]
+        known = [Decimal(str(price)) for price in prices if price is not None]
+        if len(known) < len(prices):
+            return None
+        total += Decimal(str(line["quantity"])) * sum(known, Decimal(0))
+    return _plain(total)
 
 
 def _product(price: int | float, quantity: int | float) -> int | float:

@@ -6,6 +6,7 @@ place before any call comes in.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 MOST_TIMEOUT_S: Final = 120.0
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+_ENV = re.compile(r"\$\{env:([^{}]*)\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _ONLY_WITH_URL: Final = frozenset({"method", "params", "headers", "body"})
 
@@ -97,7 +101,31 @@ def _error(mistake: Mistake) -> PydanticCustomError:
     return PydanticCustomError("mistake", "{mistake}", {"mistake": str(mistake)})
 
 
+def _header(value: object, info: ValidationInfo) -> Template:
+    """A template in which `${env:NAME}` stands for a variable of the environment, read once. What a caller
+    or a reply puts into the header is no reference."""
+    template = cast("Template", _read(Template.parse, value))
+    return Template(
+        tuple(_ENV.sub(_from_environment, part) if isinstance(part, str) else part for part in template.parts)
+    )
+
+
+def _from_environment(found: re.Match[str]) -> str:
+    name = found[1]
+    if not _ENV_NAME.fullmatch(name):
+        raise PydanticCustomError("env_name", "accepted is a variable such as ${{env:CRM_TOKEN}}")
+    value = os.environ.get(name, "")
+    if not value.strip() or not value.isprintable():
+        raise PydanticCustomError(
+            "env_missing",
+            "the variable {name} is to be set in the environment, to one line of text",
+            {"name": name},
+        )
+    return value
+
+
 TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
+HeaderText: TypeAlias = Annotated[Template, Compiled(_header)]
 UrlText: TypeAlias = Annotated[UrlTemplate, compiled(UrlTemplate.parse)]
 PathText: TypeAlias = Annotated[JsonPath, compiled(JsonPath.parse)]
 ConditionText: TypeAlias = Annotated[Condition, compiled(Condition.parse)]
@@ -120,7 +148,7 @@ class RequestFields(Document):
     description: str | None = None
     method: Method = "GET"
     params: Params | None = None
-    headers: dict[str, TemplateText] = {}
+    headers: dict[str, HeaderText] = {}
     body: Body | None = None
     timeout_s: float = Field(
         default=DEFAULT_TIMEOUT_S, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False, strict=True

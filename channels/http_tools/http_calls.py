@@ -38,12 +38,14 @@ _PHONE_LIKE = re.compile(r"\+?[0-9](?:[\s().\-/]*[0-9]){6,}")
 
 
 class CallFailed(Exception):
-    """A request without a usable reply. `reason` may be told to anybody; `status` is that of a reply."""
+    """A request without a usable reply. `reason` may be told to anybody; `status` and `reply` are those of a
+    reply that is an error, None without one."""
 
-    def __init__(self, reason: str, status: int | None = None) -> None:
+    def __init__(self, reason: str, status: int | None = None, reply: JsonValue = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = status
+        self.reply = reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,14 @@ def _prepare(request: HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
 
 
 def _outcome(reply: OutboundReply) -> JsonValue | CallFailed:
-    if reply.status >= _LEAST_ERROR:
-        return CallFailed(f"the service answered with status {reply.status}", reply.status)
+    read = _read(reply)
+    if reply.status < _LEAST_ERROR:
+        return read
+    said = None if isinstance(read, CallFailed) else read
+    return CallFailed(f"the service answered with status {reply.status}", reply.status, said)
+
+
+def _read(reply: OutboundReply) -> JsonValue | CallFailed:
     if not reply.body.strip():
         return None
     try:

@@ -170,7 +170,8 @@ class ToolExecutor:
         except (CallFailed, BodyRefused) as failure:
             if tool.on_error is None:
                 return {"error": str(failure)}, "failed"
-            return tool.on_error.answer.render(run.scope(error=str(failure))), "failed"
+            reply = failure.reply if isinstance(failure, CallFailed) else None
+            return tool.on_error.answer.render(run.scope(error=str(failure)), reply), "failed"
         scope = run.scope()
         run.context.ctx.update({key: path.first(reply, scope) for key, path in tool.store_in_ctx.items()})
         self._set_flags(tool.on_success_flags, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,14 @@ from channels.voice.call.events import (
     StreamStopped,
     Unreadable,
 )
-from channels.voice.call.ports import Line, ModelLink, ModelUnreachable, RealtimeListener, SessionSettings
+from channels.voice.call.ports import (
+    EndReason,
+    Line,
+    ModelLink,
+    ModelUnreachable,
+    RealtimeListener,
+    SessionSettings,
+)
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
@@ -30,6 +38,7 @@ from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, Me
 log: Any = structlog.get_logger("flow_engine.voice")
 
 BEGIN_WITHIN_S = 10.0
+MOST_ENDED = 1000
 HANDSHAKE_WITHIN_S = 4.5
 """Less than a whole connection may take, so that it is this limit that closes the socket."""
 
@@ -134,6 +143,7 @@ class LineSocket(MessageSocket):
         self._bridge = bridge
         self._decode = bridge.codec.decoder()
         self._runner: CallRunner | None = None
+        self._is_warned = False
         self._tap: Tap | None = None
         loop = asyncio.get_running_loop()
         self._begin_by = loop.call_later(BEGIN_WITHIN_S, self._not_begun)
@@ -150,6 +160,9 @@ class LineSocket(MessageSocket):
             if runner is not None:
                 runner.call.caller_audio(event.payload)
         elif isinstance(event, Unreadable):
+            if runner is None and not self._is_warned:
+                self._is_warned = True
+                log.warning("stream_not_started", reason=event.what)
             self.unreadable(event.what)
         elif runner is not None:
             runner.call.line_event(event)
@@ -206,6 +219,8 @@ class Bridge:
         self.codec = codec
         self.open_tap = open_tap
         self._calls: dict[asyncio.Task[None], CallRunner] = {}
+        self._by_carrier: dict[str, CallRunner] = {}
+        self._ended: OrderedDict[str, EndReason] = OrderedDict()
 
     @property
     def live_calls(self) -> int:
@@ -222,8 +237,29 @@ class Bridge:
             started,
             transfer=transfer and (lambda target: is_transferred(transfer(started.carrier_call_id, target))),
         )
-        self._keep(runner, tap, runner.run())
+        task = self._keep(runner, tap, runner.run())
+        if started.carrier_call_id is not None:
+            self._remember(started.carrier_call_id, runner, task)
         return runner
+
+    def end_reason(self, carrier_call_id: str) -> EndReason | None:
+        """Why a call has ended, by the carrier's id of it; None while it goes on, and for one that is not
+        among the last thousand."""
+        runner = self._by_carrier.get(carrier_call_id)
+        return self._ended.get(carrier_call_id) if runner is None else runner.end_reason
+
+    def _remember(self, carrier_call_id: str, runner: CallRunner, task: asyncio.Task[None]) -> None:
+        self._by_carrier[carrier_call_id] = runner
+
+        def over(_: asyncio.Task[None]) -> None:
+            if self._by_carrier.get(carrier_call_id) is runner:
+                del self._by_carrier[carrier_call_id]
+            if runner.end_reason is not None:
+                self._ended[carrier_call_id] = runner.end_reason
+            if len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
+
+        task.add_done_callback(over)
 
     async def kept(
         self, runner: CallRunner, tap: Tap | None, after: Callable[[], Coroutine[None, None, None]]

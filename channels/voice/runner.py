@@ -10,6 +10,7 @@ handler and lifecycle told.
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from channels.voice.call.ports import (
     TransferFailed,
     Turn,
 )
+from channels.voice.carriers.call_control import caller_number
+from channels.voice.carriers.carrier import CALL_ID_PARAMETER
 from channels.voice.metrics import Counting
 from channels.voice.model_connection import ConnectionState, ModelConnection
 from flow_engine.values import JsonValue
@@ -61,6 +64,7 @@ ENDED_WITHIN_S = 30.0
 TICK_S = 0.2
 LOOK_S = 0.02
 
+_CALL_ID = re.compile(r"[0-9a-f]{32}")
 PHONE_PARAMETERS = ("callerPhone", "caller_phone", "From", "from", "caller")
 
 
@@ -374,7 +378,15 @@ async def _stop(*tasks: asyncio.Task[None]) -> None:
 
 
 def caller_of(started: StreamStarted, now: datetime) -> Caller:
-    """`phone` from the first of the parameters that lines use for it."""
-    parameters = started.parameters
-    phone = next((parameters[name] for name in PHONE_PARAMETERS if parameters.get(name)), None)
-    return Caller(uuid.uuid4().hex, phone, parameters, now, started.carrier_call_id)
+    """Who calls, by a stream's parameters. `phone` is the first number among those that lines use for it; one
+    that is withheld is nowhere."""
+    named = started.parameters
+    phone = next(filter(None, (caller_number(named.get(name)) for name in PHONE_PARAMETERS)), None)
+    parameters = {
+        name: value
+        for name, value in named.items()
+        if name != CALL_ID_PARAMETER and (name not in PHONE_PARAMETERS or caller_number(value))
+    }
+    offered = named.get(CALL_ID_PARAMETER, "")
+    call_id = offered if _CALL_ID.fullmatch(offered) else uuid.uuid4().hex
+    return Caller(call_id, phone, parameters, now, started.carrier_call_id)

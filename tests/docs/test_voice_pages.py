@@ -201,6 +201,7 @@ SECTIONS: list[tuple[str, type[BaseModel], set[str]]] = [
     ("`lifecycle`", models.Lifecycle, set()),
     ("A call of `lifecycle`", documents.LifecycleCall, REQUEST),
     ("`lifecycle.outcome_rules`", models.OutcomeRule, set()),
+    ("`fallback`", models.Fallback, set()),
     ("Requests", documents.HttpRequest, set()),
     ("Tools of type `http`", documents.HttpTool, REQUEST),
     ("`on_success` and `on_error`", documents.ToolReturn, set()),

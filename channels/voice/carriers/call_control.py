@@ -27,6 +27,10 @@ _NUMBER = re.compile(r"\+?[0-9]{3,15}")
 _SIP = re.compile(
     r"sips?:(?:[^\s<>@\"?]{1,128}@)?[A-Za-z0-9.\-\[\]:]{1,253}(?:;[^\s<>@\"?]{1,256})?", re.IGNORECASE
 )
+_WITHHELD = ("anonymous", "blocked", "private", "restricted", "unavailable", "unknown")
+_KEYPAD = str.maketrans("abcdefghijklmnopqrstuvwxyz", "22233344455566677778889999")
+# A carrier without a word for it dials the word: +266696687 is ANONYMOUS on a keypad.
+_WITHHELD_NUMBERS = frozenset("+" + word.translate(_KEYPAD) for word in _WITHHELD)
 _ANGLE = re.compile(r"<([^<>]*)>")
 
 
@@ -60,6 +64,14 @@ def address_in(header: str) -> str:
     """The URI in the value of a SIP header like From: `"Name" <sip:user@host>;tag=x` or bare."""
     bracketed = _ANGLE.search(header)
     return bracketed[1].strip() if bracketed else header.partition(";")[0].strip()
+
+
+def caller_number(text: str | None) -> str | None:
+    """The number of a caller as a carrier writes it, a phone number or a `tel:`, `sip:` or `sips:` URI; None
+    for one who withholds it, and for whatever else has no number (`client:ada`, `anonymous`)."""
+    text = (text or "").strip()
+    number = number_in(text) if ":" in text else _number(text)
+    return None if number in _WITHHELD_NUMBERS else number
 
 
 def number_in(uri: str) -> str | None:

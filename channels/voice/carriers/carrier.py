@@ -20,6 +20,9 @@ from channels.voice.call.events import LineEvent, Unreadable
 from channels.voice.call.ports import AudioFormat, Line
 from channels.voice.server.public_address import RequestInfo
 
+CALL_ID_PARAMETER = "callId"
+"""Of a stream: the id that this side gave to the call when it was offered, so that log lines join."""
+
 Decoder: TypeAlias = Callable[[bytes], Sequence[LineEvent | Unreadable]]
 """The events of one text frame; none for a frame that nobody needs. Never raises. It belongs to one stream
 and sees every frame in its order, so it may keep some back until those before them have come."""
@@ -54,10 +57,11 @@ class CallOffer:
 @dataclass(frozen=True, slots=True)
 class ConnectStream:
     """Give the call's audio, both ways, to the WebSocket at `url`, ws:// or wss://, whose start event carries
-    the parameters."""
+    the parameters. What becomes of the call after that is asked for at `ended_url`, http:// or https://."""
 
     url: str
     parameters: Mapping[str, str]
+    ended_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,22 @@ class RejectBusy:
     """Let the caller hear the busy tone."""
 
 
-Instruction: TypeAlias = ConnectStream | RejectBusy
+@dataclass(frozen=True, slots=True)
+class SpeakAndDial:
+    """Say the words, in a language of BCP 47, and give the call to a phone number or SIP address; None: end
+    it."""
+
+    words: str
+    language: str
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """End the call."""
+
+
+Instruction: TypeAlias = ConnectStream | RejectBusy | SpeakAndDial | HangUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +99,8 @@ class Carrier(StreamCodec, Protocol):
     """One carrier, with one account's credentials."""
 
     def admit(self, request: RequestInfo, body: bytes | None) -> CallOffer:
-        """Who calls. `body` is that of the HTTP request which offers a call; None for the WebSocket of a
-        stream, whose offer is empty.
+        """Who calls. `body` is that of the HTTP request which offers a call, or asks what is to become of one
+        whose stream has ended; None for the WebSocket of a stream, whose offer is empty.
 
         Raises CorrectTheInput: `signature_missing`, `signature_wrong`, `not_local` for a request that is not
         the carrier's, `media_type_unsupported` or `form_invalid` for one that cannot be read.

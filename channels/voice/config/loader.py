@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from channels.http_tools.documents import check_builders
 from channels.voice.config.models import VoiceConfig
 from channels.voice.config.reading import MAX_CONFIG_BYTES, Unreadable, read_json
 from channels.voice.config.review import review
-from flow_engine.documents.findings import findings_of
-from flow_engine.errors import Finding
+from flow_engine.documents.findings import findings_of, listed
+from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue
 
 MOST_PROBLEMS = 200
@@ -40,9 +40,16 @@ class Loaded:
     warnings: tuple[Finding, ...]
 
 
-def load_config(source: Path | bytes, *, builders: Collection[str], base_url: str | None = None) -> Loaded:
+def load_config(
+    source: Path | bytes,
+    *,
+    builders: Collection[str],
+    base_url: str | None = None,
+    audio_formats: Collection[str] | None = None,
+) -> Loaded:
     """Read, check and review a config. `builders` are the names of the body builders there are; `base_url`
-    stands in for the config's own.
+    stands in for the config's own; `audio_formats` are those that the line can carry, None where there is
+    no line.
 
     Raises ConfigRefused, also for a file that cannot be read.
     """
@@ -58,6 +65,8 @@ def load_config(source: Path | bytes, *, builders: Collection[str], base_url: st
         found = findings_of(error, VoiceConfig, raw, most=MOST_PROBLEMS)
         raise ConfigRefused([*found, *_base_url(raw)]) from error
     problems = [*check_builders(config.tools, builders), *_base_url(raw)]
+    if audio_formats is not None:
+        problems += _formats(config, audio_formats)
     if problems:
         raise ConfigRefused(problems)
     return Loaded(config, tuple(review(config, raw)))
@@ -77,6 +86,15 @@ def _base_url(raw: JsonValue) -> list[Finding]:
     if isinstance(raw, dict) and raw.get("base_url") is None and _uses_base_url(raw):
         return [Finding("/base_url", "missing_property", "is required, as templates use {{base_url}}")]
     return []
+
+
+def _formats(config: VoiceConfig, carried: Collection[str]) -> Iterator[Finding]:
+    """What a line cannot carry is noise on it."""
+    for name in ("input_audio_format", "output_audio_format"):
+        audio_format: str = getattr(config.openai, name)
+        if audio_format not in carried:
+            message = f"{audio_format!r} cannot be played on the carrier's line; accepted: {listed(carried)}"
+            yield Finding(pointer("openai", name), "audio_format_not_carried", message)
 
 
 def _uses_base_url(value: JsonValue) -> bool:

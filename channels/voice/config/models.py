@@ -32,9 +32,11 @@ from channels.http_tools.placeholders import Template
 from channels.http_tools.scope import Path, Scope
 from channels.http_tools.templates import JsonTemplate, Mistakes
 from channels.voice.call.ports import AudioFormat, SessionSettings, TurnDetection
+from channels.voice.carriers.call_control import parse_target
 from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
 from channels.voice.config.voices import DEFAULT_VOICE, VOICES
 from channels.voice.config.wording import wording
+from flow_engine.errors import CorrectTheInput
 from flow_engine.values import JsonValue
 
 MAX_DURATION_S = 4 * 3600.0
@@ -286,6 +288,22 @@ class Lifecycle(Document):
     outcome_rules: tuple[OutcomeRule, ...] = ()
 
 
+class Fallback(Document):
+    """For a caller whose call has no model: `message` is spoken by the carrier, the call given to `number`, a
+    phone number or SIP address."""
+
+    message: Text | None = None
+    number: Text | None = None
+
+    @field_validator("number")
+    @classmethod
+    def _can_be_called(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else parse_target(value) and value
+        except CorrectTheInput as error:
+            raise PydanticCustomError("fallback_number", "{detail}", {"detail": error.detail}) from error
+
+
 ToolName: TypeAlias = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
@@ -305,6 +323,7 @@ class VoiceConfig(Document):
     max_duration_s: float = Field(default=3600.0, gt=0, le=MAX_DURATION_S, strict=True)
     silence_s: float | None = Field(default=None, ge=1, le=600, strict=True)
     apology: Text | None = None
+    fallback: Fallback = Fallback()
 
     @field_validator("base_url")
     @classmethod

@@ -172,8 +172,8 @@ class _Fields:
     def template_free(self, *names: str) -> str | None:
         """Text that stays a value in a config, whose texts are templates themselves."""
         value = self.text(*names)
-        if value is not None and "{{" in value:
-            self.complain(names[0], "not_accepted", "must not hold '{{', which begins a template")
+        if value is not None and ("{{" in value or "${env:" in value):
+            self.complain(names[0], "not_accepted", "must not hold '{{' or '${env:', which begin a template")
         return value
 
     def flag(self, name: str) -> bool:

@@ -2,7 +2,8 @@
 
 Templates are JSON files with `${NAME}` in their strings. They are filled after they have been parsed, so that
 a name with quotes in it stays a value, and each string once, so that a value which looks like a placeholder
-stays what it is. What is secret of an agent is no placeholder: it has no business in a file.
+stays what it is. What is secret of an agent is no placeholder: it has no business in a file. `${env:NAME}`
+is left as it is, for the agent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
-_PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
+# A reference to the environment, `${env:NAME}`, is the agent's to read.
+_PLACEHOLDER = re.compile(r"\$\{(?!env:)([^{}]*)\}")
 
 
 def placeholders(agent: Listed, api_url: str) -> dict[str, str]:
@@ -77,15 +79,24 @@ def _filled(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
 class ConfigFiles:
     """`<templates>/<type>.json` → `<configs>/<id>.json`. Ids and types are safe as names of files.
 
-    A config is read as an agent reads it, with the names of the body builders that there are. Texts that
+    A config is read as an agent reads it, with the names of the body builders that there are and the audio
+    formats of the carrier. Texts that
     were accepted are remembered for the run of the program, since a refresh rarely changes one.
     """
 
-    def __init__(self, templates: Path, configs: Path, api_url: str, builders: Collection[str]) -> None:
+    def __init__(
+        self,
+        templates: Path,
+        configs: Path,
+        api_url: str,
+        builders: Collection[str],
+        audio_formats: Collection[str] | None = None,
+    ) -> None:
         self._templates = templates
         self._configs = configs
         self._api_url = api_url
         self._builders = builders
+        self._audio_formats = audio_formats
         self._accepted: dict[str, bytes] = {}
 
     def path(self, agent_id: str) -> Path:
@@ -97,7 +108,7 @@ class ConfigFiles:
         content = orjson.dumps(filled, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         if self._accepted.get(agent.id) == content:
             return content
-        loaded = load_config(content, builders=self._builders)
+        loaded = load_config(content, builders=self._builders, audio_formats=self._audio_formats)
         if loaded.config.agent.id != agent.id:
             # A template that names one agent would have all of its type pass for it.
             raise _refused("other_agent", f"must be {agent.id!r}, by ${{AGENT_ID}}", "/agent/id")

@@ -187,11 +187,11 @@ class Supervisor:
 
 
 async def check_health(caller: OutboundSender, port: int) -> Health:
-    """`GET /healthz` answers 200 and `{"liveCalls": 0, "draining": false}` within 5 s, or the agent is not
-    healthy."""
+    """Within 5 s `GET /healthz` answers 200, or 503 for an agent that takes no calls, with `{"liveCalls": 0,
+    "draining": false}`, or the agent is not healthy."""
     try:
         reply = await caller.request("GET", f"http://127.0.0.1:{port}/healthz", timeout_s=TIMEOUT_S)
-        told: object = orjson.loads(reply.body) if reply.status == 200 else None
+        told: object = orjson.loads(reply.body) if reply.status in (200, 503) else None
     except (OutboundRefused, OutboundFailed, orjson.JSONDecodeError):
         return NoAnswer()
     if not isinstance(told, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from channels.voice.carriers.carrier import Carrier, ConnectStream, Instruction, RejectBusy
+from channels.voice.carriers.carrier import (
+    CALL_ID_PARAMETER,
+    CallOffer,
+    Carrier,
+    ConnectStream,
+    HangUp,
+    Instruction,
+    RejectBusy,
+)
 from channels.voice.carriers.sip.calls import SipCalls
 from channels.voice.carriers.sip.webhook import SipWebhookHandler, WebhookVerifier
 from channels.voice.metrics import Counting
@@ -30,9 +39,11 @@ from channels.voice.server.http import (
     request_info,
 )
 from channels.voice.server.line_sockets import LineSockets
-from channels.voice.server.public_address import PublicAddress, is_forwarded, is_local
+from channels.voice.server.public_address import PublicAddress, RequestInfo, is_forwarded, is_local
 from channels.voice.server.settings import VoiceSettings
 from flow_engine.errors import CorrectTheInput, FlowEngineError
+
+ENDED_PATH = "/stream-ended"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -70,7 +81,15 @@ def voice_app(
     if secret is not None and sip_calls is not None:
         verifier = WebhookVerifier(secret.get_secret_value(), now)
         sip = SipWebhookHandler(verifier, sip_calls, admission, counting, call_server)
-    routes = _Routes(carrier, settings.public_address(), admission, counting, sip)
+    routes = _Routes(
+        carrier,
+        settings.public_address(),
+        admission,
+        counting,
+        call_server,
+        sip,
+        has_key=settings.has_model_key,
+    )
     sockets = LineSockets(carrier, admission, counting, call_server)
     return VoiceApp(routes.application(), sockets, admission, sip)
 
@@ -82,17 +101,23 @@ class _Routes:
         address: PublicAddress,
         admission: Admission,
         counting: Counting,
+        call_server: CallServer,
         sip: SipWebhookHandler | None,
+        *,
+        has_key: bool,
     ) -> None:
         self._carrier = carrier
         self._address = address
         self._admission = admission
         self._counting = counting
+        self._call_server = call_server
         self._sip = sip
+        self._has_key = has_key
 
     def application(self) -> Starlette:
         table: tuple[tuple[str, list[str], Handler], ...] = (
             ("/incoming-call", ["GET", "POST"], self.incoming_call),
+            (ENDED_PATH, ["POST"], self.stream_ended),
             (line_sockets.PATH, ["GET"], self.media_stream),
             ("/sip", ["POST"], self.sip_webhook),
             ("/healthz", ["GET"], self.health),
@@ -111,20 +136,33 @@ class _Routes:
 
     async def incoming_call(self, request: Request) -> Response:
         info = request_info(request)
+        offer = await self._admitted(request, info)
+        refusal = self._admission.promise()
+        call_id = uuid.uuid4().hex
+        log.info("call_offered", call_id=call_id, call_sid=offer.call_id[:64], refused=refusal)
+        if refusal is not None:
+            self._counting.call_refused(refusal)
+            return self._instructed(RejectBusy())
+        origin = self._address.origin(info)
+        scheme, _, host = origin.partition("://")
+        stream = f"{'wss' if scheme == 'https' else 'ws'}://{host}{line_sockets.PATH}"
+        parameters = {**offer.parameters, CALL_ID_PARAMETER: call_id}
+        return self._instructed(ConnectStream(stream, parameters, origin + ENDED_PATH))
+
+    async def stream_ended(self, request: Request) -> Response:
+        """What is to become of a call whose stream has ended: nobody is left in silence (V12)."""
+        offer = await self._admitted(request, request_info(request))
+        lost = self._call_server.lost(offer.call_id)
+        log.info("stream_ended", call_sid=offer.call_id[:64], model_lost=lost is not None)
+        return self._instructed(lost or HangUp())
+
+    async def _admitted(self, request: Request, info: RequestInfo) -> CallOffer:
         try:
-            offer = self._carrier.admit(info, await read_body(request))
+            return self._carrier.admit(info, await read_body(request))
         except CorrectTheInput as error:
             if STATUS_OF_CODE[error.code] == 403:
                 self._counting.call_refused("not_allowed")
             raise
-        refusal = self._admission.promise()
-        log.info("call_offered", call_sid=offer.call_id[:64], refused=refusal)
-        if refusal is not None:
-            self._counting.call_refused(refusal)
-            return self._instructed(RejectBusy())
-        scheme, _, host = self._address.origin(info).partition("://")
-        stream = f"{'wss' if scheme == 'https' else 'ws'}://{host}{line_sockets.PATH}"
-        return self._instructed(ConnectStream(stream, offer.parameters))
 
     async def media_stream(self, request: Request) -> Response:
         return problem_response(
@@ -141,7 +179,10 @@ class _Routes:
         return json_response({"outcome": outcome})
 
     async def health(self, request: Request) -> Response:
-        return json_response({"status": "ok", **self._state()})
+        """503 while no call can be taken: `status` is `draining`, or `key_missing` without a model's key."""
+        up = "ok" if self._has_key else "key_missing"
+        status = "draining" if self._admission.draining else up
+        return json_response({"status": status, **self._state()}, 200 if status == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
         if is_forwarded(request_info(request)):

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from picows import WSListener
 
+from channels.voice.carriers.carrier import SpeakAndDial
 from channels.voice.carriers.sip.calls import SipCall
 
 Refusal = Literal["busy", "draining"]
@@ -23,6 +24,11 @@ class CallServer(Protocol):
     def answer(self) -> WSListener:
         """The listener for the WebSocket of one stream, which has passed all checks and opens at once after
         that. Returns at once."""
+        ...
+
+    def lost(self, call_id: str) -> SpeakAndDial | None:
+        """What a caller hears whose call had no model, by the carrier's id of the call; None for a call that
+        ended as calls do."""
         ...
 
     async def answer_sip(self, call: SipCall) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from channels.voice.carriers.carrier import Carrier
+from channels.voice.carriers.carrier import Carrier, StreamCodec
 from channels.voice.carriers.twilio.carrier import DEFAULT_API_URL, TwilioAccount, TwilioCarrier
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.server.public_address import PublicAddress, parse_proxies
 from channels.voice.wires.realtime_urls import DEFAULT_URL
 from flow_engine.ports.outbound import OutboundSender
@@ -92,7 +94,16 @@ class VoiceSettings(BaseSettings):
     def carrier(self, sender: OutboundSender) -> Carrier:
         """The carrier whose calls are taken, steered through `sender`. Raises CorrectTheInput
         `trusted_proxies_invalid`."""
-        return CARRIERS[self.voice_carrier](self, sender)
+        return CARRIERS[self.voice_carrier].open(self, sender)
+
+    @property
+    def has_model_key(self) -> bool:
+        """Whether OpenAI would take a call: another server may want no key."""
+        return self.openai_api_key is not None or self.realtime_url != DEFAULT_URL
+
+    @property
+    def codec(self) -> StreamCodec:
+        return CARRIERS[self.voice_carrier].codec
 
     def outbound_allowed(self, *named: str | None) -> str:
         """`outbound_allow` and the servers that the operator has named elsewhere, in settings or in a config
@@ -111,9 +122,15 @@ def _twilio(settings: VoiceSettings, sender: OutboundSender) -> Carrier:
     return TwilioCarrier(account, settings.public_address(), sender)
 
 
-OpenCarrier: TypeAlias = Callable[[VoiceSettings, OutboundSender], Carrier]
+@dataclass(frozen=True, slots=True)
+class CarrierRow:
+    """`open` makes the carrier of one account, `codec` is what its streams are written in."""
 
-CARRIERS: Final[Mapping[str, OpenCarrier]] = {"twilio": _twilio}
+    codec: StreamCodec
+    open: Callable[[VoiceSettings, OutboundSender], Carrier]
+
+
+CARRIERS: Final[Mapping[str, CarrierRow]] = {"twilio": CarrierRow(TwilioStreams(), _twilio)}
 """By the value of `FLOW_ENGINE_VOICE_CARRIER`."""
 
 

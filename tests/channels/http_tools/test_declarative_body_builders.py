@@ -130,6 +130,18 @@ class TestAnOrder:
         assert order({"items": items, "total": "1.5"})["total"] == 1.5
         assert order({"items": items, "total": 0})["total"] == 0
 
+    def test_sums_the_prices_of_options_too(self) -> None:  # 25, voice-8
+        size: JsonValue = {"name": "Taille", "choice": "Grande", "extra_price": 2}
+        extra: JsonValue = {"name": "Extra", "choice": "Ail"}
+        one: JsonValue = {"id": 3, "quantity": 1, "unit_price": 9.5, "selected_options": [size]}
+        made = order({"items": [one]})
+        assert (made["total"], made["items"][0]["totalPrice"]) == (11.5, 9.5)
+        two: JsonValue = {"id": 3, "quantity": 2, "unit_price": 9.5, "selected_options": [size, extra, size]}
+        assert order({"items": [one, two]})["total"] == 11.5 + 2 * 13.5
+        assert order({"items": [one], "total": 10})["total"] == 10
+        odd: JsonValue = {"name": "Extra", "extra_price": "on the house"}
+        assert "total" not in order({"items": [{"id": 3, "unit_price": 1, "selected_options": [odd]}]})
+
     def test_has_no_sum_where_a_price_is_missing(self) -> None:  # V10
         assert "total" not in order({"items": [{"id": 3, "unit_price": 1}, {"id": 12}]})
 

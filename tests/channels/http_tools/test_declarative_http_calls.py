@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from adapters.outbound.client import GuardedClient
@@ -281,3 +282,39 @@ class TestOverTheGuardedClient:
         failure = await self.outcome(redirect("http://169.254.169.254/latest"))
         assert isinstance(failure, CallFailed)
         assert failure.reason == "the address is not allowed"
+
+
+class TestASecretOfAHeader:
+    async def test_comes_from_the_environment_and_is_in_no_log(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # V14
+        monkeypatch.setenv("CRM_TOKEN", "s3cret{{args.id}}")
+        with capture_logs() as logged:
+            call = await sent(
+                request(headers={"Authorization": "Bearer ${env:CRM_TOKEN}", "X": "{{args.id}}"})
+            )
+        assert call.headers["Authorization"] == "Bearer s3cret{{args.id}}"
+        assert call.headers["X"] == "r-7"
+        assert "s3cret" not in str(logged)
+
+    async def test_is_no_word_of_a_caller(self, monkeypatch: pytest.MonkeyPatch) -> None:  # V8, V14
+        monkeypatch.setenv("CRM_TOKEN", "s3cret")
+        made = request(headers={"X": "{{args.said}}!"})
+        outbound = ScriptedOutbound({"https://api.example/a": [OutboundReply(200, b"{}")]})
+        scope = Scope(args={"said": "${env:CRM_TOKEN}"}, root=SCOPE.root)
+        await HttpCaller(outbound, FIELDS).send(made, scope)
+        assert outbound.calls[0].headers["X"] == "${env:CRM_TOKEN}!"
+
+    @pytest.mark.parametrize("value", [None, "", " ", "two\nlines"])
+    async def test_that_is_not_there_is_told_at_the_load(
+        self, value: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # V14
+        monkeypatch.delenv("CRM_TOKEN", raising=False)
+        if value is not None:
+            monkeypatch.setenv("CRM_TOKEN", value)
+        with pytest.raises(ValidationError) as caught:
+            request(headers={"Authorization": "Bearer ${env:CRM_TOKEN}", "X": "${env:}"})
+        found = {error["loc"]: error["msg"] for error in caught.value.errors()}
+        assert found.keys() == {("headers", "Authorization"), ("headers", "X")}
+        assert "CRM_TOKEN" in found["headers", "Authorization"]
+        assert "two" not in str(caught.value)

@@ -324,6 +324,31 @@ class Policy:
         return "forbid" if call.name == self.forbidden else "allow"
 
 
+ON_ERROR = {"return": {"success": False, "e": "{{error}}", "why": "$.message", "all": "$"}}
+
+
+class TestTheAnswerToAnError:
+    async def test_reads_the_reply(self) -> None:  # voice-5, V6
+        refused = {"message": "Closed on Mondays"}
+        call = Call({"t": get(on_error=ON_ERROR)}, {f"{API}/x": [reply(refused, 409)]})
+        assert await call.run("t") == {
+            "success": False,
+            "e": "the service answered with status 409",
+            "why": "Closed on Mondays",
+            "all": refused,
+        }
+
+    async def test_has_nothing_to_read_without_one(self) -> None:  # voice-5
+        call = Call({"t": get(on_error=ON_ERROR)}, {f"{API}/x": [OutboundFailed("away")]})
+        answer = await call.run("t")
+        assert answer == {"success": False, "e": "the service gave no usable reply"}
+
+    async def test_reads_the_reply_of_a_step(self) -> None:  # voice-5
+        tool = get(pre_steps=[{"url": f"{API}/check"}], on_error={"return": "$.message"})
+        call = Call({"t": tool}, {f"{API}/check": [reply({"message": "No"}, 404)]})
+        assert await call.run("t") == "No"
+
+
 class TestPermission:
     async def test_is_the_registrys_and_asked_before_anything_happens(self) -> None:  # D5, V6, M10
         policy = Policy("cancel")

@@ -18,6 +18,7 @@ from channels.voice.call.events import Audio
 from channels.voice.carriers.call_control import (
     LineControlFailed,
     address_in,
+    caller_number,
     check,
     number_in,
     parse_target,
@@ -55,12 +56,12 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
     caller, called = address_in(first.get("from", "")), address_in(first.get("to", ""))
     is_private = first.get("privacy", "none").lower() not in ("", "none")
     asserted = (
-        number_in(address_in(entry))
+        caller_number(address_in(entry))
         for name, value in headers
         if name.strip().lower() == "p-asserted-identity"
         for entry in value.split(",")
     )
-    phone = None if is_private else next(filter(None, asserted), None) or number_in(caller)
+    phone = None if is_private else next(filter(None, asserted), None) or caller_number(caller)
     own = [(name, value) for name, value in first.items() if name.startswith("x-")][:MOST_OWN_HEADERS]
     told = {
         **dict(own),

@@ -7,8 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
-from channels.voice.carriers.call_control import LineControlFailed, check, parse_target, post
-from channels.voice.carriers.carrier import CallOffer, ConnectStream, Document, Instruction, RejectBusy
+from channels.voice.carriers.call_control import (
+    LineControlFailed,
+    caller_number,
+    check,
+    parse_target,
+    post,
+)
+from channels.voice.carriers.carrier import (
+    CallOffer,
+    ConnectStream,
+    Document,
+    HangUp,
+    Instruction,
+    RejectBusy,
+    SpeakAndDial,
+)
 from channels.voice.carriers.twilio import twiml
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.carriers.twilio.signature import TwilioRequestValidator
@@ -53,14 +67,20 @@ class TwilioCarrier(TwilioStreams):
         self._validator.admit_request(request, form)
         fields = form or _fields(request.target.partition("?")[2].encode("latin-1"))
         first = {name: fields[field][0] for name, field in _PARAMETERS.items() if field in fields}
+        first["callerPhone"] = caller_number(first.get("callerPhone")) or ""
         return CallOffer(first.get("callSid", ""), {name: value for name, value in first.items() if value})
 
     def answer(self, instruction: Instruction) -> Document:
         match instruction:
-            case ConnectStream(url, parameters):
-                return Document(twiml.MEDIA_TYPE, twiml.connect(url, parameters))
+            case ConnectStream(url, parameters, ended_url):
+                text = twiml.connect(url, parameters, ended_url)
             case RejectBusy():
-                return Document(twiml.MEDIA_TYPE, twiml.busy())
+                text = twiml.busy()
+            case SpeakAndDial(words, language, target):
+                text = twiml.say(words, language, None if target is None else parse_target(target))
+            case HangUp():
+                text = twiml.hang_up()
+        return Document(twiml.MEDIA_TYPE, text)
 
     async def transfer(self, call_id: str | None, target: str) -> None:
         """Twilio ends the stream when the call is redirected."""

@@ -15,13 +15,17 @@ LONGEST_PARAMETER = 400
 _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def connect(stream_url: str, parameters: Mapping[str, str]) -> str:
-    """Give the call's audio to a WebSocket, both ways; the parameters come with its start event."""
+def connect(stream_url: str, parameters: Mapping[str, str], action_url: str) -> str:
+    """Give the call's audio to a WebSocket, both ways; the parameters come with its start event. When the
+    stream has ended, `action_url` is posted to for the next document."""
     inner = "".join(
         f"<Parameter name={_attribute(name)} value={_attribute(value[:LONGEST_PARAMETER])}/>"
         for name, value in parameters.items()
     )
-    return _response(f"<Connect><Stream url={_attribute(stream_url)}>{inner}</Stream></Connect>")
+    return _response(
+        f"<Connect action={_attribute(action_url)}>"
+        f"<Stream url={_attribute(stream_url)}>{inner}</Stream></Connect>"
+    )
 
 
 def busy() -> str:
@@ -29,10 +33,24 @@ def busy() -> str:
     return _response('<Reject reason="busy"/>')
 
 
+def hang_up() -> str:
+    return _response("<Hangup/>")
+
+
+def say(words: str, language: str, target: Target | None) -> str:
+    """Words in a language of BCP 47, and after them the call for somebody else, or its end."""
+    spoken = f"<Say language={_attribute(language)}>{escape(_readable(words))}</Say>"
+    return _response(spoken + ("" if target is None else _dial(target)))
+
+
 def dial(target: Target) -> str:
     """Give the call to somebody else."""
+    return _response(_dial(target))
+
+
+def _dial(target: Target) -> str:
     to = escape(_readable(target.uri if target.is_sip else target.number))
-    return _response(f"<Dial><Sip>{to}</Sip></Dial>" if target.is_sip else f"<Dial>{to}</Dial>")
+    return f"<Dial><Sip>{to}</Sip></Dial>" if target.is_sip else f"<Dial>{to}</Dial>"
 
 
 def _response(inner: str) -> str:

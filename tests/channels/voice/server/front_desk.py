@@ -23,7 +23,7 @@ from picows import (
 from pydantic import SecretStr
 
 from adapters.outbound.fake import ScriptedOutbound
-from channels.voice.carriers.carrier import Carrier
+from channels.voice.carriers.carrier import Carrier, SpeakAndDial
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
 from channels.voice.metrics import Counting
 from channels.voice.server.app import VoiceApp, voice_app
@@ -60,6 +60,7 @@ class Echo(WSListener):
 @dataclass
 class EchoCallServer:
     answered: int = 0
+    apologies: dict[str, SpeakAndDial] = field(default_factory=dict[str, SpeakAndDial])
     transports: list[WSTransport] = field(default_factory=list[WSTransport])
     sip: list[SipCall] = field(default_factory=list[SipCall])
     sip_over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,6 +71,9 @@ class EchoCallServer:
     def answer(self) -> WSListener:
         self.answered += 1
         return Echo(self)
+
+    def lost(self, call_id: str) -> SpeakAndDial | None:
+        return self.apologies.get(call_id)
 
     async def answer_sip(self, call: SipCall) -> None:
         self.sip.append(call)

@@ -69,7 +69,7 @@ async def test_compression_is_not_agreed_on() -> None:  # V12
 
 
 async def test_a_connection_that_served_http_before_may_become_a_line() -> None:  # V12
-    async with open_desk() as desk:
+    async with open_desk(realtime_url="ws://127.0.0.1:9") as desk:
         reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")

@@ -64,7 +64,7 @@ class Served:
 @asynccontextmanager
 async def served(drain_s: float, answering: EchoCallServer | None = None) -> AsyncGenerator[Served]:
     answering = answering or EchoCallServer()
-    app = voice_app(voice_settings(), carrier(), answering, Counting(), None)
+    app = voice_app(voice_settings(realtime_url="ws://127.0.0.1:9"), carrier(), answering, Counting(), None)
     ports: asyncio.Queue[int] = asyncio.Queue()
     serving = serve_voice(app, answering, "127.0.0.1", 0, drain_s=drain_s, started=ports.put_nowait)
     task = asyncio.ensure_future(serving)
@@ -143,7 +143,9 @@ async def test_an_address_in_use_is_an_operators_matter() -> None:  # V12
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         answering = EchoCallServer()
-        app = voice_app(voice_settings(), carrier(), answering, Counting(), None)
+        app = voice_app(
+            voice_settings(realtime_url="ws://127.0.0.1:9"), carrier(), answering, Counting(), None
+        )
         with pytest.raises(CallTheOperator) as caught:
             await serve_voice(app, answering, "127.0.0.1", port, drain_s=0)
         assert caught.value.code == "address_not_free"

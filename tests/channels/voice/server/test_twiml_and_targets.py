@@ -12,9 +12,11 @@ from channels.voice.carriers.call_control import address_in, number_in, parse_ta
 from channels.voice.carriers.twilio import twiml
 from flow_engine.errors import CorrectTheInput
 
+ENDED = "https://a.example/stream-ended"
+
 
 def test_a_call_is_connected_with_its_parameters() -> None:  # V12
-    document = ET.fromstring(twiml.connect("wss://a.example/media-stream", {"callerPhone": "+331"}))
+    document = ET.fromstring(twiml.connect("wss://a.example/media-stream", {"callerPhone": "+331"}, ENDED))
     stream = document.find("Connect/Stream")
     assert stream is not None
     assert stream.get("url") == "wss://a.example/media-stream"
@@ -23,7 +25,9 @@ def test_a_call_is_connected_with_its_parameters() -> None:  # V12
 
 @given(st.text(max_size=300))
 def test_no_value_of_a_caller_gets_out_of_its_attribute(value: str) -> None:  # V12
-    document = ET.fromstring(twiml.connect("wss://a.example", {"callerPhone": value, "callSid": "CA1"}))
+    document = ET.fromstring(
+        twiml.connect("wss://a.example", {"callerPhone": value, "callSid": "CA1"}, ENDED)
+    )
     stream = document.find("Connect/Stream")
     assert stream is not None
     first, second = list(stream)
@@ -33,8 +37,8 @@ def test_no_value_of_a_caller_gets_out_of_its_attribute(value: str) -> None:  # 
 
 
 def test_a_long_value_is_cut_as_twilio_refuses_it() -> None:  # V12
-    assert "x" * 400 + "&" not in twiml.connect("wss://a", {"callerPhone": "x" * 10_000})
-    assert len(twiml.connect("wss://a", {"callerPhone": "x" * 10_000})) < 700
+    assert "x" * 400 + "&" not in twiml.connect("wss://a", {"callerPhone": "x" * 10_000}, ENDED)
+    assert len(twiml.connect("wss://a", {"callerPhone": "x" * 10_000}, ENDED)) < 700
 
 
 @pytest.mark.parametrize(
