@@ -87,8 +87,8 @@ class MemoryEntryArgument(_Arguments):
     var_id: Id = Field(description="Id or name of one of the flow's variables.")
     value: object = Field(
         description="The value, in the variable's type: text, number, true or false, a member of an enum, an "
-        "ISO 8601 date, a phone number such as '+39 06 1234567', or any JSON for a custom variable. Null "
-        "takes back what tools have written."
+        "ISO 8601 date, a phone number such as '+39 06 1234567', an e-mail address, or any JSON for a custom "
+        "variable. Null takes back what tools have written."
     )
     description_for_llm: Annotated[
         tuple[DescriptionArgument, ...] | None, Field(strict=False, alias="descriptionForLLM")

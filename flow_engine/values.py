@@ -6,6 +6,7 @@
     enum     the member of `enumValues` that was meant, spelled as the designer spelled it
     date     `YYYY-MM-DD`, or `YYYY-MM-DDTHH:MM:SS[.ffffff]Z` when a time was given
     phone    `{"country": "IT", "type": "mobile" | "land", "number": "+39…"}`
+    email    `local@domain`: the domain in lower case and ASCII (IDNA), the local part as it was given
     custom   any JSON, at most 64 levels deep
 
 1. Nothing, an empty and a blank string are no value. `false` and `0` are values.
@@ -21,15 +22,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import phonenumbers
 
-from flow_engine.vocabulary import VariableType
+from flow_engine.vocabulary import VARIABLE_TYPES, VariableType
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -43,12 +44,17 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?
 _MAX_NUMBER_CHARS = 400
 # The standard library takes any character between date and time; ISO 8601 has T, RFC 3339 a space too.
 _DATE_AND_TIME = re.compile(r"[0-9W-]{7,10}[T ][0-9:]{2,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{2,8})?")
+_LOCAL_PART = re.compile(
+    r"(?=.{1,64}\Z)[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+)
+_DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?:xn--[a-z0-9-]{1,59}|[a-z]{2,63})")
 _PHONE_KEYS = frozenset({"country", "type", "number"})
 _NUMBER_TYPE = phonenumbers.PhoneNumberType
 _MOBILE_TYPES = frozenset({_NUMBER_TYPE.MOBILE, _NUMBER_TYPE.PAGER, _NUMBER_TYPE.PERSONAL_NUMBER})
 
 _NUMBER_ACCEPTED = "a JSON number, or a string that holds exactly one such as '12.5'"
 _DATE_ACCEPTED = "an ISO 8601 date such as '2025-03-31', or date and time such as '2025-03-31T09:30:00+02:00'"
+_EMAIL_ACCEPTED = "one e-mail address such as 'anna.rossi@example.com'"
 _PHONE_ACCEPTED = "a valid phone number such as '+39 347 123 4567', or {country, type, number}"
 
 
@@ -61,6 +67,29 @@ class VariableSpec:
     type: VariableType
     prompt: str | None = None
     enum_values: tuple[str | int | float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """`asked_as` is the JSON type that a model is asked to answer with; `handed_over` what a tool gets."""
+
+    asked_as: Literal["string", "number", "boolean"]
+    handed_over: str
+
+
+VALUE_KINDS: Mapping[VariableType, ValueKind] = {
+    "string": ValueKind("string", "text"),
+    "number": ValueKind("number", "a number"),
+    "boolean": ValueKind("boolean", "true or false"),
+    "enum": ValueKind("string", "text"),
+    "date": ValueKind("string", "text"),
+    "phone": ValueKind("string", "an object with the number"),
+    "email": ValueKind("string", "text"),
+    "custom": ValueKind("string", "whatever a tool has stored"),
+}
+"""What readers outside of this file need of a type. A type without its row fails at the import."""
+if missing := set(VARIABLE_TYPES) - VALUE_KINDS.keys():
+    raise LookupError(f"variable types without a row in VALUE_KINDS: {sorted(missing)}")
 
 
 class VariableIndex:
@@ -125,6 +154,8 @@ def canonical(
             return _date(value, timezone or UTC)
         case "phone":
             return _phone(value, default_region)
+        case "email":
+            return _email(value)
         case "custom":
             check_json(value)
             return value
@@ -294,6 +325,20 @@ def _phone(value: JsonValue, default_region: str | None) -> JsonValue:
         raise ValueRejected("phone_type_wrong", f"accepted as the type of this number is {listed(accepted)}")
     e164 = phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
     return {"country": region, "type": kind or accepted[0], "number": e164}
+
+
+def _email(value: JsonValue) -> str:
+    """One address without a name beside it. Quoted local parts and addresses of machines are refused: people
+    do not have them, and recognisers produce them."""
+    text = value.strip() if isinstance(value, str) else ""
+    local, _, domain = text.removeprefix("mailto:").rpartition("@")
+    try:
+        domain = domain.lower().encode("idna").decode("ascii")
+    except UnicodeError:
+        domain = ""
+    if not (_LOCAL_PART.fullmatch(local) and _DOMAIN.fullmatch(domain) and len(local) + len(domain) < 254):
+        raise ValueRejected("email_invalid", f"accepted is {_EMAIL_ACCEPTED}")
+    return f"{local}@{domain}"
 
 
 def _parse_phone(text: str, region: str | None) -> phonenumbers.PhoneNumber:

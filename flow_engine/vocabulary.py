@@ -15,7 +15,7 @@ CHANNELS: tuple[Channel, ...] = get_args(Channel)
 TaskType = Literal["AIO", "AIS", "HUM"]
 TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 
-VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "custom"]
+VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "email", "custom"]
 VARIABLE_TYPES: tuple[VariableType, ...] = get_args(VariableType)
 
 HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]

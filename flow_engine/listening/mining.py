@@ -28,7 +28,7 @@ from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, R
 from flow_engine.runtime.prompt import PromptSections, tenant_zone
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.values import JsonValue, ValueRejected, VariableSpec, canonical
+from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, VariableSpec, canonical
 
 ANSWER_TOKENS = 1_000
 STALLED_AFTER = 3
@@ -187,9 +187,6 @@ def _variable_line(sections: PromptSections, variable: VariableSpec) -> str:
     )
 
 
-_SCHEMA_TYPES = {"number": "number", "boolean": "boolean"}
-
-
 def _answer_schema(
     variables: Iterable[VariableSpec], checkpoints: Iterable[Checkpoint]
 ) -> Mapping[str, object]:
@@ -198,7 +195,7 @@ def _answer_schema(
         if variable.type == "enum":
             values[variable.name] = {"enum": [*variable.enum_values, None]}
         else:
-            values[variable.name] = {"type": [_SCHEMA_TYPES.get(variable.type, "string"), "null"]}
+            values[variable.name] = {"type": [VALUE_KINDS[variable.type].asked_as, "null"]}
     reached = {
         "type": "object",
         "properties": {"id": {"enum": [c.id for c in checkpoints]}, "reason": {"type": "string"}},

@@ -22,7 +22,7 @@ from flow_engine.values import (
 )
 from flow_engine.vocabulary import VariableType
 
-TYPES: tuple[VariableType, ...] = ("string", "number", "boolean", "enum", "date", "phone", "custom")
+TYPES: tuple[VariableType, ...] = ("string", "number", "boolean", "enum", "date", "phone", "email", "custom")
 ENUM = ("red", "1", 2, 2.5)
 
 json_values = st.recursive(
@@ -397,3 +397,52 @@ class TestIndex:
 )
 def test_alternatives_are_listed_up_to_twenty(count: int, shown: str) -> None:
     assert listed(range(count)) == shown  # F19
+
+
+class TestEmail:
+    @pytest.mark.parametrize(
+        ("text", "canonical_form"),
+        [
+            (" Anna.Rossi@Example.COM ", "Anna.Rossi@example.com"),
+            ("mailto:o'brien+tag@mail.example.co.uk", "o'brien+tag@mail.example.co.uk"),
+            ("info@Bücher.example", "info@xn--bcher-kva.example"),
+            ("a@b-c.museum", "a@b-c.museum"),
+        ],
+    )
+    def test_the_domain_is_lower_case_ascii_and_the_name_stays(self, text: str, canonical_form: str) -> None:
+        assert accepted("email", text) == canonical_form  # F5
+        assert accepted("email", canonical_form) == canonical_form
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "anna",
+            "anna@",
+            "@example.com",
+            "anna@localhost",
+            "anna@127.0.0.1",
+            "anna@[127.0.0.1]",
+            "anna@example..com",
+            "anna@-example.com",
+            "anna@example.c",
+            ".anna@example.com",
+            "anna.@example.com",
+            "anna..rossi@example.com",
+            "anna rossi@example.com",
+            "anna@b@example.com",
+            '"anna"@example.com',
+            "Anna <anna@example.com>",
+            "anna@example.com, b@example.com",
+            "anna@example.com\nBcc: b@example.com",
+            "x" * 65 + "@example.com",
+            "anna@" + "a." * 200 + "com",
+            {"email": "anna@example.com"},
+            7,
+            True,
+        ],
+    )
+    def test_anything_else_is_refused(self, text: object) -> None:  # F5
+        assert refused("email", text) == "email_invalid"
+
+    def test_a_blank_one_is_no_value(self) -> None:  # F5
+        assert accepted("email", "  ") is None

@@ -15,6 +15,7 @@ from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule, usable_values
+from flow_engine.values import VALUE_KINDS
 
 # --- variables ----------------------------------------------------------------------------------
 
@@ -110,16 +111,6 @@ def _mentioned(name: str, prose: str, words: set[str]) -> bool:
 
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
-_KINDS = {
-    "string": "text",
-    "enum": "text",
-    "date": "text",
-    "number": "a number",
-    "boolean": "true or false",
-    "phone": "an object with the number",
-    "custom": "whatever a tool has stored",
-}
-"""What a variable of each type hands to a tool (F5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +184,7 @@ def _kind(variable: Variable) -> str:
         numbers = [not isinstance(value, str) for value in variable.enum_values]
         if all(numbers):
             return "a number"
-    return _KINDS[variable.type]
+    return VALUE_KINDS[variable.type].handed_over
 
 
 def _fits(value: str, variable: Variable) -> bool:

@@ -17,7 +17,7 @@ ENVIRONMENT = ReviewEnvironment(
 
 
 def variables() -> list[JsonObject]:
-    """One variable of each type."""
+    """One variable of each type but `email`."""
     plain = ("string", "number", "boolean", "date", "phone")
     return [
         *({"_id": f"var_{kind}", "name": f"a {kind}", "type": kind, "prompt": f"a {kind}"} for kind in plain),

@@ -95,6 +95,7 @@ def fixed_schemas() -> dict[str, Any]:
         rf"\A(google|elevenlabs|openai|{template})\Z"
     )
     schemas["Variable"]["properties"]["enumValues"]["items"]["type"] = ["string", "number"]
+    schemas["Variable"]["properties"]["type"]["enum"].append("email")
     for owner, name in (
         ("ClosureConfig", "customHandler"),
         ("MCPServer", "url"),

@@ -234,7 +234,7 @@ class TestConditionalRules:
         closure = parse_version(minimal_version(closureConfig={"multiContact": False})).closure_config
         assert (closure.conversation_time_limit, closure.custom_handler) == (None, None)
 
-    @pytest.mark.parametrize("kind", ["string", "number", "boolean", "enum", "date", "phone"])
+    @pytest.mark.parametrize("kind", ["string", "number", "boolean", "enum", "date", "phone", "email"])
     def test_a_variable_that_is_mined_needs_a_prompt(self, kind: str) -> None:  # F2
         raw = minimal_version(variables=[*samples.variables(), {"_id": "v", "name": "v", "type": kind}])
         assert errors_of(raw) == {"/variables/7/prompt": "missing_property"}
