@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
@@ -142,20 +142,14 @@ def canonical(
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     match spec.type:
-        case "string":
-            return _string(value)
-        case "number":
-            return _number(value)
-        case "boolean":
-            return _boolean(value)
+        case "string" | "number" | "boolean" | "email":
+            return _BY_THEMSELVES[spec.type](value)
         case "enum":
             return _enum(value, spec.enum_values)
         case "date":
             return _date(value, timezone or UTC)
         case "phone":
             return _phone(value, default_region)
-        case "email":
-            return _email(value)
         case "custom":
             check_json(value)
             return value
@@ -358,3 +352,12 @@ def _parse_phone(text: str, region: str | None) -> phonenumbers.PhoneNumber:
                 return parsed
     hint = "" if region else "; the country code is needed here, as no default region is set"
     raise ValueRejected("phone_invalid", f"accepted is {_PHONE_ACCEPTED}, without letters or extension{hint}")
+
+
+_BY_THEMSELVES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
+    "string": _string,
+    "number": _number,
+    "boolean": _boolean,
+    "email": _email,
+}
+"""The rules that need nothing but the value."""

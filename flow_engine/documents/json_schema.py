@@ -7,10 +7,12 @@ to another (`checks.py`), and the size of the whole, no JSON Schema can tell.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -21,6 +23,9 @@ from flow_engine.documents.values import RequiredIf, ShapedBy, When, property_na
 SCHEMA_VERSION = "1.0.0"
 SCHEMA_ID = f"urn:flow-engine:schema:flow-version:{SCHEMA_VERSION}"
 
+_MEANINGS = TypeAdapter(dict[str, dict[str, str]]).validate_python(
+    tomllib.loads(files("flow_engine.documents").joinpath("properties.toml").read_text("utf-8"))
+)
 _REQUIREMENT_MARK = re.compile(r"\s*\([A-Z]\d+(, [A-Z]\d+)*\)")
 
 
@@ -40,11 +45,14 @@ class _Generator(GenerateJsonSchema):
         made = super().model_schema(schema)
         fields = cast("type[BaseModel]", schema["cls"]).model_fields
         properties = cast("dict[str, Any]", made.get("properties", {}))
+        meanings = _MEANINGS.get(schema["cls"].__name__, {})
         for name, field in fields.items():
             _check_default(properties[property_name(name)], field)
         rules = [rule for name, field in fields.items() for rule in _rules(name, field, properties)]
         if rules:
             made["allOf"] = _joined(rules)
+        for name, meaning in meanings.items():
+            properties[name]["description"] = meaning
         if "description" in made:
             made["description"] = _first_paragraph(made["description"])
         return made

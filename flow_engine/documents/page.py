@@ -1,0 +1,113 @@
+"""The page about flow documents, from the schema: `python -m flow_engine.documents.page`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flow_engine.documents.json_schema import version_schema
+from flow_engine.values import VALUE_KINDS
+
+_INTRODUCTION = """# The flow document
+
+A version of a flow is one JSON document: what the engine compiles into a statechart, and what a conversation
+runs by from its start to its end. Written from the published schema by
+`python -m flow_engine.documents.page`; a test keeps it complete. The schema itself is served at `GET /v1/schemas/flow-version.json`.
+
+What a save refuses and warns of stands in [lint.md](lint.md). Everything that is wrong is told at once, each
+with a JSON pointer. `GET` a version, edit it and `POST` it back: the server writes author and date anew, and
+gives a new `_id` where the old one is taken.
+
+## Types of variables
+
+| type | canonical form | a tool gets |
+|---|---|---|
+"""
+
+_FORMS = {
+    "string": "text as it was given, at most 64 KiB",
+    "number": "a JSON number of at most 64 bits",
+    "boolean": "`true` or `false`",
+    "enum": "the member of `enumValues` that was meant",
+    "date": "`YYYY-MM-DD`, or `YYYY-MM-DDTHH:MM:SSZ` in UTC when a time was given",
+    "phone": '`{"country": "IT", "type": "mobile", "number": "+39…"}`, E.164',
+    "email": "`local@domain`, the domain in lower case and ASCII",
+    "custom": "any JSON, at most 64 levels deep; written by tools only",
+}
+
+_READ_BACK = """\
+An address that was spelled aloud is read back before it is used. A task that does so has a prompt such as:
+
+```text
+Read the e-mail address in {{ $vars.email }} back to the caller: the name before the @ letter by letter,
+"at", then the domain in whole words. Ask whether it is right. If it is not, ask for the part that is wrong;
+what the caller says then replaces the old address. Go on only after a clear yes.
+```
+
+## Objects
+"""
+
+
+def flow_document_page() -> str:
+    """The page as Markdown. Raises KeyError for a type of variable whose form is not described here."""
+    schema = version_schema()
+    types = [f"| `{name}` | {_FORMS[name]} | {kind.handed_over} |" for name, kind in VALUE_KINDS.items()]
+    objects = {"Flow version": schema, **schema["$defs"]}
+    parts = [_INTRODUCTION + "\n".join(types), _READ_BACK.rstrip("\n")]
+    parts += ["\n".join(_section(name, described)) for name, described in objects.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(name: str, described: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n"
+    if name != "Flow version" and "description" in described:
+        yield f"{described['description']}\n"
+    properties: dict[str, Any] = described.get("properties", {})
+    if not properties:
+        yield "Any property may stand here."
+        return
+    required = described.get("required", ())
+    yield "| property | type | required | meaning |"
+    yield "|---|---|---|---|"
+    for key, value in properties.items():
+        kind = _type(value).replace("|", "\\|")
+        default = "" if value.get("default") is None else f" Default: `{_written(value['default'])}`."
+        needed = "yes" if key in required else ""
+        yield f"| `{key}` | {kind} | {needed} | {value['description']}{default} |"
+
+
+def _written(value: object) -> str:
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+        if not isinstance(value, dict)
+        else "{…}"
+    )
+
+
+def _type(value: dict[str, Any]) -> str:
+    """A property's type as people read it: `text`, `list of [Task](#task)`, `text | number`."""
+    if "$ref" in value:
+        name = str(value["$ref"]).rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in value:
+        return " | ".join(f"`{member}`" for member in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    if "anyOf" in value:
+        return " | ".join(_type(option) for option in value["anyOf"])
+    if value.get("type") == "array":
+        return f"list of {_type(value.get('items', {}))}"
+    names = {
+        "string": "text",
+        "object": "object",
+        "number": "number",
+        "boolean": "true or false",
+        "null": "`null`",
+    }
+    return names.get(str(value.get("type")), "any")
+
+
+if __name__ == "__main__":
+    print(flow_document_page(), end="")
