@@ -42,6 +42,7 @@ from channels.voice.config.review import retiring_models
 from channels.voice.deliveries import Deliveries
 from channels.voice.metrics import Counting
 from channels.voice.recording import RecordedOutbound, Recorder, create_recording
+from channels.voice.replay import OutboundTransport
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.serving import serve_voice, server_of
@@ -85,9 +86,18 @@ def open_call_of(
     clock: Callable[[], datetime],
     deliveries: Deliveries | None = None,
 ) -> OpenCall:
-    """For a config that says everything itself. Raises CallTheOperator `flow_needed` for another one."""
+    """With a flow, its engine is asked by `outbound` as well, as in a replay."""
     if isinstance(config.session, FlowSession):
-        raise CallTheOperator("flow_needed", "this config's session comes from a flow engine")
+        # Loaded late: MCP's SDK takes a second, and only flows need it.
+        flows = late.voice_flows.FlowCalls(
+            config,
+            config.session,
+            api_key=None,
+            allow=AllowList(),
+            now=clock,
+            transport=OutboundTransport(outbound),
+        )
+        return flows.open_call(outbound, deliveries)
     return open_configured(config, outbound, clock=clock, builders=builders, deliveries=deliveries)
 
 
@@ -157,7 +167,8 @@ class VoiceAnswering:
         if isinstance(tap, Recorder):
             outbound = RecordedOutbound(outbound, tap.write)
         if self._flow is not None:
-            return self._flow.open_call(outbound, self._deliveries)
+            record = tap.write if isinstance(tap, Recorder) else None
+            return self._flow.open_call(outbound, self._deliveries, record)
         return open_call_of(parts.config, parts.builders, outbound, _now, self._deliveries)
 
     def _open_tap(self, stream_id: str) -> Tap | None:

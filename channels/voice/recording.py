@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, cast
 
+import httpx2
 import orjson
 
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
@@ -103,6 +104,28 @@ class RecordedOutbound:
         return reply
 
 
+class RecordedTransport(httpx2.AsyncBaseTransport):
+    """Sends by a client that is another's, and writes its requests down with their answers."""
+
+    def __init__(self, client: httpx2.AsyncClient, write: Callable[[Side, bool, JsonValue], None]) -> None:
+        self._client = client
+        self._write = write
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises what the client does."""
+        body = as_json(request.content) if request.content else None
+        call: dict[str, JsonValue] = {"method": request.method, "url": str(request.url), "body": body}
+        try:
+            reply = await self._client.send(request)
+        except httpx2.TransportError:
+            self._write("http", True, {**call, "failed": "unusable"})
+            raise
+        answer = as_json(reply.content) if reply.content else None
+        self._write("http", True, {**call, "status": reply.status_code, "answer": answer})
+        tag = {"ETag": reply.headers["ETag"]} if "ETag" in reply.headers else {}
+        return httpx2.Response(reply.status_code, headers=tag, content=reply.content)
+
+
 def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
     if isinstance(error, OutboundRefused):
         return "refused"
@@ -111,7 +134,8 @@ def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
 
 def read_recording(content: bytes) -> Iterator[Entry]:
     """The entries of a recording. A line may also be a bare event of Twilio or of the model, with or without
-    `at_ms`: it then comes from there, at the time of the line before. Raises RecordingRefused."""
+    `at_ms`: it then comes from there, at the `timestamp` of its audio, else at the time of the line before.
+    Raises RecordingRefused."""
     at_ms = 0.0
     for number, line in enumerate(content.splitlines(), start=1):
         if line.strip():
@@ -128,7 +152,7 @@ def _entry(line: bytes, number: int, last_ms: float) -> Entry:
     if not isinstance(read, dict):
         raise RecordingRefused(f"line {number}: not an object")
     fields = cast("dict[str, JsonValue]", read)
-    at_ms = fields.get("at_ms", last_ms)
+    at_ms = fields["at_ms"] if "at_ms" in fields else max(last_ms, _stream_ms(fields) or 0.0)
     if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or at_ms < last_ms:
         raise RecordingRefused(f"line {number}: at_ms has to be a number, at least {last_ms:g}")
     if "event" in fields or "type" in fields:
@@ -140,6 +164,14 @@ def _entry(line: bytes, number: int, last_ms: float) -> Entry:
             f"line {number}: expected side ({', '.join(SIDES)}) and message, or an event of Twilio or a model"
         )
     return Entry(at_ms, side_read, fields.get("sent") is True, fields["message"])
+
+
+def _stream_ms(fields: Mapping[str, JsonValue]) -> float | None:
+    """When a bare frame of audio was heard, by Twilio's own count: milliseconds since the stream began."""
+    media = fields.get("media")
+    timestamp = media.get("timestamp") if isinstance(media, dict) else None
+    text = str(timestamp)
+    return float(text) if fields.get("event") == "media" and text.isascii() and text.isdigit() else None
 
 
 def as_json(message: bytes) -> JsonValue:

@@ -5,6 +5,9 @@ recording leaves out is answered as a server would at the least: sessions are co
 for, and a response that nobody recorded is an empty one. The items of this side are always added anew,
 whatever was recorded of them: with another config they are others. HTTP calls get the recorded answers in
 their order, by method and path, the last one again and again, or `{}` where there is none.
+
+Instead of what was recorded, answers can be named by method and path, and the model can be one that plays a
+script. A flow's engine is asked by HTTP calls like any other; its MCP servers are away.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
+import httpx2
 import orjson
 
 from channels.voice.call.events import LineEvent, StreamStarted, StreamStopped, Unreadable
@@ -41,6 +45,24 @@ OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]]
 """What answers the calls, given its way out, its wall clock and its monotonic one."""
 
 
+class PlayedModel(Protocol):
+    """A model that plays a script, such as `RealtimeSession` of the doubles."""
+
+    def begin(self) -> None: ...
+
+    def receive(self, frame: bytes) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+OpenModel = Callable[[Callable[[bytes], None]], PlayedModel]
+"""Opens a session for each connection; it sends its events, frames of JSON, by what it is called with."""
+
+Answers = Mapping[str, JsonValue]
+"""By method and path, as in `POST /api/orders`: the body of an answer with status 200, or an object of
+`status` and, if there is one, `body`."""
+
+
 @dataclass(slots=True)
 class Replayed:
     """What the call did, in order: messages to both sides and HTTP calls."""
@@ -52,15 +74,21 @@ class Replayed:
 
 
 def replay(
-    entries: Iterable[Entry], open_for: OpenFor, apology: SessionSettings, codec: StreamCodec
+    entries: Iterable[Entry],
+    open_for: OpenFor,
+    apology: SessionSettings,
+    codec: StreamCodec,
+    *,
+    answers: Answers | None = None,
+    model: OpenModel | None = None,
 ) -> Replayed:
-    """Run one call, whose line is in `codec`. Raises RecordingRefused when no start event of a
-    line is among the entries."""
+    """Run one call, whose line is in `codec`. `answers` come before recorded ones; with a `model`, recorded
+    events of one are left out. Raises RecordingRefused when no start event of a line is among the entries."""
     decode = codec.decoder()
     recorded = tuple((entry, _line_events(entry, decode)) for entry in entries)
     if not any(isinstance(event, StreamStarted) for _, events in recorded for event in events):
         raise RecordingRefused("there is no start event of the line in it")
-    return run_in_virtual_time(_Replay(recorded, open_for, apology, codec).run())
+    return run_in_virtual_time(_Replay(recorded, open_for, apology, codec, answers or {}, model).run())
 
 
 def _line_events(entry: Entry, decode: Decoder) -> tuple[LineEvent, ...]:
@@ -77,6 +105,8 @@ class _Replay:
         open_for: OpenFor,
         apology: SessionSettings,
         codec: StreamCodec,
+        answers: Answers,
+        model: OpenModel | None,
     ) -> None:
         self._recorded = recorded
         self._codec = codec
@@ -86,7 +116,9 @@ class _Replay:
         self._result = Replayed()
         self._runner: CallRunner | None = None
         self._model = _Model(entries, self._note)
-        self._outbound = _Outbound(entries, self._note)
+        self._outbound = _Outbound(entries, answers, self._note)
+        self._open_model = model
+        self._played: list[PlayedModel] = []
 
     async def run(self) -> Replayed:
         running: asyncio.Task[None] | None = None
@@ -95,7 +127,8 @@ class _Replay:
             if entry.sent or entry.side == "http":
                 continue
             if entry.side == "model":
-                self._model.recorded(entry.message)
+                if self._open_model is None:
+                    self._model.recorded(entry.message)
                 continue
             for event in events:
                 if isinstance(event, StreamStarted) and running is None:
@@ -107,6 +140,8 @@ class _Replay:
             await asyncio.wait({running}, timeout=LINGER_S)
             self._runner.call.line_event(StreamStopped())
             await running
+        for played in self._played:
+            played.stop()
         return self._result
 
     def _begin(self, started: StreamStarted) -> CallRunner:
@@ -125,8 +160,35 @@ class _Replay:
         return CallRunner(plan, line, started, transfer=self._transfer)
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
+        if self._open_model is not None:
+            return self._connect_played(self._open_model, side)
         self._model.side = side
         return RealtimeLink(self._model.receive, lambda: self._note("model", "(closed)"))
+
+    def _connect_played(self, open_model: OpenModel, listener: RealtimeListener) -> ModelLink:
+        loop = asyncio.get_running_loop()
+
+        def hear(frame: bytes) -> None:
+            event = decode(frame)
+            if event is not None and not isinstance(event, Unreadable):
+                listener.event(event)
+
+        def answer(frame: bytes) -> None:
+            loop.call_later(REPLY_AFTER_S, hear, frame)
+
+        played = open_model(answer)
+        self._played.append(played)
+        played.begin()
+
+        def send(message: bytes) -> None:
+            self._note("model", as_json(message))
+            played.receive(message)
+
+        def close() -> None:
+            self._note("model", "(closed)")
+            played.stop()
+
+        return RealtimeLink(send, close)
 
     async def _transfer(self, target: str) -> bool:
         self._note("line", {"transfer": target})
@@ -185,10 +247,13 @@ class _Model:
 
 
 class _Outbound:
-    """Implements OutboundSender with recorded answers."""
+    """Implements OutboundSender with answers that are named or recorded."""
 
-    def __init__(self, entries: Iterable[Entry], note: Callable[[Side, JsonValue], None]) -> None:
+    def __init__(
+        self, entries: Iterable[Entry], named: Answers, note: Callable[[Side, JsonValue], None]
+    ) -> None:
         self._note = note
+        self._named = named
         self._answers: defaultdict[tuple[str, str], deque[Mapping[str, JsonValue]]] = defaultdict(deque)
         for entry in entries:
             if entry.side == "http" and isinstance(entry.message, dict):
@@ -208,10 +273,37 @@ class _Outbound:
         body = as_json(content) if content else None
         self._note("http", {"method": method, "url": url, "body": body})
         await asyncio.sleep(REPLY_AFTER_S)
-        answers = self._answers[method, urlsplit(url).path]
+        path = urlsplit(url).path
+        if (named := f"{method} {path}") in self._named:
+            return _named_reply(self._named[named])
+        answers = self._answers[method, path]
         if not answers:
             return OutboundReply(200, b"{}")
         return _reply(answers.popleft() if len(answers) > 1 else answers[0])
+
+
+def _named_reply(answer: JsonValue) -> OutboundReply:
+    status = answer.get("status") if isinstance(answer, dict) else None
+    if isinstance(answer, dict) and type(status) is int and answer.keys() <= {"status", "body"}:
+        return OutboundReply(status, orjson.dumps(answer["body"]) if "body" in answer else b"")
+    return OutboundReply(200, orjson.dumps(answer))
+
+
+class OutboundTransport(httpx2.AsyncBaseTransport):
+    """A client's requests by another way out, such as that of a replay."""
+
+    def __init__(self, outbound: OutboundSender) -> None:
+        self._outbound = outbound
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises httpx2.ConnectError for what gets no answer."""
+        try:
+            reply = await self._outbound.request(
+                request.method, str(request.url), timeout_s=5.0, content=request.content
+            )
+        except (OutboundFailed, OutboundRefused) as error:
+            raise httpx2.ConnectError(str(error), request=request) from error
+        return httpx2.Response(reply.status, content=reply.body)
 
 
 def _reply(message: Mapping[str, JsonValue]) -> OutboundReply:

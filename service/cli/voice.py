@@ -39,9 +39,17 @@ def replay(
     config: Annotated[Path, typer.Option(help="The agent's config, JSON of version 2.0.")],
     events: Annotated[Path, typer.Option(help="A recording, or bare events of Twilio, one JSON a line.")],
     audio: Annotated[bool, typer.Option("--audio", help="Print the frames of audio too.")] = False,
+    http: Annotated[
+        Path | None,
+        typer.Option(help="Answers of HTTP calls instead of recorded ones: JSON by method and path."),
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(help="What the model plays instead of what was recorded: JSON of reactions."),
+    ] = None,
 ) -> None:
     """Print the frames that an agent would send and the HTTP calls it would make. Nothing is sent."""
-    late.voice_replay.replay_to_output(config, events, with_audio=audio)
+    late.voice_replay.replay_to_output(config, events, with_audio=audio, http=http, script=script)
 
 
 @commands.command("demo")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+
+import httpx2
 
 from adapters.models.tools import Approval
 from adapters.outbound.policy import AllowList
 from channels.engine_client.client import EngineClient, FlowChoice, engine_http
-from channels.engine_client.mcp_tools import McpConnections
+from channels.engine_client.mcp_tools import McpConnections, McpFailed, McpServers, McpTool
 from channels.engine_client.toolbox import ToolListCache
 from channels.voice.call.ports import AnsweredCall, Caller, CallLifecycle, CallSeat, NoLifecycle, OpenCall
 from channels.voice.config.lifecycle import ConfigLifecycle
@@ -16,13 +18,16 @@ from channels.voice.config.models import FlowSession, Lifecycle, VoiceConfig
 from channels.voice.deliveries import Deliveries
 from channels.voice.flow.call_handler import FlowCallHandler
 from channels.voice.flow.start import FlowStart
+from channels.voice.recording import RecordedTransport, Side
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.values import JsonValue
 
 
 class FlowCalls:
     """Answers all calls of an agent, over shared connections to the engine. `allow` lets the flow's MCP
     servers be elsewhere than at public addresses; `approval` is the operator's policy on their tools, and
-    without one every tool of a task may run."""
+    without one every tool of a task may run. With `transport`, as in a replay, the engine is reached by that
+    alone, and MCP servers are away."""
 
     def __init__(
         self,
@@ -33,11 +38,15 @@ class FlowCalls:
         allow: AllowList,
         now: Callable[[], datetime],
         approval: Approval | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._config = config
         self._start = flow_start(config, session)
         self._base = config.settings()
         self._http = engine_http(session.engine_url, api_key)
+        if transport is not None:
+            self._http = httpx2.AsyncClient(base_url=session.engine_url, transport=transport)
+        self._has_servers = transport is None
         self._engine = EngineClient(self._http)
         self._allow = allow
         self._trusted = {self._engine.mcp_url: {"Authorization": f"Bearer {api_key}"} if api_key else {}}
@@ -46,8 +55,18 @@ class FlowCalls:
         self._approval = approval
         self._tool_lists = ToolListCache()
 
-    def open_call(self, outbound: OutboundSender, deliveries: Deliveries | None = None) -> OpenCall:
-        """Calls whose checks and bookkeeping, where the config has any, go out by `outbound`."""
+    def open_call(
+        self,
+        outbound: OutboundSender,
+        deliveries: Deliveries | None = None,
+        record: Callable[[Side, bool, JsonValue], None] | None = None,
+    ) -> OpenCall:
+        """Calls whose checks and bookkeeping, where the config has any, go out by `outbound`. `record` is
+        given the requests to the engine and their answers."""
+        engine = self._engine
+        if record is not None:
+            transport = RecordedTransport(self._http, record)
+            engine = EngineClient(httpx2.AsyncClient(base_url=self._http.base_url, transport=transport))
         config = self._config
         has_lifecycle = bool(config.pre_call_checks) or config.lifecycle != Lifecycle()
 
@@ -55,18 +74,20 @@ class FlowCalls:
             lifecycle: CallLifecycle = NoLifecycle()
             if has_lifecycle:
                 lifecycle = ConfigLifecycle(config, outbound, self._now, caller, deliveries)
-            return AnsweredCall(self.handler(caller, seat), lifecycle)
+            return AnsweredCall(self.handler(caller, seat, engine), lifecycle)
 
         return opened
 
-    def handler(self, caller: Caller, seat: CallSeat) -> FlowCallHandler:
-        servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
+    def handler(self, caller: Caller, seat: CallSeat, engine: EngineClient | None = None) -> FlowCallHandler:
+        servers: McpServers = NoServers()
+        if self._has_servers:
+            servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
         return FlowCallHandler(
             self._start,
             self._base,
             caller,
             seat,
-            engine=self._engine,
+            engine=engine or self._engine,
             servers=servers,
             now=self._now,
             approval=self._approval,
@@ -76,6 +97,20 @@ class FlowCalls:
     async def aclose(self) -> None:
         """After the last call."""
         await self._http.aclose()
+
+
+class NoServers:
+    """Implements `McpServers` where there are none to be reached."""
+
+    async def tools(self, url: str) -> tuple[McpTool, ...]:
+        raise McpFailed("there are no MCP servers in a replay")
+
+    async def call(
+        self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
+    ) -> JsonValue:
+        raise McpFailed("there are no MCP servers in a replay")
+
+    async def aclose(self) -> None: ...
 
 
 def flow_start(config: VoiceConfig, session: FlowSession) -> FlowStart:
