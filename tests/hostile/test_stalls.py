@@ -49,7 +49,7 @@ async def watched() -> AsyncIterator[Stall]:
             await watcher
 
 
-def dense(tasks: int = 60) -> JsonObject:
+def dense(tasks: int = 50) -> JsonObject:
     """As many connections as there can be, and many short templates."""
     ids = [str(number) for number in range(tasks)]
     return minimal_version(
@@ -71,14 +71,14 @@ def described(template: str, tasks: int = 290) -> JsonObject:
     )
 
 
-NESTED: dict[str, Any] = {"n": [[[[1, 2, 3, "x" * 20]] * 20] * 20] * 4, "l": list(range(20_000))}
+NESTED: dict[str, Any] = {"n": [[[[1, 2, 3, "x" * 20]] * 20] * 20] * 4, "l": list(range(2_000))}
 DEAR = {
     "dense": dense,
     "large values as JSON": lambda: described("{{ $tenant.n }}"),
     "long loops": lambda: described("{% for a in $tenant.l %}xxxxxxxxxxxxxx{% endfor %}"),
     "large templates": lambda: described("{{ $channel }}" * 220),
     "one large template": lambda: described("{{ $channel }}" * 2_800, tasks=1),
-    "many tasks": lambda: {**documents.build_version(300), "_id": "version-1"},
+    "many tasks": lambda: {**documents.build_version(100), "_id": "version-1"},
 }
 
 
