@@ -1,4 +1,5 @@
 # make run    install and serve on the embedded default: no Redis, no MongoDB, no key
+#             (then: .venv/bin/flow-engine chat serve, for agents behind one WebSocket)
 # make test   install and run every test
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes

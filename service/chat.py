@@ -111,7 +111,7 @@ async def chat_service(
         )
         policy = _tool_rules(chat.chat_tool_rules)
         flows = _flow_agents(settings, chat, model, accounts, policy, stack)
-        orchestrator = Orchestrator(chat, None if settings.llm_model is None else model)
+        orchestrator = Orchestrator(chat, model if settings.llm_model else None)
         answering = Answering(
             AgentLoader(table, model), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
         )
@@ -233,7 +233,7 @@ def _chat_model(settings: Settings) -> ConnectedModel:
         **({} if "llm_calls_per_minute" in given else {"llm_calls_per_minute": LLM_CALLS_PER_MINUTE}),
     }
     bounded = settings.model_copy(update=bounds)
-    return _RowModels(bounded) if settings.llm_model is None else _built_model(bounded)
+    return _built_model(bounded) if settings.llm_model else _RowModels(bounded)
 
 
 def _built_model(settings: Settings) -> ConnectedModel:

@@ -11,14 +11,27 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from channels.chat import settings as chat_settings
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
     from flow_engine.testing import report as scenario_results
-    from service import background, chat, running, scenarios, voice, voice_demo, voice_manager, voice_replay
+    from service import (
+        background,
+        chat,
+        chat_terminal,
+        running,
+        scenarios,
+        voice,
+        voice_demo,
+        voice_manager,
+        voice_replay,
+    )
 
 __all__ = [
     "background",
     "chat",
+    "chat_settings",
+    "chat_terminal",
     "running",
     "scenario_results",
     "scenarios",
@@ -31,6 +44,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "chat_settings": "channels.chat.settings",
     "scenario_results": "flow_engine.testing.report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",

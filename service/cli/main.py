@@ -63,6 +63,7 @@ def show_settings() -> None:
     """Print every setting with its value and its default."""
     console, agent = Console(soft_wrap=False), late.voice_settings
     console.print(_table("serve and worker", read_settings(Settings), variable_of))
+    console.print(_table("chat serve", read_settings(late.chat_settings.ChatSettings), variable_of))
     of_agent = read_settings(agent.VoiceSettings, agent.variable_of)
     console.print(_table("voice serve", of_agent, agent.variable_of))
 
