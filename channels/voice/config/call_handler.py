@@ -130,7 +130,7 @@ class ConfiguredCallHandler:
         tool, ctx = self._config.tools.get(name), self._context.ctx
         before = {flag: ctx.get(flag) for flag in tool.on_success_flags} if tool is not None else {}
         answer = await self._tools.run(name, arguments, self._context, self._controls)
-        if isinstance(tool, BuiltinTool) and tool.target is not None:
+        if isinstance(tool, BuiltinTool) and tool.target is not None and answer == {"status": "ok"}:
             self._before_transfer = before
         return answer
 

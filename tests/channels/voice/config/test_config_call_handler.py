@@ -368,6 +368,27 @@ class TestTools:
         await call.handler.not_transferred("+390612345678")
         assert call.controls.told == [("instruct", NOT_PUT_THROUGH)]
 
+    async def test_a_transfer_that_failed_takes_its_flags_back(self) -> None:  # voice-6
+        pass_on = {"type": "builtin", "action": "transfer", "target": "{{args.to}}"}
+        tools = {"pass_on": {**pass_on, "on_success_flags": ["passed_on", "served"]}}
+        rules = [
+            {"flag": "passed_on", "outcome": "moved", "priority": 1},
+            {"flag": "served", "outcome": "served", "priority": 2},
+            {"flag": None, "outcome": "stayed", "priority": 3},
+        ]
+        on_end = {"method": "POST", "url": "{{base_url}}/end", "body": {"outcome": "{{outcome}}"}}
+        lifecycle = {"outcome_rules": rules, "on_end": on_end}
+        for fails, outcome in ((True, "stayed"), (False, "moved")):
+            call = scene(inline(tools=tools, lifecycle=lifecycle), {"POST /end": None})
+            await call.begin()
+            await call.handler.started()
+            await call.tool("pass_on", to="+390612345678")
+            await call.tool("pass_on", to="the boss")  # which sets no flags, and takes none back
+            if fails:
+                await call.handler.not_transferred("+390612345678")
+            await call.end()
+            assert call.business.taken()[-1][2] == {"outcome": outcome}
+
     async def test_a_silent_caller_is_asked_twice_then_left(self) -> None:
         call = scene(inline(silence_s=8))
         assert (await call.begin()).silence_s == 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from channels.voice.call.ports import (
 from channels.voice.config import lifecycle
 from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.loader import load_config
+from channels.voice.config.review import retiring_models
 from flow_engine.ports.outbound import OutboundReply
 from tests.channels.voice.books import Book, InOrder
 from tests.channels.voice.config.voice_scene import BEGIN, PHONE, PHONE_IN_QUERY, FakeBusiness
@@ -118,6 +119,33 @@ async def test_a_flow_that_cannot_be_started_ends_without_books() -> None:  # V2
     await call.ended(ending("refused", started=False))
     assert book.ending is not None
     assert told.taken() == []
+
+
+async def test_what_the_carrier_says_of_a_call_is_in_ctx() -> None:  # voice-smaller
+    body = {
+        **{"sid": "{{ctx.call_sid}}", "to": "{{ctx.called_phone}}", "shop": "{{ctx.parameters.shop}}"},
+        "room": "{{ctx.parameters.room}}",
+    }
+    end = {"method": "POST", "url": "{{base_url}}/end", "body": body}
+    told = business()
+    parameters = {"calledPhone": "+390212345678", "shop": "17"}
+    caller = Caller("call-1", PHONE, parameters, BEGIN, "CA7")
+    kept = ConfigLifecycle(config(lifecycle={"on_end": end}), told, lambda: BEGIN, caller)
+    await kept.ended(ending())
+    expected = {"sid": "CA7", "to": "+390212345678", "shop": "17"}  # what is null is left out
+    assert told.taken() == [("POST", "/end", expected)]
+
+
+def test_models_that_end_are_warned_of_when_an_agent_starts() -> None:  # voice-smaller
+    found = list(retiring_models(config(), date(2026, 11, 22)))
+    assert [(finding.pointer, finding.code) for finding in found] == [
+        ("/openai/model", "model_retiring"),
+        ("/openai/input_audio_transcription/model", "model_retiring"),
+    ]
+    assert found[0].message == "'gpt-realtime' ends on 2027-01-20; use 'gpt-realtime-2.1'"
+    assert "has ended" in next(retiring_models(config(), date(2027, 3, 1))).message
+    newer = {"model": "gpt-realtime-2.1", "input_audio_transcription": None}
+    assert list(retiring_models(config(openai=newer), date(2027, 3, 1))) == []
 
 
 async def test_checks_that_hang_let_the_call_through(monkeypatch: pytest.MonkeyPatch) -> None:  # V3
