@@ -129,17 +129,19 @@ async def running_chat(
     routing: bool = False,
     authenticator: Authenticator | None = None,
     shared: Any = None,
+    on_wire: bool = False,
     settings: Mapping[str, Any] | None = None,
     **chat: Any,
 ) -> AsyncGenerator[Chat]:
-    """Without `routing` the scores decide alone; `settings` are the engine's, `chat` the chat's."""
+    """Without `routing` the scores decide alone; `settings` are the engine's, `chat` the chat's. `on_wire`
+    has the model of the environment asked instead of the script."""
     model = ScriptedModel(script)
     base = Settings(data_dir=directory, llm_model="openai:scripted" if routing else None, **(settings or {}))
     async with chat_service(
         base,
         ChatSettings(**chat),
         authenticator or LocalOnly(),
-        model=model,
+        model=None if on_wire else model,
         shared=shared,
     ) as service:
         listening = socket.create_server(("127.0.0.1", 0))
