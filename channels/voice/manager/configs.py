@@ -17,8 +17,7 @@ from typing import Any
 import orjson
 import structlog
 
-from channels.voice.config.loader import ConfigRefused, load_config
-from channels.voice.config.reading import MAX_CONFIG_BYTES, Unreadable, read_json
+from channels.voice.config.loader import MAX_CONFIG_BYTES, ConfigRefused, Unreadable, load_config, read_json
 from channels.voice.manager.agents_list import Listed
 from channels.voice.manager.directory import write_private
 from flow_engine.documents.findings import listed

@@ -14,9 +14,8 @@ from jsonschema import Draft202012Validator
 
 from channels.voice.config.declarations import NotDeclarations, declarations
 from channels.voice.config.json_schema import config_schema
-from channels.voice.config.loader import ConfigRefused, Loaded, load_config
+from channels.voice.config.loader import MAX_CONFIG_BYTES, ConfigRefused, Loaded, load_config
 from channels.voice.config.models import ConfigUrlSession, FlowSession
-from channels.voice.config.reading import MAX_CONFIG_BYTES
 from flow_engine.errors import Finding
 from tests.channels.voice.config.original_configs import EXAMPLES, KINDS, example, original
 
