@@ -29,6 +29,7 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 300.0
 GIVEN_UP_AFTER_S: Final = 24 * 3600.0
 CLOSE_WITHIN_S: Final = 5.0
+MOST_WAITING: Final = 5_000
 KEY_HEADER: Final = "Idempotency-Key"
 
 _AGAIN: Final = frozenset({408, 429})
@@ -113,7 +114,13 @@ class Deliveries:
             log.error("delivery_not_removed", reason=error.strerror, **delivery.log_fields)
 
     def send_again(self, delivery: Delivery) -> None:
-        """From now on, until it is answered. Returns at once."""
+        """From now on, until it is answered. Returns at once. Where too many wait already, it stays in the
+        directory for the next process, or is lost, which is logged."""
+        if len(self._under_way) >= MOST_WAITING:
+            log.error(
+                "delivery_lost" if self._directory is None else "delivery_put_off", **delivery.log_fields
+            )
+            return
         task = asyncio.get_running_loop().create_task(self._until_answered(delivery))
         self._under_way[task] = delivery
         task.add_done_callback(self._under_way.pop)

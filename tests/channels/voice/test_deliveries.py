@@ -189,6 +189,28 @@ class TestSpool:
         ]
 
 
+def test_only_so_many_wait_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("channels.voice.deliveries.MOST_WAITING", 1)
+
+    async def run(directory: Path | None) -> None:
+        business = Business(500)
+        deliveries = deliveries_of(business, directory)
+        for _ in range(2):
+            await send(deliveries, business)
+        assert deliveries.waiting == 1
+        await deliveries.aclose()
+
+    with capture_logs() as logged:
+        run_in_virtual_time(run(None))
+        run_in_virtual_time(run(tmp_path))
+    assert [e["event"] for e in logged if e["event"] != "http_call"] == [
+        "delivery_lost",
+        "delivery_lost",  # the one that waited, at the end
+        "delivery_put_off",
+    ]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_without_a_directory_the_end_of_the_process_says_what_is_lost() -> None:  # voice-2
     async def run() -> None:
         business = Business(500)
