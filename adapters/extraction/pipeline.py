@@ -100,7 +100,8 @@ def _phones(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
         elsewhere = turn.asked is not None and conflict(turn.asked.topics, profiles[0])
         taker = None if elsewhere else profiles[0]
     meant = [mention for mention in found if not turn.declines(mention)]
-    if taker is None or _answers_another(turn, taker, meant):
+    says_so = anywhere(turn.tables.turns.number_words).search(turn.text) is not None
+    if taker is None or (_answers_another(turn, taker, meant) and not says_so):
         return {}
     return turn.one_value(taker, meant)
 
