@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
@@ -19,8 +20,12 @@ WINDOW_S = 60.0
 class CallBudget(Protocol):
     """Calls a minute, over all processes that share it. Raises RetryLater when its store is away."""
 
-    async def take(self) -> float:
-        """0 when a call is granted, else the seconds until it is worth asking again."""
+    async def take(self, tenant_id: str = "") -> float:
+        """0 when a call is granted, else the seconds until it is worth asking again.
+
+        Once half of a minute's calls are gone, no tenant gets more than its equal part while others call;
+        calls without a tenant are of none's part.
+        """
         ...
 
 
@@ -33,15 +38,18 @@ class ProcessCallBudget:
         self._calls = calls_a_minute
         self._clock = clock
         self._window = -1
-        self._taken = 0
+        self._taken: Counter[str] = Counter()
 
-    async def take(self) -> float:
+    async def take(self, tenant_id: str = "") -> float:
         window, into = divmod(self._clock(), WINDOW_S)
         if window != self._window:
-            self._window, self._taken = int(window), 0
-        if self._taken >= self._calls:
+            self._window = int(window)
+            self._taken.clear()
+        total, tenants = self._taken.total(), {*self._taken, tenant_id} - {""}
+        over = bool(tenant_id) and self._taken[tenant_id] >= self._calls / len(tenants)
+        if total >= self._calls or (over and 2 * total >= self._calls):
             return WINDOW_S - into
-        self._taken += 1
+        self._taken[tenant_id] += 1
         return 0.0
 
 
@@ -66,7 +74,8 @@ class Limits:
         self._sleep = sleep
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncGenerator[None]:
+    async def admitted(self, tenant_id: str) -> AsyncGenerator[None]:
+        """Raises ModelFailed `too_many_calls`, or `unreachable` when the budget's store is away."""
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._places.acquire()
@@ -74,22 +83,22 @@ class Limits:
             detail = f"{self._at_once} calls are under way"
             raise ModelFailed("too_many_calls", detail) from None
         try:
-            await self._granted()
+            await self._granted(tenant_id)
             yield
         finally:
             self._places.release()
 
-    async def _granted(self) -> None:
+    async def _granted(self, tenant_id: str) -> None:
         waited = 0.0
-        while wait := await self._wait():
+        while wait := await self._wait(tenant_id):
             waited += wait
             if waited > self._wait_s:
                 raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
             await self._sleep(wait)
 
-    async def _wait(self) -> float:
+    async def _wait(self, tenant_id: str) -> float:
         try:
-            return await self._budget.take()
+            return await self._budget.take(tenant_id)
         except RetryLater as away:
             raise ModelFailed("unreachable", "the budget of model calls does not answer") from away
 
@@ -102,6 +111,7 @@ class LimitedModel:
         self._limits = limits
 
     async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
-        async with self._limits.admitted(), aclosing(self._model.stream(request)) as events:
+        tenant_id = request.conversation.tenant_id if request.conversation else ""
+        async with self._limits.admitted(tenant_id), aclosing(self._model.stream(request)) as events:
             async for event in events:
                 yield event

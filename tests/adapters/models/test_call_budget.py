@@ -36,6 +36,25 @@ async def test_calls_are_granted_up_to_the_number_of_a_minute(
     assert [await budget.take() for _ in range(3)] == [0, 0, 60]
 
 
+@pytest.mark.parametrize("budget_of", [in_process, on_redis])
+async def test_no_tenant_takes_the_share_of_another(
+    budget_of: Callable[[int, Clock], CallBudget],
+) -> None:  # C
+    budget = budget_of(12, lambda: 0.0)
+    granted = {"busy": 0, "quiet": 0}
+    for tenant in ("quiet", *["busy"] * 20, *["quiet"] * 20):
+        granted[tenant] += await budget.take(tenant) == 0
+    assert granted == {"busy": 6, "quiet": 6}
+
+
+@pytest.mark.parametrize("budget_of", [in_process, on_redis])
+async def test_a_tenant_alone_has_the_whole_minute(
+    budget_of: Callable[[int, Clock], CallBudget],
+) -> None:  # C
+    budget = budget_of(12, lambda: 0.0)
+    assert sum([await budget.take("busy") == 0 for _ in range(20)]) == 12
+
+
 async def test_processes_on_one_redis_share_a_budget() -> None:
     server = FakeServer()
     budgets = [RedisCallBudget(embedded(server).driver, 3, clock=lambda: 0.0) for _ in range(2)]

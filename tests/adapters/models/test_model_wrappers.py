@@ -210,9 +210,20 @@ class TestLimits:
         time.now = 60.0
         assert (await ask(model, call())).text == "yes"
 
+    async def test_a_call_counts_for_the_tenant_whose_conversation_it_is_for(self) -> None:  # C
+        limits = Limits(ProcessCallBudget(4, clock=Time()), wait_s=0)
+        model = LimitedModel(ScriptedModel([Says("yes")]), limits)
+        busy, other = (replace(call(), conversation=ConversationRef(t, "c-1")) for t in ("busy", "other"))
+        await ask(model, other)
+        await ask(model, busy)
+        await ask(model, busy)
+        with pytest.raises(ModelFailed):
+            await ask(model, busy)
+        assert (await ask(model, other)).text == "yes"
+
     async def test_a_budget_that_is_away_is_a_failure_of_the_call(self) -> None:
         class Away:
-            async def take(self) -> float:
+            async def take(self, tenant_id: str = "") -> float:
                 raise RetryLater("memory_unavailable", "away")
 
         model = LimitedModel(ScriptedModel([Says("yes")]), Limits(Away()))
