@@ -18,6 +18,7 @@ from datetime import date
 from adapters.extraction.booleans import answer
 from adapters.extraction.context import Fit, Mention, Turn, last_meant
 from adapters.extraction.dates import Today, dates
+from adapters.extraction.emails import emails
 from adapters.extraction.enums import enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
 from adapters.extraction.numbers import free_of, numbers
@@ -38,7 +39,7 @@ from flow_engine.values import JsonValue, ValueRejected, canonical
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MONTH_FIRST_REGIONS = frozenset({"US", "PH", "PR", "GU"})
-_MINED = frozenset({"phone", "date", "number", "boolean", "enum"})
+_MINED = frozenset({"phone", "email", "date", "number", "boolean", "enum"})
 
 
 def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
@@ -58,10 +59,12 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     asked_ids = asked_for(profiles, asked) if asked else frozenset[str]()
     turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), topics_of(text))
     order = "DMY" if code == "en" and region not in _MONTH_FIRST_REGIONS else tables.date_order
-    found_phones = list(phones(text, tables, region))
+    found_emails = list(emails(text, request.utterance, tables))
+    found_phones = free_of(phones(text, tables, region), found_emails)
     found_dates = free_of(dates(text, tables, Today(now, order)), found_phones)
-    found_numbers = free_of(numbers(text, tables), [*found_phones, *found_dates])
+    found_numbers = free_of(numbers(text, tables), [*found_phones, *found_dates, *found_emails])
     raw = {
+        **_emails(turn, found_emails),
         **_phones(turn, found_phones),
         **_dates(turn, found_dates),
         **_numbers(turn, found_numbers),
@@ -91,6 +94,14 @@ def _language(tag: str) -> tuple[str, str | None]:
     """The language and the region, when there is one, of a BCP 47 tag."""
     first, *others = tag.replace("_", "-").split("-")
     return first.lower(), next((part.upper() for part in others if len(part) == 2 and part.isalpha()), None)
+
+
+def _emails(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
+    profiles = turn.of_type("email")
+    asked = next((each for each in profiles if turn.is_asked(each)), None)
+    taker = asked or (profiles[0] if len(profiles) == 1 else None)
+    meant = [mention for mention in found if not turn.declines(mention) and (asked or not mention.vague)]
+    return turn.one_value(taker, meant)
 
 
 def _phones(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:

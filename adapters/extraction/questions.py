@@ -101,6 +101,8 @@ def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
     # "Your number?" asks for a phone; "your number of …" for what it is the number of.
     if anywhere(turns.asks_phone).search(text) or (not found and anywhere(turns.number_words).search(text)):
         asks.add("phone")
+    if anywhere(vocabulary.emails.words).search(text):
+        asks.add("email")
     if anywhere(turns.asks_number).search(text):
         asks.add("number")
     return Question(

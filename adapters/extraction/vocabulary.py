@@ -147,6 +147,21 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Emails:
+    """How an address is spelled out, and the `words` by which it is spoken of.
+
+    `at_is_rare` says that nothing but an address has the word for "@"; `leads` stand right before one."""
+
+    at: Phrases
+    dot: Phrases
+    dash: Phrases
+    underscore: Phrases
+    words: Phrases
+    leads: Phrases
+    at_is_rare: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
     code: str
     region: str
@@ -158,6 +173,7 @@ class Vocabulary:
     topics: dict[str, Topic]
     dates: Dates
     times: Times
+    emails: Emails
 
 
 _T = TypeVar("_T")

@@ -36,6 +36,7 @@ from channels.engine_client.replies import (
     ChangeTaskReply,
     ContactEndReply,
     MemoryDump,
+    Notified,
     PromptReply,
     TaskChanged,
     TaskRefused,
@@ -63,6 +64,7 @@ Source = Literal["user", "bot", "agent"]
 Pause = Callable[[float], Awaitable[None]]
 
 _Read = TypeVar("_Read")
+_Notified = TypeVar("_Notified", bound=Notified)
 _NOT_MODIFIED: Final = 304
 _CONFLICT: Final = 409
 _REPEATABLE_STATUS = frozenset({502, 503, 504})
@@ -158,6 +160,15 @@ class EngineClient:
         self._http = http
         self._pause = pause
         self._new_key = new_key
+        self._followers: dict[str, Callable[[str], None]] = {}
+
+    def follow(self, conversation_id: str, commanded: Callable[[str], None] | None) -> None:
+        """Call `commanded` with each command that a reply about the conversation brings beside what was
+        asked for; None ends that. The replies that bring the agent's data are the caller's to read."""
+        if commanded is None:
+            self._followers.pop(conversation_id, None)
+        else:
+            self._followers[conversation_id] = commanded
 
     @property
     def base_url(self) -> str:
@@ -202,11 +213,12 @@ class EngineClient:
             "body": said.body,
             "language": said.language,
         }
-        return await self._post("handle-utterance", body, _UTTERANCE)
+        return self._noticed(contact.conversation_id, await self._post("handle-utterance", body, _UTTERANCE))
 
     async def end_contact(self, contact: Contact, reason: str) -> ContactEndReply:
         body = {**_ids(contact), "reason": reason}
-        return await self._post("handle-end-contact", body, _CONTACT_END, timeout_s=END_TIMEOUT_S)
+        reply = await self._post("handle-end-contact", body, _CONTACT_END, timeout_s=END_TIMEOUT_S)
+        return self._noticed(contact.conversation_id, reply)
 
     async def prompt(
         self, conversation_id: str, *, wait_ms: int = 0, unless: str | None = None
@@ -221,10 +233,17 @@ class EngineClient:
         )
         if answer.status_code == _NOT_MODIFIED:
             return None
-        return TaggedPrompt(_read(answer, _PROMPT), answer.headers.get("etag"))
+        reply = self._noticed(conversation_id, _read(answer, _PROMPT))
+        return TaggedPrompt(reply, answer.headers.get("etag"))
 
     async def memory(self, conversation_id: str) -> MemoryDump:
         return _read(await self._send("GET", f"memory/{_segment(conversation_id)}"), _MEMORY)
+
+    def _noticed(self, conversation_id: str, reply: _Notified) -> _Notified:
+        follower = self._followers.get(conversation_id)
+        if reply.command is not None and follower is not None:
+            follower(reply.command)
+        return reply
 
     async def _post(
         self,

@@ -100,6 +100,7 @@ class AgentData(Reply):
     conversation_id: str
     contact_id: str
     tenant_id: str
+    campaign_id: str | None = None
     revision: int
     command: str | None
     task_id: str
@@ -160,7 +161,13 @@ class PromptParts(Reply):
     volatile: str
 
 
-class PromptReply(Reply):
+class Notified(Reply):
+    """`command` says, once, that the conversation moved without the agent: "/human_task_failed timeout"."""
+
+    command: str | None = None
+
+
+class PromptReply(Notified):
     """`memory_fresh`: the last user turn has been read for values. `prefix_hash` changes with the task."""
 
     prompt: str
@@ -171,13 +178,13 @@ class PromptReply(Reply):
     memory_fresh: bool
 
 
-class UtteranceReply(Reply):
+class UtteranceReply(Notified):
     duplicate: bool
     revision: int
     language: str
 
 
-class ContactEndReply(Reply):
+class ContactEndReply(Notified):
     """`status` is what the conversation is now: `closed`, or `between_contacts`."""
 
     status: str

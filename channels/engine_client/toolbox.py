@@ -139,7 +139,9 @@ class Toolbox:
         try:
             memory = await self._engine.memory(data.conversation_id)
             ids = (data.tenant_id, data.conversation_id, data.contact_id)
-            context = CallContext(*ids, memory=memory, key=secrets.token_urlsafe())
+            context = CallContext(
+                *ids, memory=memory, key=secrets.token_urlsafe(), campaign_id=data.campaign_id
+            )
             arguments = call_arguments(tool, chosen, context)
             answer = await self._servers.call(tool.url, tool.listed.name, arguments, context.meta)
         except VariablesMissing as missing:

@@ -50,7 +50,8 @@ _WRITTEN_BY: Final = ToolParameter.model_validate(
 MEMORY_PARAMETER: Final = "memory"
 KEY_PARAMETER: Final = "idempotencyKey"
 ID_PARAMETERS: Final = ("tenantId", "conversationId", "contactId")
-INJECTED: Final = frozenset({*ID_PARAMETERS, MEMORY_PARAMETER, KEY_PARAMETER})
+CAMPAIGN_PARAMETER: Final = "campaignId"
+INJECTED: Final = frozenset({*ID_PARAMETERS, CAMPAIGN_PARAMETER, MEMORY_PARAMETER, KEY_PARAMETER})
 
 META_IDS: Final = "flow-engine/conversation"
 META_MEMORY: Final = "flow-engine/memory"
@@ -99,14 +100,16 @@ class CallContext:
     contact_id: str
     memory: MemoryDump
     key: str
+    campaign_id: str | None = None
 
     @property
     def ids(self) -> dict[str, object]:
-        return {
+        ids: dict[str, object] = {
             "tenantId": self.tenant_id,
             "conversationId": self.conversation_id,
             "contactId": self.contact_id,
         }
+        return ids if self.campaign_id is None else {**ids, CAMPAIGN_PARAMETER: self.campaign_id}
 
     @property
     def meta(self) -> dict[str, object]:
@@ -265,7 +268,7 @@ def call_arguments(
     if missing:
         raise VariablesMissing(missing)
     injected = context.injected()
-    return arguments | {name: injected[name] for name in INJECTED & properties.keys()}
+    return arguments | {name: injected[name] for name in injected.keys() & properties.keys()}
 
 
 def _fixed(text: str, types: frozenset[str]) -> object:

@@ -37,6 +37,7 @@ def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: s
         conversationId=session.conversation_id,
         contactId=contact_id,
         tenantId=session.tenant_id,
+        campaignId=session.campaign_id,
         revision=session.revision,
         command=command,
         taskId=task.id,

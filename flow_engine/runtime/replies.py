@@ -71,6 +71,7 @@ class AgentData(MediaReply):
     conversationId: str
     contactId: str
     tenantId: str
+    campaignId: str
     revision: int
     command: str | None
     taskId: str

@@ -104,6 +104,7 @@ class FlowCallHandler:
         self._words = TranscriptBarrier(controls, self._watch)
         self._report = DialogueReport(engine, self.contact, self._told)
         self._task_lock = asyncio.Lock()
+        self._following: set[asyncio.Task[None]] = set()
         self._task: TaskContext | None = None
         self._first_words = True
         self._target: str | None = None
@@ -124,6 +125,7 @@ class FlowCallHandler:
             log.error("flow_not_started", reason=str(error))
             return Refused(self._start.apology)
         _note_model(data)
+        self._engine.follow(self.contact.conversation_id, self._commanded)
         await self._set_task(await self._or_without_human(data))
         self._transfers_after_first_words = self._target is not None
         return self._settings()
@@ -201,6 +203,7 @@ class FlowCallHandler:
             return
         self._name_call()
         self._has_ended = True
+        self._engine.follow(self.contact.conversation_id, None)
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
         if self._target is not None:
@@ -299,6 +302,24 @@ class FlowCallHandler:
             "reason": told,
             "reachableTasks": _named(self._current.reachable) if alive else [],
         }
+
+    def _commanded(self, command: str) -> None:
+        """The conversation has moved without this call, such as by a person who never came."""
+        task = asyncio.create_task(self._follow(command))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+
+    async def _follow(self, command: str) -> None:
+        self._name_call()
+        async with self._task_lock:
+            try:
+                data = await self._engine.new_contact(self._new)
+            except EngineError as error:
+                log.warning("conversation_not_reloaded", reason=str(error))
+                return
+            await self._set_task(data)
+            if not self._has_ended:
+                self._controls.switch_task(self._settings(), command)
 
     async def _reload(self) -> bool:
         """Whether the conversation is still this call's. The engine tells a known contact where it is."""

@@ -255,3 +255,22 @@ class TestConnections:
             closed.close()
             with pytest.raises(EngineUnavailable):
                 await EngineClient(http).new_contact(NEW)
+
+
+class TestCommands:
+    async def test_a_command_beside_a_reply_reaches_whoever_follows_the_conversation(self) -> None:
+        """put-right 2"""
+        command = "/human_task_failed timeout"
+        taken = {"duplicate": False, "revision": 2, "language": "it-IT"}
+        told = httpx2.Response(200, json={**taken, "command": command})
+        client, _, _ = client_with(told, httpx2.Response(200, json={**taken, "command": None}), ENDED, told)
+        heard: list[str] = []
+        client.follow("conv-1", heard.append)
+        client.follow("conv-2", lambda command: pytest.fail("another's"))
+        for _ in range(2):
+            await client.utterance(CONTACT, Utterance("m-1", AT, "user", "Pronto?"))
+        await client.end_contact(CONTACT, "bye")
+        assert heard == [command]
+        client.follow("conv-1", None)
+        await client.utterance(CONTACT, Utterance("m-2", AT, "user", "Pronto?"))
+        assert heard == [command]

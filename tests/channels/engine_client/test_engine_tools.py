@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,3 +263,14 @@ class TestAnEngineThatKnowsMore:
         tool = only(listed(required=("day",), day={"type": "string"}), day=("looked_up", "x"))
         assert "day" in str(tool.parameters["properties"])
         assert call_arguments(tool, {"day": "monday"}, context()) == {"day": "monday"}
+
+
+def test_a_tool_learns_the_campaign() -> None:  # F28
+    tool = only(listed(campaignId={"type": "string"}, day={"type": "string"}))
+    assert list(tool.parameters["properties"]) == ["day"]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    known = replace(context(), campaign_id="spring")
+    assert call_arguments(tool, {}, known) == {"campaignId": "spring"}
+    ids = known.meta[META_IDS]
+    assert isinstance(ids, dict)
+    assert ids["campaignId"] == "spring"
+    assert call_arguments(tool, {}, context()) == {}

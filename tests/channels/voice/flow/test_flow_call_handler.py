@@ -126,7 +126,9 @@ class TestAWholeCall:
             **{"conversationId": CALL_ID, "contactId": CALL_ID},
         }
         ids, memory = made.meta["flow-engine/conversation"], made.meta["flow-engine/memory"]
+        campaign = ids.pop("campaignId")
         assert ids == {"tenantId": "default", "conversationId": CALL_ID, "contactId": CALL_ID}
+        assert isinstance(campaign, str)
         assert "idPrestazione" in {variable["varId"] for variable in memory["vars"]}  # type: ignore[index]
 
     async def test_what_both_sides_say_arrives_in_order_with_tools_and_silence(self) -> None:  # F33, F40
