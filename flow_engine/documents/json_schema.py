@@ -54,7 +54,8 @@ class _Generator(GenerateJsonSchema):
         for name, meaning in meanings.items():
             properties[name]["description"] = meaning
         if "description" in made:
-            made["description"] = _first_paragraph(made["description"])
+            first_paragraph = " ".join(made["description"].partition("\n\n")[0].split())
+            made["description"] = _REQUIREMENT_MARK.sub("", first_paragraph)
         return made
 
 
@@ -100,7 +101,3 @@ def _condition(attribute: str, values: tuple[str | bool, ...]) -> Mapping[str, A
     key = property_name(attribute)
     is_one_of = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
     return {"properties": {key: is_one_of}, "required": [key]}
-
-
-def _first_paragraph(docstring: str) -> str:
-    return _REQUIREMENT_MARK.sub("", " ".join(docstring.partition("\n\n")[0].split()))

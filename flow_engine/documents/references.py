@@ -89,28 +89,22 @@ def references_of(raw: object) -> References | None:
     document = cast("JsonObject", raw)
     if document.get("draft") is not False:
         return None
+    audio = _object(_object(document.get("mediaConfig")).get("audio"))
     return References(
         first_task=_text(document, "firstTask", ""),
         api_version=_text(document, "apiVersion", ""),
-        audio_preset=_audio_preset(document),
+        audio_preset=_text(audio, "presetId", pointer("mediaConfig", "audio")),
         channels=_texts(document, "channels", "") if _has_list(document, "channels") else None,
         mandatory_channels=_texts(document, "mandatoryChannels", ""),
         variables=_identities(document, "variables", "") if _has_list(document, "variables") else None,
-        tasks=_tasks(document) if _has_list(document, "tasks") else None,
+        tasks=tuple(_task(task, place) for task, place in _objects(document, "tasks", ""))
+        if _has_list(document, "tasks")
+        else None,
         checkpoints=_identities(document, "checkpoints", "") if _has_list(document, "checkpoints") else None,
         servers=_servers(document) if _has_list(document, "mcpServers") else None,
         reasons=_identities(document, "reasonsOfContact", ""),
         results=_identities(document, "results", ""),
     )
-
-
-def _audio_preset(document: JsonObject) -> Reference | None:
-    media = _object(document.get("mediaConfig"))
-    return _text(_object(media.get("audio")), "presetId", pointer("mediaConfig", "audio"))
-
-
-def _tasks(document: JsonObject) -> tuple[TaskReferences, ...]:
-    return tuple(_task(task, place) for task, place in _objects(document, "tasks", ""))
 
 
 def _task(task: JsonObject, place: str) -> TaskReferences:

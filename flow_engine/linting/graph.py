@@ -48,6 +48,7 @@ def path_to(node: N, found: Mapping[N, N | None]) -> list[N]:
 
 
 def reversed_edges(edges: Edges[N]) -> dict[N, list[N]]:
+    """Every node with those that lead to it; an empty list where none do."""
     backwards: dict[N, list[N]] = {node: [] for node in edges}
     for node, targets in edges.items():
         for target in targets:
@@ -142,6 +143,7 @@ class Exploration:
 def explore_arrivals(
     first_task: str, connections: Mapping[str, Sequence[str]], barriers: Barriers
 ) -> Exploration:
+    """Every arrival that can happen from the first task on. An unknown first task has none beyond itself."""
     moves: dict[Arrival, list[Arrival]] = {}
     closed: list[tuple[Arrival, str]] = []
     for task_id, targets in connections.items():

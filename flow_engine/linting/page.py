@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from flow_engine.linting import CODES, Code
 
@@ -48,12 +48,9 @@ def lint_page() -> str:
 def _table(severity: str) -> Iterator[str]:
     yield "| code | what is found |"
     yield "|---|---|"
-    for row in _of(severity):
-        yield f"| [`{row.code}`](#{row.code}) | {row.title} |"
-
-
-def _of(severity: str) -> Iterable[Code]:
-    return (row for row in CODES.values() if row.severity == severity)
+    for row in CODES.values():
+        if row.severity == severity:
+            yield f"| [`{row.code}`](#{row.code}) | {row.title} |"
 
 
 def _entry(row: Code) -> str:

@@ -45,6 +45,7 @@ class Compiled:
 
 
 def compile_tree(tree: nodes.Template) -> Compiled:
+    """Never raises: what is not allowed is among the `problems`, each with its line."""
     compiler = _Compiler()
     program = compiler.block(tree.body)
     expressions = compiler.expressions

@@ -33,6 +33,7 @@ NOTHING = Absent("")
 
 
 def unknown(label: str) -> Absent:
+    """The marker of an unknown name, `[unknown: label]`."""
     return Absent(f"[unknown: {label}]")
 
 

@@ -55,7 +55,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A scenario that was run. `entered` are ids of tasks, `taken` pairs of them."""
+    """A scenario that was run, in `seconds`. `failure` is None when all held; `entered` are ids of tasks,
+    `taken` pairs of them."""
 
     name: str
     seconds: float
@@ -79,7 +80,8 @@ async def play_all(
     stopwatch: Callable[[], float],
     chosen: Callable[[str], bool] = lambda name: True,
 ) -> list[tuple[int, Played]]:
-    """The scenarios whose names are chosen, with their numbers in the file."""
+    """The scenarios whose names are chosen, with their numbers in the file. Failures are in what was played:
+    nothing of a scenario is raised."""
     return [
         (number, await play(scenario, flow, stopwatch))
         for number, scenario in enumerate(suite.file.scenarios)
@@ -262,7 +264,7 @@ class Coverage:
 
 
 def measure(flow: CompiledFlow, played: Iterable[Played]) -> Coverage:
-    """A connection of a task with itself leads nowhere and does not count."""
+    """Shares in percent. A connection of a task with itself leads nowhere and does not count."""
     scenarios = list(played)
     entered = frozenset[str]().union(*(scenario.entered for scenario in scenarios))
     taken = frozenset[tuple[str, str]]().union(*(scenario.taken for scenario in scenarios))
