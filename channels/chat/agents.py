@@ -52,6 +52,9 @@ from flow_engine.values import JsonValue
 ASK_USER: Final = "ask_user"
 REFUSE: Final = "refuse"
 MAX_TOKENS: Final = 4096
+TEMPERATURE: Final = 0.3
+"""Where neither a row nor its bases say one."""
+
 WRONG_CALLS: Final = 3
 """How often in a run a model may call what there is not before it counts as failed."""
 
@@ -201,7 +204,7 @@ class ModelBridge:
             tools=[_spec(tool) for tool in (*info.function_tools, *info.output_tools)],
             model=self._row.model,
             max_tokens=MAX_TOKENS,
-            temperature=settings.get("temperature", LLMRequest.temperature),
+            temperature=settings.get("temperature", TEMPERATURE),
             top_p=settings.get("top_p"),
             num_ctx=extra.get("num_ctx"),
             deltas=True,

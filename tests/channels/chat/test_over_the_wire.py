@@ -33,6 +33,7 @@ async def talked(
         settings = {"llm_timeout_s": 1.0}
         async with running_chat(tmp_path, routing=True, on_wire=True, settings=settings) as chat:
             await chat.add({**WEATHER, "temperature": 0.4, "top_p": 0.8}, ORDERS)
+            await chat.http.patch("/v1/ai-agents/orchestrator", json={"temperature": None})
             async with chat.client() as client:
                 for number, message in enumerate(messages, start=1):
                     await client.say(f"m-{number}", message)
@@ -98,3 +99,13 @@ async def test_a_stream_that_breaks_after_the_first_word_is_not_begun_again(
         client, sent = await talked(tmp_path, monkeypatch, steps, QUESTION)
     assert (final(client), client.text("m-1"), len(sent)) == ("refused", "It is ", 2)
     assert client.of("m-1", "error")[0]["content"]["code"] == "model_failed"
+
+
+async def test_an_agent_that_says_nothing_of_its_model_is_asked_by_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C1, C5
+    steps: list[WireStep] = [chosen("order_agent"), Says("Which pizza?")]
+    client, sent = await talked(tmp_path, monkeypatch, steps, "I would like to order a pizza")
+    assert (final(client), client.text("m-1")) == ("done", "Which pizza?")
+    assert sent[1].body["temperature"] == 0.3
+    assert "top_p" not in sent[1].body
