@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from api.endpoints import Call, Endpoint, json_response
 from api.gateway import Metrics
-from flow_engine.errors import RetryLater
+from flow_engine.errors import FlowEngineError
 
 Probe = Callable[[], Awaitable[None]]
 
@@ -28,7 +28,7 @@ class Readiness(TypedDict):
 
 
 class OperatorRoutes:
-    """`probes` by the name of what they ask; a probe raises RetryLater when it is away."""
+    """`probes` by the name of what they ask; a probe raises RetryLater when it is away, CallTheOperator when no wait helps."""
 
     def __init__(self, probes: Mapping[str, Probe], metrics: Metrics) -> None:
         self._probes = dict(probes)
@@ -82,6 +82,6 @@ class OperatorRoutes:
 async def _verdict(probe: Probe) -> str:
     try:
         await probe()
-    except RetryLater as away:
-        return away.detail
+    except FlowEngineError as error:
+        return error.detail
     return "ok"

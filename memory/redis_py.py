@@ -53,6 +53,8 @@ _AWAY = (
 )
 _REFUSING_WRITES = (OutOfMemoryError, ReadOnlyError)
 # redis-py has no class for these: the disk is full, too few replicas, a script that runs too long.
+# A connection that another task has closed: what redis-py's attribute, and uvloop's stream, say then.
+_CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
@@ -62,9 +64,8 @@ def _errors_translated() -> Generator[None]:
         yield
     except _AWAY as error:
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
-    except AttributeError as error:
-        # A cluster's connection that another task has closed in between: redis-py then writes to no stream.
-        if error.obj is not None:
+    except (AttributeError, RuntimeError) as error:
+        if not any(sign in str(error) for sign in _CLOSED):
             raise
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     except RedisError as error:

@@ -110,14 +110,28 @@ async def test_no_connection_of_the_pool_outlives_a_restart(start_redis: StartRe
 
 
 class ClosedInBetween:
-    """A client whose connection another task closes after it was chosen: so redis-py says it on a cluster."""
+    """A client whose connection another task closes after it was chosen: so it says it on a cluster."""
 
-    _writer: asyncio.StreamWriter | None = None
+    def __init__(self, error: Exception) -> None:
+        self._error = error
 
     async def get(self, key: str) -> None:
-        self._writer.writelines([key.encode()])  # type: ignore[union-attr]
+        raise self._error
 
 
-async def test_a_connection_that_is_closed_just_before_a_command_is_away_too() -> None:  # F44
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("'NoneType' object has no attribute 'writelines'"),
+        RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"),
+    ],
+)
+async def test_a_connection_that_is_closed_just_before_a_command_is_away_too(error: Exception) -> None:
+    # F44
     with pytest.raises(RetryLater, match="memory_unavailable"):
-        await RedisPyDriver(ClosedInBetween()).get("key")
+        await RedisPyDriver(ClosedInBetween(error)).get("key")
+
+
+async def test_a_bug_stays_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="of ours"):
+        await RedisPyDriver(ClosedInBetween(RuntimeError("a mistake of ours"))).get("key")
