@@ -28,7 +28,7 @@ class Readiness(TypedDict):
 
 
 class OperatorRoutes:
-    """`probes` by the name of what they ask; a probe raises RetryLater when it is away, CallTheOperator when no wait helps."""
+    """`probes` by the name of what they ask; one raises a FlowEngineError while its store is not ready."""
 
     def __init__(self, probes: Mapping[str, Probe], metrics: Metrics) -> None:
         self._probes = dict(probes)
