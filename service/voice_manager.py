@@ -13,18 +13,22 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import typer
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import installed_builders
-from channels.voice.manager.configs import ConfigFiles
+from channels.voice.manager.agents_list import is_public_url
+from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles
 from channels.voice.manager.directory import Directory, locked_directory
 from channels.voice.manager.fleet import Limits
+from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Routes
 from channels.voice.manager.manager import Manager, Pace
 from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
+from channels.voice.server.settings import CARRIERS
+from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
 from service.settings import read_settings
 
@@ -34,7 +38,7 @@ class ManageOptions:
     """Of the command line. `api_url` has no slash at its end, the commands are split into their words."""
 
     api_url: str
-    templates: Path
+    templates: Path | None
     directory: Path
     first_port: int
     refresh_s: float
@@ -42,6 +46,8 @@ class ManageOptions:
     drain_s: float
     agent_command: tuple[str, ...]
     sip_bridge_command: tuple[str, ...]
+    front: tuple[str, int] | None
+    """Address and port of the one door to all agents; None: there is none."""
 
 
 class ManagerSettings(BaseSettings):
@@ -58,9 +64,23 @@ class ManagerSettings(BaseSettings):
     outbound_allow: str = Field(
         default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"
     )
+    voice_carrier: Literal["twilio"] = Field(default="twilio", description="The carrier of all agents")
+    public_url: str | None = Field(
+        default=None,
+        description="Where Twilio reaches the agents; ${id} and ${port} are each agent's own, and without "
+        "them several agents are at URL/ID",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged"
     )
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        filled = url and url.replace("${id}", "id").replace("${port}", "1")
+        if filled is not None and ("$" in filled or not is_public_url(filled)):
+            raise ValueError("not https://host[:port][/path], in which ${id} and ${port} may stand")
+        return url
 
 
 def manage_until_stopped(options: ManageOptions) -> None:
@@ -84,18 +104,36 @@ async def _manage(
         stack.push_async_callback(api.aclose)
         stack.push_async_callback(local.aclose)
         builders = frozenset(installed_builders(lambda: datetime.now(UTC)))
-        files = ConfigFiles(options.templates, directory.configs, options.api_url, builders)
+        files = ConfigFiles(
+            options.templates or SHIPPED_TEMPLATES,
+            directory.configs,
+            options.api_url,
+            builders,
+            CARRIERS[settings.voice_carrier].codec.audio_formats,
+        )
         roster = Roster(
             Source(api, options.api_url, settings.manager_api_token),
             files,
             directory,
             first_port=options.first_port,
             bridges=bool(options.sip_bridge_command),
+            public_url=settings.public_url,
+            prefixed=options.front is not None,
         )
         commands = CommandLines(options.agent_command, options.sip_bridge_command)
         programs = Programs(commands, os.environ, files.path, directory.lock)
         pace = Pace(options.refresh_s, options.health_s, limits)
         manager = Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))
+        if options.front is not None:
+            front = Front(Routes(roster.by_id, roster.by_number))
+            host, port = options.front
+            try:
+                server = await asyncio.start_server(front.serve, host, port, limit=MAX_HEAD_BYTES)
+            except OSError as error:
+                raise CallTheOperator(
+                    "address_not_free", f"cannot listen on {host!r} port {port}: {error.strerror}"
+                ) from error
+            stack.callback(server.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, manager.stop)

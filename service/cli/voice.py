@@ -80,9 +80,13 @@ def manage(
         str, typer.Option(envvar="FLOW_ENGINE_MANAGER_API_URL", help="Where the list is: URL/api/sip/agents.")
     ],
     templates: Annotated[
-        Path,
-        typer.Option(exists=True, file_okay=False, help="Directory with a config template for each type."),
-    ],
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Directory with a config template for each type; left out: those that come along.",
+        ),
+    ] = None,
     directory: Annotated[
         Path, typer.Option(help="What belongs to this manager: configs, ports, status, lock.")
     ] = Path(".data/voice"),
@@ -96,6 +100,10 @@ def manage(
     sip_bridge_command: Annotated[
         str, typer.Option(help="Runs a SIP bridge, beside agents whose sipBridge is true; empty: none.")
     ] = "",
+    front_host: Annotated[str, typer.Option(help="Address of the door to all agents.")] = "127.0.0.1",
+    front_port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Its port: /ID/... is that agent's; 0: no such door.")
+    ] = 0,
 ) -> None:
     """Run an agent for each entry of the list until SIGINT or SIGTERM; SIGHUP looks at the list now."""
     agent_words = _words("--agent-command", agent_command)
@@ -112,6 +120,7 @@ def manage(
             drain_s,
             agent_words,
             _words("--sip-bridge-command", sip_bridge_command),
+            (front_host, front_port) if front_port else None,
         )
     )
 

@@ -7,6 +7,9 @@ A JSON list of objects, or an object that holds the list as `agents` or `restaur
     type                     the template's name, `restaurant` where it is left out
     sipBridge                true: a SIP bridge runs beside the agent, with
     sipDomain, sipUsername, sipPassword
+    publicUrl                where the carrier reaches this agent, https://host[:port][/path]
+    phoneNumber              the number that callers dial, by which a shared address finds the agent
+    webhookSecret            what OpenAI signs this agent's webhooks with, whsec_...
 
 Properties beside these are ignored: the list serves others as well.
 """
@@ -16,13 +19,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import SecretStr
 
+from channels.voice.carriers.call_control import caller_number
+from channels.voice.carriers.sip.webhook import WebhookVerifier
 from channels.voice.manager.fleet import SipAccount
 from flow_engine.documents.findings import json_type, listed, quoted
-from flow_engine.errors import Finding, pointer
+from flow_engine.errors import CallTheOperator, Finding, pointer
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 from flow_engine.values import JsonValue
 
@@ -40,12 +46,16 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One agent of the list. `sip` is None where it has no bridge."""
+    """One agent of the list. `sip` is None where it has no bridge, the rest where it has none of its own.
+    `phone_number` has no separators."""
 
     id: str
     name: str
     type: str
     sip: SipAccount | None = None
+    public_url: str | None = None
+    webhook_secret: SecretStr | None = None
+    phone_number: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +140,13 @@ def _entry(entry: JsonValue, place: tuple[str | int, ...], taken: Mapping[str, s
     name = fields.template_free("name", "restaurantName")
     kind = DEFAULT_TYPE if entry.get("type") is None else fields.file_name("type")
     sip = fields.sip_account() if fields.flag("sipBridge") else None
+    number = fields.phone_number("phoneNumber")
+    public_url, secret = fields.public_url("publicUrl"), fields.webhook_secret("webhookSecret")
     if agent_id is not None and agent_id.casefold() in taken:
         fields.complain("id", "duplicate_id", f"is listed before as {taken[agent_id.casefold()]!r}")
     if agent_id is None or name is None or kind is None or fields.problems:
         return Refused(agent_id, tuple(fields.problems))
-    return Listed(agent_id, name, kind, sip)
+    return Listed(agent_id, name, kind, sip, public_url, secret, number)
 
 
 class _Fields:
@@ -176,6 +188,27 @@ class _Fields:
             self.complain(names[0], "not_accepted", "must not hold '{{' or '${env:', which begin a template")
         return value
 
+    def public_url(self, name: str) -> str | None:
+        url = None if self._entry.get(name) is None else self.text(name)
+        if url is not None and not is_public_url(url):
+            self.complain(name, "not_accepted", "must be https://host[:port][/path], without a query")
+        return url and url.rstrip("/")
+
+    def phone_number(self, name: str) -> str | None:
+        text = None if self._entry.get(name) is None else self.text(name)
+        number = caller_number(text)
+        if text is not None and number is None:
+            self.complain(name, "not_accepted", "must be a phone number such as +33123456789")
+        return number
+
+    def webhook_secret(self, name: str) -> SecretStr | None:
+        secret = None if self._entry.get(name) is None else self.text(name)
+        try:
+            return None if secret is None else SecretStr(WebhookVerifier.checked(secret))
+        except CallTheOperator:
+            self.complain(name, "not_accepted", "must be whsec_ and base64")
+            return None
+
     def flag(self, name: str) -> bool:
         value = self._entry.get(name)
         if value is not None and not isinstance(value, bool):
@@ -191,6 +224,16 @@ class _Fields:
         if domain is None or username is None or password is None:
             return None
         return SipAccount(domain, username, SecretStr(password))
+
+
+def is_public_url(url: str) -> bool:
+    """Whether it is http:// or https://, a host, and neither credentials nor a query."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+    return usable and parts.username is None and "?" not in url and "#" not in url and url.isprintable()
 
 
 def _unusable(text: str) -> Iterator[str]:

@@ -26,6 +26,9 @@ from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
+SHIPPED_TEMPLATES = Path(__file__).with_name("templates")
+"""For the types `restaurant`, `medical` and `standard`."""
+
 # A reference to the environment, `${env:NAME}`, is the agent's to read.
 _PLACEHOLDER = re.compile(r"\$\{(?!env:)([^{}]*)\}")
 

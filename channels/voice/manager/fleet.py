@@ -53,11 +53,14 @@ class BridgeSpec:
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """What an agent's processes are started from; equal specs need no restart. `config` is the SHA-256
-    of the config file's bytes in hexadecimal, `sip` None for an agent without a bridge."""
+    of the config file's bytes in hexadecimal, `sip` None for an agent without a bridge. `public_url` and
+    `webhook_secret` are the agent's own, None where it has those of the manager's environment."""
 
     port: int
     config: str
     sip: SipAccount | None = None
+    public_url: str | None = None
+    webhook_secret: SecretStr | None = None
 
     @property
     def bridge(self) -> BridgeSpec | None:

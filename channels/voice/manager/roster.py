@@ -21,6 +21,7 @@ from channels.voice.manager.agents_list import AgentsList, Listed, ListUnavailab
 from channels.voice.manager.configs import ConfigFiles
 from channels.voice.manager.directory import Directory
 from channels.voice.manager.fleet import AgentSpec, next_wanted
+from channels.voice.manager.front import Route
 from flow_engine.errors import CallTheOperator, Finding
 from flow_engine.ports.outbound import OutboundSender
 
@@ -51,7 +52,9 @@ def is_free(port: int) -> bool:
 
 
 class Roster:
-    """`bridges` says whether SIP bridges can be run. Ports are given out from `first_port` on."""
+    """`bridges` says whether SIP bridges can be run. Ports are given out from `first_port` on. `public_url`
+    is the setting, whose `${id}` and `${port}` are each agent's; `prefixed` says that a plain one gets the id
+    even for a single agent."""
 
     def __init__(
         self,
@@ -61,6 +64,8 @@ class Roster:
         *,
         first_port: int,
         bridges: bool,
+        public_url: str | None = None,
+        prefixed: bool = False,
         port_is_free: Callable[[int], bool] = is_free,
     ) -> None:
         self._source = source
@@ -68,6 +73,8 @@ class Roster:
         self._directory = directory
         self._first_port = first_port
         self._bridges = bridges
+        self._public_url = public_url
+        self._prefixed = prefixed
         self._port_is_free = port_is_free
         self._ports = directory.read_ports()
         self._was_empty = False
@@ -109,6 +116,16 @@ class Roster:
         except OSError as error:
             log.warning("config_not_removed", agent_id=agent_id, reason=str(error))
 
+    def by_id(self, agent_id: str) -> Route | None:
+        """Where the agent is, if there is one."""
+        spec = self.wanted.get(agent_id)
+        return None if spec is None else Route(spec.port, spec.public_url)
+
+    def by_number(self, number: str) -> Route | None:
+        """The same by the phone number that was called."""
+        found = (agent.id for agent in self.known.values() if agent.phone_number == number)
+        return next((route for agent_id in found if (route := self.by_id(agent_id)) is not None), None)
+
     @property
     def ports(self) -> Mapping[str, int]:
         return self._ports
@@ -127,8 +144,9 @@ class Roster:
             refused.id or refused.problems[0].pointer: refused.problems for refused in fetched.refused
         }
         accepted: dict[str, AgentSpec] = {}
+        several = self._prefixed or len(fetched.agents) + len(fetched.refused) > 1
         for agent in fetched.agents:
-            spec = self._accept(agent, made[agent.id])
+            spec = self._accept(agent, made[agent.id], several=several)
             if isinstance(spec, AgentSpec):
                 accepted[agent.id] = spec
                 self.known[agent.id] = agent
@@ -143,7 +161,9 @@ class Roster:
         self.wanted = next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)
         log.info("agents_refreshed", wanted=len(self.wanted), not_accepted=len(problems))
 
-    def _accept(self, agent: Listed, content: bytes | ConfigRefused) -> AgentSpec | tuple[Finding, ...]:
+    def _accept(
+        self, agent: Listed, content: bytes | ConfigRefused, *, several: bool
+    ) -> AgentSpec | tuple[Finding, ...]:
         if isinstance(content, ConfigRefused):
             return content.problems
         try:
@@ -156,7 +176,13 @@ class Roster:
         if agent.sip is not None and not self._bridges and agent.id not in self._without_bridge:
             self._without_bridge.add(agent.id)
             log.warning("sip_bridge_missing", agent_id=agent.id, served_without=True)
-        return AgentSpec(port, config, agent.sip if self._bridges else None)
+        return AgentSpec(
+            port,
+            config,
+            agent.sip if self._bridges else None,
+            agent.public_url or public_url_of(self._public_url, agent.id, port, several=several),
+            agent.webhook_secret,
+        )
 
     def _assign(self, agent_id: str) -> int:
         """Raises CallTheOperator `no_port_left`, OSError. A port is remembered before it is used."""
@@ -165,6 +191,15 @@ class Roster:
         self._directory.write_ports(ports)
         self._ports = ports
         return port
+
+
+def public_url_of(setting: str | None, agent_id: str, port: int, *, several: bool) -> str | None:
+    """Where a carrier reaches an agent: the setting with `${id}` and `${port}` filled, else, where one plain
+    address stands for several agents, with the id as the last segment of its path. None without a setting."""
+    if setting is None:
+        return None
+    filled = setting.replace("${id}", agent_id).replace("${port}", str(port)).rstrip("/")
+    return f"{filled}/{agent_id}" if several and filled == setting.rstrip("/") else filled
 
 
 def given_port(agent_id: str, ports: Mapping[str, int], first: int, is_free: Callable[[int], bool]) -> int:

@@ -179,10 +179,10 @@ class _Routes:
         return json_response({"outcome": outcome})
 
     async def health(self, request: Request) -> Response:
-        """503 while no call can be taken: `status` is `draining`, or `key_missing` without a model's key."""
+        """`status` is `ok`, `draining` with 503, or `key_missing`: the process is well, its calls are not."""
         up = "ok" if self._has_key else "key_missing"
         status = "draining" if self._admission.draining else up
-        return json_response({"status": status, **self._state()}, 200 if status == "ok" else 503)
+        return json_response({"status": status, **self._state()}, 503 if status == "draining" else 200)
 
     async def metrics(self, request: Request) -> Response:
         if is_forwarded(request_info(request)):

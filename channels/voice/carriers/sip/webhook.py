@@ -42,15 +42,22 @@ class WebhookVerifier:
 
     def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
         """Raises CallTheOperator `webhook_secret_invalid`."""
-        encoded = secret.removeprefix("whsec_")
+        encoded = self.checked(secret).removeprefix("whsec_")
+        self._key = secret.encode() if encoded == secret else base64.b64decode(encoded)
+        self._now = now
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    @staticmethod
+    def checked(secret: str) -> str:
+        """The secret itself. Raises CallTheOperator `webhook_secret_invalid`."""
         try:
-            self._key = secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
+            if secret.startswith("whsec_"):
+                base64.b64decode(secret.removeprefix("whsec_"), validate=True)
         except binascii.Error:
             raise CallTheOperator(
                 "webhook_secret_invalid", "OPENAI_WEBHOOK_SECRET is not whsec_ and base64"
             ) from None
-        self._now = now
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        return secret
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Whether this webhook is new. Raises CorrectTheInput `signature_missing`, `signature_old`,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from channels.voice.manager.directory import locked_directory
-from channels.voice.manager.fleet import BridgeSpec, SipAccount
+from channels.voice.manager.fleet import AgentSpec, BridgeSpec, SipAccount
 from channels.voice.manager.processes import agent_environment, bridge_environment
 from channels.voice.manager.roster import LAST_PORT, given_port, is_free
 from flow_engine.errors import CallTheOperator
@@ -153,7 +153,7 @@ def test_nobody_gets_secrets_that_are_not_for_them() -> None:  # V13
         "SIP_PASSWORD": "of another",
         "SIP_TRACE": "1",
     }
-    assert agent_environment(inherited) == {
+    assert agent_environment(inherited, AgentSpec(5050, "0")) == {
         "PATH": "/bin",
         "OPENAI_API_KEY": "k",
         "FLOW_ENGINE_TWILIO_AUTH_TOKEN": "t",

@@ -1,0 +1,160 @@
+"""One address for all agents of a manager: `/<id>/…` is the agent's, `/incoming-call` is whose number it is.
+
+1. A connection is joined to the agent that its first request names, without the id in the path; everything
+   after the head passes as it comes, so that a WebSocket does too. HTTP connections are closed after one
+   exchange: the next request may be for another agent.
+2. What passes here is marked as forwarded (`X-Forwarded-For`), so that an agent takes nothing of it for a
+   request of this machine: neither `/drain` nor `/metrics` can be reached from outside.
+3. A call offered at `/incoming-call` itself is redirected to the address of the agent whose `phoneNumber` it
+   is for, by Twilio's `To`. Nothing is checked and nothing told beside that address: Twilio signs the request
+   that follows, and the agent checks that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+import structlog
+
+from channels.voice.carriers.call_control import caller_number
+
+MAX_HEAD_BYTES = 16 * 1024
+MAX_BODY_BYTES = 64 * 1024
+HEAD_WITHIN_S = 10.0
+CONNECT_WITHIN_S = 5.0
+CHUNK_BYTES = 64 * 1024
+
+_REQUEST_LINE = re.compile(rb"([A-Z]+) (/[^ ]*) HTTP/1\.1")
+_OWN_HEADERS = (b"connection:", b"x-forwarded-for:", b"forwarded:")
+
+log: Any = structlog.get_logger("flow_engine.voice.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an agent is: its port on this machine, and its public address, None when that is not known."""
+
+    port: int
+    public_url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """`by_id` finds an agent by its id, `by_number` by the phone number that was called; None for none."""
+
+    by_id: Callable[[str], Route | None]
+    by_number: Callable[[str], Route | None]
+
+
+class Front:
+    """Serves connections of carriers. `routes` are looked up for each of them."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Returns when the connection has ended."""
+        try:
+            await self._serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            pass  # whoever it was has gone, or is no HTTP client
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HEAD_WITHIN_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        line, *headers = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        request = _REQUEST_LINE.fullmatch(line)
+        if request is None:
+            writer.write(_response(400, "text/plain", b"HTTP/1.1 and a path are needed\n"))
+            return
+        method, target = request[1], request[2]
+        path, mark, query = target.partition(b"?")
+        if path.rstrip(b"/") == b"/incoming-call":
+            async with asyncio.timeout(HEAD_WITHIN_S):
+                form = await _body(reader, headers) or query
+            writer.write(self._redirect(form))
+            return
+        agent_id, _, rest = path[1:].partition(b"/")
+        route = self._routes.by_id(agent_id.decode("latin-1"))
+        if route is None:
+            writer.write(_response(404, "text/plain", b"no agent is there\n"))
+            return
+        line = b"%b /%b%b%b HTTP/1.1" % (method, rest, mark, query)
+        await _joined(reader, writer, route.port, _forwarded(line, headers, _peer(writer)))
+
+    def _redirect(self, form: bytes) -> bytes:
+        fields = dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=500))
+        number = caller_number(fields.get("To"))
+        route = None if number is None else self._routes.by_number(number)
+        if route is None or route.public_url is None:
+            log.warning("call_not_routed", reason="no agent has the number that was called")
+            inner = '<Reject reason="rejected"/>'
+        else:
+            inner = f'<Redirect method="POST">{escape(route.public_url)}/incoming-call</Redirect>'
+        document = f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
+        return _response(200, "text/xml", document.encode())
+
+
+async def _body(reader: asyncio.StreamReader, headers: list[bytes]) -> bytes:
+    """Empty for one that is not of a known length, or too long."""
+    for header in headers:
+        name, _, value = header.partition(b":")
+        if name.strip().lower() == b"content-length" and value.strip().isdigit():
+            length = int(value)
+            return await reader.readexactly(length) if length <= MAX_BODY_BYTES else b""
+    return b""
+
+
+def _forwarded(line: bytes, headers: list[bytes], peer: str) -> bytes:
+    """The head as the agent gets it."""
+    kept = [header for header in headers if not header.lower().startswith(_OWN_HEADERS)]
+    upgrades = any(header.lower().startswith(b"upgrade:") for header in headers)
+    own = [b"Connection: upgrade" if upgrades else b"Connection: close", b"X-Forwarded-For: " + peer.encode()]
+    return b"\r\n".join((line, *kept, *own, b"", b""))
+
+
+async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, head: bytes) -> None:
+    """Returns when both ways have ended: the end of one is passed on, and ends the other."""
+    try:
+        async with asyncio.timeout(CONNECT_WITHIN_S):
+            agent_reader, agent_writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        writer.write(_response(503, "text/plain", b"the agent does not answer\n"))
+        return
+    agent_writer.write(head)
+    try:
+        there = asyncio.create_task(_copied(reader, agent_writer))
+        await _copied(agent_reader, writer)
+        there.cancel()
+        await asyncio.wait({there})
+    finally:
+        agent_writer.close()
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while chunk := await reader.read(CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    address: tuple[str, int] | None = writer.get_extra_info("peername")
+    return address[0] if address else "unknown"
+
+
+def _response(status: int, media_type: str, body: bytes) -> bytes:
+    reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}[status]
+    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"Connection: close\r\n\r\n" + body

@@ -1,0 +1,198 @@
+"""Many agents behind one host: the address, the secret and the number of each."""
+
+from __future__ import annotations
+
+import asyncio
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import httpx
+import orjson
+import pytest
+from pydantic import SecretStr
+
+from channels.voice.carriers.twilio.signature import HEADER, signature
+from channels.voice.config.loader import load_config
+from channels.voice.manager.agents_list import Listed, read_agents
+from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles
+from channels.voice.manager.fleet import AgentSpec
+from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Route, Routes
+from channels.voice.manager.processes import agent_environment
+from channels.voice.manager.roster import public_url_of
+from tests.channels.voice.manager.manager_bench import Bench, entry, until
+from tests.channels.voice.server.front_desk import TOKEN, dial, open_desk, secret
+
+pytestmark = pytest.mark.anyio
+
+WEBHOOK_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+class TestAnEntry:
+    def test_may_have_an_address_a_secret_and_a_number(self) -> None:  # 23
+        own = {
+            "publicUrl": "https://a.example/x/",
+            "webhookSecret": WEBHOOK_SECRET,
+            "phoneNumber": "+33 1 23",
+        }
+        [listed] = read_agents(orjson.dumps([entry("a", **own)])).agents
+        assert (listed.public_url, listed.phone_number) == ("https://a.example/x", "+33123")
+        assert listed.webhook_secret == SecretStr(WEBHOOK_SECRET)
+        assert WEBHOOK_SECRET not in repr(listed)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("publicUrl", "a.example"),
+            ("publicUrl", "https://u:p@a.example"),
+            ("publicUrl", "https://a.example?x=1"),
+            ("publicUrl", "ftp://a.example"),
+            ("publicUrl", "https://a.example:99999"),
+            ("webhookSecret", "whsec_no base64"),
+            ("phoneNumber", "anonymous"),
+            ("phoneNumber", 33),
+        ],
+    )
+    def test_with_a_bad_one_is_refused_with_its_place(self, name: str, value: object) -> None:  # 23
+        [refused] = read_agents(orjson.dumps([entry("a", **{name: value})])).refused
+        assert [problem.pointer for problem in refused.problems] == [f"/0/{name}"]
+        assert "base64" not in str(refused) or name == "webhookSecret"
+
+
+@pytest.mark.parametrize(
+    ("setting", "several", "url"),
+    [
+        (None, True, None),
+        ("https://voice.example", False, "https://voice.example"),
+        ("https://voice.example/", True, "https://voice.example/r-1"),
+        ("https://voice.example/a/${id}", True, "https://voice.example/a/r-1"),
+        ("https://${id}.voice.example", True, "https://r-1.voice.example"),
+        ("https://voice.example:${port}", True, "https://voice.example:5051"),
+    ],
+)
+def test_each_agent_has_an_address_of_its_own(
+    setting: str | None, several: bool, url: str | None
+) -> None:  # 23
+    assert public_url_of(setting, "r-1", 5051, several=several) == url
+
+
+def test_an_agent_finds_its_own_in_its_environment() -> None:  # 23
+    inherited = {"FLOW_ENGINE_PUBLIC_URL": "https://voice.example", "OPENAI_WEBHOOK_SECRET": "whsec_of_all"}
+    own = agent_environment(
+        inherited, AgentSpec(5051, "0", None, "https://voice.example/r-1", SecretStr(WEBHOOK_SECRET))
+    )
+    assert own["FLOW_ENGINE_PUBLIC_URL"] == "https://voice.example/r-1"
+    assert own["OPENAI_WEBHOOK_SECRET"] == WEBHOOK_SECRET
+    plain = agent_environment(inherited, AgentSpec(5051, "0"))
+    assert {name: plain[name] for name in inherited} == inherited
+
+
+async def test_a_changed_address_restarts_its_agent_alone(tmp_path: Path) -> None:  # 23, V13
+    bench = Bench(tmp_path)
+    bench.listed.answer = [entry("a"), entry("b")]
+    async with bench.running() as manager:
+        await until(lambda: [bench.state_of(each) for each in "ab"] == ["running"] * 2, "both run")
+        bench.listed.answer = [entry("a", publicUrl="https://a.example"), entry("b")]
+        manager.refresh_now()
+        await until(lambda: len(bench.starts("a")) == 2 and bench.state_of("a") == "running", "a restarts")
+        assert len(bench.starts("b")) == 1
+
+
+@asynccontextmanager
+async def fronted(routes: Routes) -> AsyncGenerator[str]:
+    server = await asyncio.start_server(Front(routes).serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+
+
+async def test_the_prefix_leads_to_its_agent_with_its_signature() -> None:  # 23, voice-7
+    call = {"CallSid": "CA1", "From": "+33612345678", "To": "+33123456789"}
+    desk = {"twilio_auth_token": secret(TOKEN)}
+    async with (
+        open_desk(**desk, public_url="https://voice.example/a") as a,
+        open_desk(**desk, public_url="https://voice.example/b") as b,
+        fronted(Routes({"a": Route(a.port, None), "b": Route(b.port, None)}.get, lambda _: None)) as front,
+        httpx.AsyncClient(base_url=f"http://{front}") as http,
+    ):
+        form = {name: [value] for name, value in call.items()}
+        signed = {HEADER: signature(TOKEN, "https://voice.example/b/incoming-call", form)}
+        reply = await http.post("/b/incoming-call", data=call, headers=signed)
+        stream = ET.fromstring(reply.text).find("Connect/Stream")
+        assert stream is not None
+        assert stream.get("url") == "wss://voice.example/b/media-stream"
+        assert (await http.post("/a/incoming-call", data=call, headers=signed)).status_code == 403
+        caller = await dial(
+            f"ws://{front}/b/media-stream",
+            {HEADER: signature(TOKEN, "wss://voice.example/b/media-stream", {})},
+        )
+        assert await caller.say("hello" * 40_000) == "hello" * 40_000
+        assert (a.answering.answered, b.answering.answered) == (0, 1)
+        caller.transport.disconnect()
+        assert (await http.get("/c/healthz")).status_code == 404
+
+
+async def test_nothing_from_outside_is_of_this_machine() -> None:  # 23
+    async with (
+        open_desk() as desk,
+        fronted(Routes({"a": Route(desk.port, None)}.get, lambda _: None)) as front,
+        httpx.AsyncClient(base_url=f"http://{front}", headers={"Host": "localhost"}) as http,
+    ):
+        for method, path in (("POST", "/a/drain"), ("GET", "/a/metrics"), ("POST", "/a/incoming-call")):
+            assert (await http.request(method, path)).status_code == 403
+        assert not desk.app.admission.draining
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_call_finds_the_agent_whose_number_it_is_for(method: str) -> None:  # 23, voice-7
+    agents = {"+33123456789": Route(1, "https://voice.example/a&b")}
+    async with fronted(Routes(lambda _: None, agents.get)) as front, httpx.AsyncClient() as http:
+
+        async def verb(to: str) -> ET.Element:
+            form = urlencode({"To": to})
+            url = f"http://{front}/incoming-call" + (f"?{form}" if method == "GET" else "")
+            reply = await http.request(method, url, content=form if method == "POST" else None)
+            return ET.fromstring(reply.text)[0]
+
+        found = await verb("+33123456789")
+        assert (found.tag, found.text) == ("Redirect", "https://voice.example/a&b/incoming-call")
+        assert (await verb("+33000")).tag == "Reject"
+        assert (await verb("")).tag == "Reject"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\xff\xfe\r\n\r\n",
+        b"GET /%b HTTP/1.1\r\n\r\n" % (b"x" * 20_000),
+    ],
+)
+async def test_what_is_no_request_ends_its_connection(sent: bytes) -> None:  # 23
+    async with fronted(Routes(lambda _: None, lambda _: None)) as front:
+        host, _, port = front.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            assert not (received := await reader.read()) or received.split(b" ")[1] == b"400"
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", ["restaurant", "medical", "standard"])
+def test_the_templates_that_come_along_make_configs(kind: str, tmp_path: Path) -> None:  # V13
+    files = ConfigFiles(
+        SHIPPED_TEMPLATES,
+        tmp_path,
+        "https://app.example",
+        ("confirm_order", "confirm_reservation"),
+        ("g711_ulaw",),
+    )
+    content = files.make(Listed("r-1", 'Chez "Nous"', kind))
+    config = load_config(content, builders=("confirm_order", "confirm_reservation")).config
+    assert (config.agent.id, config.agent.name, config.agent.type) == ("r-1", 'Chez "Nous"', kind)
+    assert config.base_url == "https://app.example"
