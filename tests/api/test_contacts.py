@@ -373,7 +373,7 @@ class TestMedia:
 
     async def test_the_active_entry_is_that_of_the_conversations_language(self) -> None:
         async with open_scene(self.document()) as scene:
-            reply = await scene.started(language="it-IT", tenant={"voice": "Ada"})
+            reply = await scene.started(language="it-IT", tenant={"tts": "elevenlabs", "voice": "Ada"})
             assert reply["stt"]["active"]["provider"] == "deepgram"  # F28
             assert reply["tts"]["active"]["voice"] == "Ada-it-IT"
 
