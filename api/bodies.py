@@ -36,6 +36,8 @@ def _sound(value: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _in_utc(instant: datetime) -> datetime:
+    if not 2 <= instant.year <= 9998:  # at the ends of the calendar a time zone would lead out of it
+        raise ValueError("accepted are moments of the years 2 to 9998")
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
@@ -105,7 +107,7 @@ class HandleUtterance(Body):
     src: Source
     src_id: Id | None = None
     src_name: Name | None = None
-    body: Annotated[str, Field(max_length=100_000)]
+    body: str | Facts
     language: Name | None = None
 
 

@@ -24,6 +24,7 @@ from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import (
     AgentData,
     ContactEndReply,
+    ErasureReply,
     MemoryDump,
     MemoryWritten,
     PromptReply,
@@ -104,6 +105,10 @@ class AgentRoutes:
             )
         )
 
+    async def erase(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        return answer_response(await self._conversations.erase(conversation, call.idempotency))
+
     async def prompt(self, call: Call) -> Response:
         wait_ms = call.whole_number("wait_ms", at_most=LONGEST_WAIT_MS)
         memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
@@ -115,6 +120,17 @@ class AgentRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
+            Endpoint(
+                method="DELETE",
+                path="/conversations/{conversation_id:id}",
+                handler=self.erase,
+                summary="Erase a conversation: everything that is stored of it",
+                audience="agents",
+                scopes=("admin",),
+                reply=TypeAdapter(ErasureReply),
+                problems=(404,),
+                keyed=True,
+            ),
             _post(
                 "/handle-new-contact",
                 self.new_contact,

@@ -143,7 +143,7 @@ class Endpoint:
     refused, unless that is None.
     """
 
-    method: Literal["GET", "POST", "PUT", "PATCH"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     handler: Callable[[Call], Awaitable[Response]]
     summary: str

@@ -30,11 +30,11 @@ class MigrationRow(TypedDict):
 
     conversationId: str
     verdict: str
-    fromTask: str
+    fromTask: str | None
     toTask: str | None
     reason: str | None
     migrated: bool
-    revision: int
+    revision: int | None
 
 
 class MigrationReply(TypedDict):

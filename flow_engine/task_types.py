@@ -29,8 +29,9 @@ class TaskKind:
     """`sub_states` begins with the one that the task is entered in; `events` gives by outcome the arcs
     (from, to) between them.
 
-    `routed`: a human may take part, so the task has `routingParameters`. `transfers`: the contact is handed
-    over to the human. `hands_over` are the sub-states in which somebody of another type leads.
+    `routed`: a human may take part, so the task has `routingParameters`; in its first sub-state somebody is
+    looked for, with an outcome `failed` where the task ends by finding nobody. `transfers`: the contact is
+    handed over to the human. `hands_over` are the sub-states in which somebody of another type leads.
     `prompt_section` tells the model what the type asks of it; `status_sections` what a sub-state does.
     """
 

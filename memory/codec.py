@@ -11,6 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from flow_engine.errors import CallTheOperator
 from flow_engine.idempotency import KeptReply
 from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.runtime.mining_state import decode_mining, encode_mining
+from flow_engine.runtime.session import decode_session, encode_session
+from flow_engine.runtime.storage import FormerConversation
 
 _TURN = TypeAdapter(DialogueTurn)
 
@@ -50,3 +53,24 @@ def decode_reply(stored: bytes) -> KeptReply:
     head_text, _, body = stored.partition(b"\n")
     head: _ReplyHead = orjson.loads(head_text)
     return KeptReply(head["fingerprint"], head["status"], body)
+
+
+def encode_former(former: FormerConversation) -> bytes:
+    """`{session, mining, turns}` as JSON, each in its own stored form."""
+    return orjson.dumps(
+        {
+            "session": orjson.Fragment(encode_session(former.session)),
+            "mining": orjson.Fragment(encode_mining(former.mining)),
+            "turns": [orjson.Fragment(encode_turn(turn)) for turn in former.turns],
+        }
+    )
+
+
+def decode_former(stored: bytes) -> FormerConversation:
+    """Raises CallTheOperator as the parts do."""
+    parts = orjson.loads(stored)
+    return FormerConversation(
+        decode_session(orjson.dumps(parts["session"])),
+        decode_mining(orjson.dumps(parts["mining"])),
+        tuple(decode_turn(orjson.dumps(turn)) for turn in parts["turns"]),
+    )

@@ -4,6 +4,7 @@
 -- ARGV: expected_revision expected_memory_revision expected_mining_revision now lifetime definition_lifetime
 -- ARGV: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
 -- ARGV: new_revision session version_id message_id message turn turns_kept messages_kept is_user_turn mining
+-- ARGV: former_name former forget_former
 -- ARGV: reset new_tenant rewrite_previous trace notice_channel notice_head
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
 -- The definition and the jobs are given only where one server holds every slot. What is not wanted is "":
@@ -99,8 +100,14 @@ if arg.message_id ~= '' then
   redis.call('RPUSH', key.utterances, arg.turn)
   redis.call('LTRIM', key.utterances, -tonumber(arg.turns_kept), -1)
   if arg.is_user_turn == '1' then
-    redis.call('HSET', key.snapshot, 'lastUserTurn', arg.message_id)
+    redis.call('HSET', key.snapshot, 'lastUserTurn', arg.message)
   end
+end
+if arg.former_name ~= '' then
+  redis.call('HSET', key.snapshot, 'former:' .. arg.former_name, arg.former)
+end
+if arg.forget_former ~= '' then
+  redis.call('HDEL', key.snapshot, 'former:' .. arg.forget_former)
 end
 for _, event in ipairs(arg.events) do
   redis.call('XADD', key.outbox, '*', 'event', event)

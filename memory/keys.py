@@ -116,11 +116,6 @@ def job_owner(conversation: ConversationRef) -> str:
     return f":{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}:"
 
 
-def message_name(contact_id: str, message_id: str) -> str:
-    """What a message is deduplicated by: ids count within their contact."""
-    return f"{_encode(contact_id)}/{_encode(message_id)}"
-
-
 def model_calls_key(minute: int) -> str:
     """String: how many model calls a minute since 1970 has seen, over all processes."""
     return f"{{flow-engine}}:model-calls:{minute}"

@@ -1,10 +1,15 @@
 -- Reads a conversation at one instant.
 -- KEYS: snapshot tenant mined tools previous utterances reply
 -- ARGV: with_turns
--- `with_turns` is "1" to read the utterances too.
-local turns = {}
+-- `with_turns` is "1" to read the utterances and the former conversations too.
+local turns, former = {}, {}
 if arg.with_turns == '1' then
   turns = redis.call('LRANGE', key.utterances, 0, -1)
+  for _, field in ipairs(redis.call('HKEYS', key.snapshot)) do
+    if string.sub(field, 1, 7) == 'former:' then
+      former[#former + 1] = redis.call('HGET', key.snapshot, field)
+    end
+  end
 end
 return {
   redis.call('HMGET', key.snapshot, 'session', 'memoryRevision', 'memoryUpdatedAt',
@@ -15,4 +20,5 @@ return {
   redis.call('LRANGE', key.previous, 0, -1),
   turns,
   redis.call('GET', key.reply),
+  former,
 }

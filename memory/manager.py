@@ -40,9 +40,11 @@ from flow_engine.runtime.storage import (
     ReplyTemplate,
 )
 from memory.codec import (
+    decode_former,
     decode_instant,
     decode_reply,
     decode_turn,
+    encode_former,
     encode_instant,
     encode_reply_head,
     encode_turn,
@@ -56,7 +58,6 @@ from memory.keys import (
     definition_key,
     due_score,
     job_owner,
-    message_name,
 )
 
 REPLY_LIFETIME_S = 24 * 60 * 60
@@ -101,7 +102,7 @@ class MemoryManager:
             {name: keys.named[name] for name in self._load.keys[:-1]} | {"reply": reply_key},
             {"with_turns": "1" if with_turns else "0"},
         )
-        head, tenant, mined, tools, previous, turns, reply = found
+        head, tenant, mined, tools, previous, turns, reply, former = found
         session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
         replay = None if reply is None or idempotency is None else decode_reply(reply)
         if replay is not None:
@@ -125,6 +126,7 @@ class MemoryManager:
             mining=MiningState() if mining is None else decode_mining(mining),
             mining_revision=int(mining_revision or 0),
             replay=replay,
+            former=tuple(map(decode_former, former)),
         )
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
@@ -326,11 +328,14 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
         "session": b"" if session is None else encode_session(session),
         "version_id": "" if session is None else session.version_id,
         "message_id": turn.message_id if turn else "",
-        "message": message_name(turn.contact_id, turn.message_id) if turn else "",
+        "message": turn.name if turn else "",
         "turn": encode_turn(turn) if turn else b"",
         "turns_kept": TURNS_KEPT,
         "messages_kept": MESSAGES_KEPT,
         "is_user_turn": "1" if turn is not None and is_user_turn(turn) else "0",
+        "former_name": "" if changes.former is None else changes.former.name,
+        "former": b"" if changes.former is None else encode_former(changes.former),
+        "forget_former": changes.forget_former or "",
         "mining": b"" if changes.mining is None else encode_mining(changes.mining),
         "reset": "0" if new is None else "1",
         "new_tenant": b"" if new is None else orjson.dumps(new.tenant),

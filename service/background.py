@@ -74,6 +74,7 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
         "mine": work.mine,
         "conclude": work.conclude,
         "expire": work.expire,
+        "routing": work.routing,
         "relay": relay.relay,
         "deliver": delivery.deliver,
     }

@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from adapters.models.audit import CallLog, ModelCallRecord
@@ -19,12 +21,15 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing
 from memory.schedule import RedisBacklog
 
+log: Any = structlog.get_logger("flow_engine.service")
+
 COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "task_changes": ("Changes of task asked for: accepted, or the code of the refusal.", ("outcome",)),
     "contacts_started": ("Contacts started, by channel.", ("channel",)),
     "contacts_ended": ("Contacts over, by channel: ended, or superseded by another.", ("channel", "how")),
     "memory_writes": ("Values written to the memory, by who wrote them.", ("source",)),
     "prompts": ("Prompts read, with a memory that had read every user turn (fresh) or not.", ("memory",)),
+    "handler_failures": ("Closure handlers that gave no usable answer.", ("reason",)),
     "commits_lost": ("Commits that another writer was faster than; each was tried again.", ()),
     "revision_conflicts": ("Requests given up after too many lost commits.", ()),
     "replays": ("Requests answered with the reply that their Idempotency-Key has got before.", ()),
@@ -113,6 +118,9 @@ class PrometheusObserver:
             family = self._counters[what]
             counter = self._known[key] = family.labels(**labels) if labels else family
         counter.inc(amount)
+
+    def warn(self, event: str, /, **details: str) -> None:
+        log.warning(event, **details)
 
     def model_call_took(self, seconds: float, *, purpose: str) -> None:
         self._model_seconds.labels(purpose).observe(seconds)

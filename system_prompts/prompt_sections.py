@@ -67,6 +67,7 @@ SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "transfer_optional_skills": frozenset({"skills"}),
         "transfer_agents": frozenset({"agents"}),
         "previous_contact": frozenset({"date", "channel", "resume"}),
+        "previous_contacts_earlier": frozenset({"n", "first", "last", "channels"}),
         "contact_field": frozenset({"name", "value"}),
         "now": frozenset({"weekday", "date", "time", "timezone"}),
         "memory_updated": frozenset({"when", "ago"}),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from flow_engine.documents import Checkpoint
 from flow_engine.listening.mining import dialogue_text
 from flow_engine.ports.dialogue import DialogueTurn, SummaryRequest
 from flow_engine.ports.models import LLMRequest, as_object, instruction
 from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.runtime.events import system_event
 from flow_engine.runtime.memory import PreviousContact
-from flow_engine.runtime.mining_state import Conclusion, MiningState
+from flow_engine.runtime.mining_state import Conclusion
 from flow_engine.runtime.prompt import PromptSections
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
@@ -90,9 +90,36 @@ def with_summary(
     )
 
 
-def missed_checkpoints(runner: ConversationalFlowRunner, state: MiningState) -> list[Checkpoint]:
-    """Required checkpoints of the version that nobody reached."""
-    return [c for c in runner.flow.document.checkpoints if c.required and c.id not in state.checkpoints]
+def conclusion_events(
+    runner: ConversationalFlowRunner, contact_id: str, conclusion: Conclusion
+) -> tuple[bytes, ...]:
+    found = {"reason_of_contact": conclusion.reason_of_contact, "result": conclusion.result}
+    return tuple(
+        system_event(
+            *(runner.flow, runner.session, f"concluded:{contact_id}:{subtype}", contact_id, runner.now),
+            subtype,
+            name=name,
+            why=conclusion.why,
+        )
+        for subtype, name in found.items()
+        if name is not None
+    )
+
+
+def missed_events(runner: ConversationalFlowRunner, contact_id: str, *, judged: bool) -> tuple[bytes, ...]:
+    """Required checkpoints of the version that nobody reached. `judged` False: nobody could tell."""
+    reached = runner.loaded.mining.checkpoints
+    return tuple(
+        system_event(
+            *(runner.flow, runner.session, f"missed:{point.id}", contact_id, runner.now),
+            "checkpoint_missed",
+            checkpointId=point.id,
+            name=point.name,
+            judged=None if judged else False,
+        )
+        for point in runner.flow.document.checkpoints
+        if point.required and point.id not in reached
+    )
 
 
 LAST_WORDS = 3
@@ -116,14 +143,19 @@ def _sentences(request: SummaryRequest, piece: Callable[[str], str]) -> Iterator
         yield piece("summary_tasks").format(tasks=" → ".join(request.tasks_passed))
     said = [turn.body for turn in request.turns if turn.src == "user" and turn.type == "message"]
     if said:
-        quoted = " / ".join(_cut(" ".join(body.split()), LONGEST_WORDS) for body in said[-LAST_WORDS:])
+        quoted = " / ".join(_cut(_one_line(body)) for body in said[-LAST_WORDS:])
         yield piece("summary_said").format(text=quoted)
     if request.variables:
-        known = ", ".join(f"{name} = {_cut(value, LONGEST_WORDS)}" for name, value in request.variables)
+        known = ", ".join(f"{name} = {_cut(_one_line(value))}" for name, value in request.variables)
         yield piece("summary_known").format(variables=known)
     if request.end_reason:
-        yield piece("summary_end").format(reason=_cut(request.end_reason, LONGEST_WORDS))
+        yield piece("summary_end").format(reason=_cut(_one_line(request.end_reason)))
 
 
-def _cut(text: str, longest: int) -> str:
+def _one_line(text: str) -> str:
+    """What a caller has said or sent is never more than a part of one line."""
+    return " ".join(text.split())
+
+
+def _cut(text: str, longest: int = LONGEST_WORDS) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -16,7 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import cast
 
 from flow_engine.documents import AiHelper, Checkpoint
@@ -28,10 +28,13 @@ from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, R
 from flow_engine.runtime.prompt import PromptSections, tenant_zone
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, VariableSpec, canonical
 
 ANSWER_TOKENS = 1_000
 STALLED_AFTER = 3
+EARLIEST_MOMENT = datetime(2, 1, 1, tzinfo=UTC)
+LATEST_MOMENT = datetime(9998, 12, 31, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
     """What the last user turn still has to be asked; None when it was read, or the flow wants no mining."""
     loaded = runner.loaded
     tuning = tuning_of(runner)
-    turn = next((t for t in reversed(loaded.turns) if t.message_id == loaded.last_user_turn), None)
-    if turn is None or not tuning.enabled or loaded.mining.mined_through == turn.message_id:
+    turn = next((t for t in reversed(loaded.turns) if is_last_turn(t, loaded)), None)
+    if turn is None or not tuning.enabled or was_read(turn, loaded.mining):
         return None
     before = loaded.turns[: loaded.turns.index(turn)]
     unread = _unread([*before, turn], loaded.mining.mined_through)[-tuning.turns :]
@@ -107,12 +110,28 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
     )
 
 
+def is_last_turn(turn: DialogueTurn, loaded: LoadedConversation) -> bool:
+    """Releases before told turns apart by their message id alone."""
+    return loaded.last_user_turn in (turn.name, turn.message_id)
+
+
+def was_read(turn: DialogueTurn, state: MiningState) -> bool:
+    """As the last of all that were read."""
+    return state.mined_through in (turn.name, turn.message_id)
+
+
+def is_unread(runner: ConversationalFlowRunner) -> bool:
+    """The last user turn is still to be read, by a reading that has not failed."""
+    last, mining = runner.loaded.last_user_turn, runner.loaded.mining
+    return last not in (None, mining.mined_through, mining.failed_turn) and tuning_of(runner).enabled
+
+
 def _unread(turns: Sequence[DialogueTurn], read_through: str | None) -> list[tuple[DialogueTurn, str | None]]:
     """Never empty: the last of `turns` is a turn of the user that nobody has read."""
     found: list[tuple[DialogueTurn, str | None]] = []
     asked: str | None = None
     for turn in turns:
-        if turn.message_id == read_through:
+        if read_through in (turn.name, turn.message_id):
             found.clear()
         elif turn.src == "user" and (turn.type == "message" or turn is turns[-1]):
             found.append((turn, asked))
@@ -130,7 +149,7 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
                 utterance=turn.body,
                 previous_bot_turn=asked,
                 language=turn.language,
-                said_at=turn.ts,
+                said_at=_moment(turn),
                 timezone=request.timezone,
                 variables=request.variables,
             ),
@@ -159,13 +178,14 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
     asked = [v for v in request.variables if v.id not in known]
     if not asked and not request.checkpoints:
         return None
-    said_at = request.turn.ts.astimezone(request.timezone)
-    system = [sections["mining_instructions"], request.tuning.prompt]
+    said_at = _moment(request.turn).astimezone(request.timezone)
+    system = [sections["mining_instructions"]]
     system += [_variable_line(sections, variable) for variable in asked]
     if request.checkpoints:
         system.append(sections["mining_checkpoints"])
         system += [f"- {c.id}: {c.name}. {c.prompt}" for c in request.checkpoints]
     system.append(sections["mining_now"].format(now=said_at.isoformat(timespec="minutes")))
+    system.append(request.tuning.prompt)
     return LLMRequest(
         instruction("\n".join(part for part in system if part), dialogue_text(request.turns, sections)),
         output_schema=_answer_schema(asked, request.checkpoints),
@@ -179,6 +199,11 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
 def dialogue_text(turns: Iterable[DialogueTurn], sections: PromptSections) -> str:
     speakers = {name: sections[f"speaker_{name}"] for name in ("user", "bot", "agent")}
     return "\n".join(f"{speakers.get(t.src, t.src)}: {' '.join(t.body.split())}" for t in turns)
+
+
+def _moment(turn: DialogueTurn) -> datetime:
+    """When it was said, far enough from the ends of the calendar for every time zone and relative date."""
+    return min(max(turn.ts, EARLIEST_MOMENT), LATEST_MOMENT)
 
 
 def _variable_line(sections: PromptSections, variable: VariableSpec) -> str:
@@ -292,7 +317,7 @@ def mining_effects(
         for c in reached
         if c.id not in state.checkpoints
     }
-    turn_id = request.turn.message_id
+    turn_id = request.turn.name
     return MiningEffects(
         entries=entries,
         state=counted.model_copy(
@@ -314,7 +339,7 @@ def _watched(
 ) -> tuple[MiningState, list[tuple[str, int]]]:
     """The watchdogs' counts; a turn is counted once, however often its reading is tried."""
     state, task_id = runner.loaded.mining, runner.task.id
-    if state.failed_turn == request.turn.message_id:
+    if state.failed_turn in (request.turn.name, request.turn.message_id):
         return state, []
     same_task = state.task_id == task_id
     ready = dict(state.ready_turns) if same_task else {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+from urllib.parse import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class DialogueTurn:
     contact_id: str
     task_name: str
     language: str
+
+    @property
+    def name(self) -> str:
+        """Unique in the conversation: agents may count their messages anew for each contact."""
+        return f"{quote(self.contact_id, safe='')}/{quote(self.message_id, safe='')}"
 
 
 def is_user_turn(turn: DialogueTurn) -> bool:

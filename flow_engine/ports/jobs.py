@@ -15,14 +15,15 @@ from urllib.parse import quote, unquote
 
 from flow_engine.ports.dialogue import ConversationRef
 
-JobKind = Literal["relay", "deliver", "mine", "conclude", "expire"]
+JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """`relay` sends the outbox on, `deliver` what of it waits for the webhook, `mine` reads the last user
-    turn, `conclude` an ended contact (`subject` is its id), `expire` ends a conversation whose time limit
-    has passed."""
+    turn, `conclude` an ended contact (`subject` is its id; empty: what conversations that were started anew
+    have left behind), `expire` ends a conversation whose time limit has passed, `routing` fails a transfer
+    that found nobody in time."""
 
     kind: JobKind
     conversation: ConversationRef

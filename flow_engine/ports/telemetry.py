@@ -15,11 +15,18 @@ from typing import Literal, Protocol
 class Observer(Protocol):
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None: ...
 
+    def warn(self, event: str, /, **details: str) -> None:
+        """A line in the operator's log. `details` hold nothing that a person has said or written."""
+        ...
+
 
 class Unobserved:
     """Implements `Observer` where nobody counts."""
 
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
+        return
+
+    def warn(self, event: str, /, **details: str) -> None:
         return
 
 

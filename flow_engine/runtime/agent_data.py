@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
 
 from pydantic import BaseModel
 
 from flow_engine.runtime import commands
-from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, PromptInput, compose
 from flow_engine.runtime.replies import (
     AgentData,
@@ -20,20 +23,47 @@ from flow_engine.runtime.replies import (
     ToolParameterReply,
     ToolReply,
 )
-from flow_engine.runtime.rules import reachable_tasks
-from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.rules import TaskGuard, TaskRefusal, reachable_tasks
+from flow_engine.runtime.session import Session
+from flow_engine.runtime.storage import LoadedConversation, NewMemory
 from flow_engine.task_types import TASK_KINDS
+from flow_engine.templates import TemplateScope
 from flow_engine.vocabulary import MemoryFormat
 
 
-def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: str | None) -> AgentData:
+class RunnerState(Protocol):
+    """What of a runner is told: ConversationalFlowRunner, which tells it."""
+
+    flow: CompiledFlow
+    session: Session
+    loaded: LoadedConversation
+    platform: Platform
+    now: datetime
+    memory: Mapping[str, MemoryEntry]
+    tenant: Mapping[str, object]
+    previous_contacts: tuple[PreviousContact, ...]
+    new_memory: NewMemory | None
+    left_task: TaskPlan | None
+
+    @property
+    def task(self) -> TaskPlan: ...
+    @property
+    def status(self) -> str | None: ...
+    @property
+    def guard(self) -> TaskGuard: ...
+
+    def template_scope(self) -> TemplateScope: ...
+    def get_task_validation_error(self) -> TaskRefusal: ...
+
+
+def agent_data_of(runner: RunnerState, contact_id: str, command: str | None) -> AgentData:
     """Everything an agent needs to go on, after whatever the runner has done."""
     session, task, version = runner.session, runner.task, runner.flow.document
     channel = session.latest_contact.channel
     prompt = compose_prompt(runner)
     tools = _mcp_tools(runner)
     routing = task.document.routing_parameters
-    return AgentData(
+    data = AgentData(
         conversationId=session.conversation_id,
         contactId=contact_id,
         tenantId=session.tenant_id,
@@ -57,9 +87,12 @@ def get_agent_data(runner: ConversationalFlowRunner, contact_id: str, command: s
         hideTranscriptionToHuman=bool(task.document.hide_transcription_to_human),
         **runner.platform.media(runner.flow).reply(channel, runner.template_scope()),
     )
+    if runner.left_task is not None:
+        data["leftTask"] = runner.left_task.name
+    return data
 
 
-def compose_prompt(runner: ConversationalFlowRunner, memory_format: MemoryFormat | None = None) -> Prompt:
+def compose_prompt(runner: RunnerState, memory_format: MemoryFormat | None = None) -> Prompt:
     """The installation's memory format, unless another is asked for (F21)."""
     session, loaded = runner.session, runner.loaded
     return compose(
@@ -78,7 +111,7 @@ def compose_prompt(runner: ConversationalFlowRunner, memory_format: MemoryFormat
     )
 
 
-def get_refusal(runner: ConversationalFlowRunner) -> TaskRefused:
+def get_refusal(runner: RunnerState) -> TaskRefused:
     """The refusal of a change of task, as data (F12)."""
     refusal = runner.get_task_validation_error()
     return {
@@ -101,7 +134,7 @@ def _as_sent(model: BaseModel) -> JsonObject:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def _reachable(runner: ConversationalFlowRunner) -> list[ReachableTaskReply]:
+def _reachable(runner: RunnerState) -> list[ReachableTaskReply]:
     described, names = runner.session.task.descriptions, runner.flow.variables
     return [
         ReachableTaskReply(
@@ -116,7 +149,7 @@ def _reachable(runner: ConversationalFlowRunner) -> list[ReachableTaskReply]:
     ]
 
 
-def _mcp_tools(runner: ConversationalFlowRunner) -> list[McpToolsReply]:
+def _mcp_tools(runner: RunnerState) -> list[McpToolsReply]:
     """The platform's servers, then those that the task selects tools of."""
     platform, version = runner.platform, runner.flow.document
     replies = [

@@ -6,7 +6,8 @@ object whose `subtype` is one of:
     contact_started      {channel}
     contact_ended        {by?, reason?, status}          by: user | bot | agent, see `ended_by`
     contact_superseded   {by}                            by: the contact id that came instead
-    conversation_closed  {reason?}
+    conversation_closed  {reason?}                       reason: time_limit
+    handler_failed       {reason}                        of the closure handler, see docs/events.md
     task_changed         {from, to}
     task_refused         {code, task}
     task_stalled         {task, turns}
@@ -15,8 +16,11 @@ object whose `subtype` is one of:
     version_migrated     {from, to}
     reason_of_contact    {name, why}
     result               {name, why}
-    checkpoint_missed    {checkpointId, name}
-    reported             {text}                          a system message that an agent sent itself
+    checkpoint_missed    {checkpointId, name, judged?}   judged: false where there was nobody to judge
+    conversation_erased  {}
+    reported             {text}                          a system message that an agent sent itself as text
+
+The body of a system message that an agent sent as an object is that object.
 
 A checkpoint has a shape of its own. docs/events.md shows an example of each.
 
@@ -82,18 +86,27 @@ def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
     return suspends and flow.chart.status(session.states) in ("connected", None)
 
 
-def dialogue_event(flow: CompiledFlow, session: Session, said: DialogueTurn, sender: Sender) -> bytes | None:
-    """A message as an agent reported it, under the task that is active now; None while suspended."""
+def dialogue_event(
+    flow: CompiledFlow,
+    session: Session,
+    said: DialogueTurn,
+    sender: Sender,
+    details: Mapping[str, object] | None = None,
+) -> bytes | None:
+    """A message as an agent reported it, under the task that is active now; None while suspended.
+
+    `details` is the body of a system message that came as an object.
+    """
     if transcription_suspended(flow, session):
         return None
     body: str | dict[str, object] = said.body
     if said.type == "system":
-        body = {"subtype": "reported", "text": said.body}
+        body = {"subtype": "reported", "text": said.body} if details is None else dict(details)
     return _message(
         flow,
         session,
         sender,
-        name=f"message:{_quoted(said.message_id)}",
+        name=f"message:{said.name}",
         contact_id=said.contact_id,
         ts=said.ts,
         body=body,
@@ -151,6 +164,20 @@ def _message(
     )
 
 
+def erasure_event(session: Session, ts: datetime) -> bytes:
+    """The last event of a conversation: nothing of it but whose it was."""
+    return orjson.dumps(
+        {
+            "eventId": _event_id(session, "erased"),
+            "conversationId": session.conversation_id,
+            "ts": utc_text(ts),
+            "body": {"subtype": "conversation_erased"},
+            "type": "system",
+            "src": ENGINE.src,
+        }
+    )
+
+
 def _quoted(part: str) -> str:
     return quote(part, safe="")
 
@@ -167,6 +194,7 @@ def checkpoint_event(
 ) -> bytes:
     """A checkpoint in its own shape; `serviceId` is the campaign, caller data come from the contact."""
     data = session.contacts[contact_id].data
+    declared = (checkpoint.model_extra or {}).get("type")
     name = f"checkpoint:{_quoted(checkpoint.id)}:{_quoted(reached.message_id)}"
     return orjson.dumps(
         {
@@ -175,7 +203,7 @@ def checkpoint_event(
             "room": data.get("room"),
             "callerId": data.get("callerId"),
             "calleeId": data.get("calleeId"),
-            "type": "checkpoint",
+            "type": declared if isinstance(declared, str) and declared.strip() else "checkpoint",
             "data": {
                 "checkpointId": checkpoint.id,
                 "name": checkpoint.name,

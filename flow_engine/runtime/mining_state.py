@@ -51,7 +51,8 @@ class MiningState(_Stored):
 
     `attempts` count by variable id how often the agent asked without getting it, `task_turns` the user
     turns since the current task was entered, `ready_turns` by task id for how many of them that task
-    could have been entered. `dropped` counts refused values by the reason.
+    could have been entered. `dropped` counts refused values by the reason. `missed_reported`: the required
+    checkpoints that nobody reached have been told.
     """
 
     mined_through: str | None = None
@@ -64,6 +65,7 @@ class MiningState(_Stored):
     ready_turns: Mapping[str, int] = Field(default_factory=dict[str, int])
     checkpoints: Mapping[str, ReachedCheckpoint] = Field(default_factory=dict[str, ReachedCheckpoint])
     conclusions: Mapping[str, Conclusion] = Field(default_factory=dict[str, Conclusion])
+    missed_reported: bool = False
 
 
 def encode_mining(state: MiningState) -> bytes:

@@ -28,6 +28,11 @@ from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
 ATTEMPTS_SHOWN_FROM = 2
+HISTORY_LINES = 20
+HISTORY_CHARACTERS = 8_000
+HISTORY_REST_CHARACTERS = 300
+"""What is left for the line about the earlier contacts."""
+MAX_FIELD_NAME = 200
 
 PromptSections = Mapping[str, str]
 
@@ -89,15 +94,44 @@ def _prefix_sections(given: PromptInput) -> Iterator[str]:
     channel = session.latest_contact.channel
     yield _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
     yield _section(sections["heading_transfer"], _transfer_lines(sections, plan))
-    history = (
-        sections["previous_contact"].format(
-            date=_local(contact.date, given.tenant).strftime("%Y-%m-%d %H:%M"),
-            channel=contact.channel,
-            resume=contact.resume,
+    yield _section(sections["heading_previous_contacts"], _history_lines(given))
+
+
+def _history_lines(given: PromptInput) -> Iterator[str]:
+    """The latest contacts; how many came before them in one line, when they are too many or too long."""
+    contacts = given.previous_contacts
+    lines = [
+        given.sections["previous_contact"].format(
+            date=_day(contact.date, given), channel=contact.channel, resume=as_data(contact.resume)
         )
-        for contact in given.previous_contacts
+        for contact in contacts
+    ]
+    if len(lines) <= HISTORY_LINES and sum(len(line) + 1 for line in lines) <= HISTORY_CHARACTERS:
+        yield from lines
+        return
+    shown, room = 0, HISTORY_CHARACTERS - HISTORY_REST_CHARACTERS
+    for line in reversed(lines[1 - HISTORY_LINES :]):
+        room -= len(line) + 1
+        if room < 0:
+            break
+        shown += 1
+    earlier = contacts[: len(contacts) - shown]
+    yield given.sections["previous_contacts_earlier"].format(
+        n=len(earlier),
+        first=_day(earlier[0].date, given),
+        last=_day(earlier[-1].date, given),
+        channels=", ".join(dict.fromkeys(contact.channel for contact in earlier)),
     )
-    yield _section(sections["heading_previous_contacts"], history)
+    yield from lines[len(lines) - shown :]
+
+
+def _day(instant: datetime, given: PromptInput) -> str:
+    return _local(instant, given.tenant).strftime("%Y-%m-%d %H:%M")
+
+
+def as_data(text: str) -> str:
+    """Text that came from a caller, quoted on one line: no part of it reads as a line of the prompt."""
+    return "«" + " ".join(text.split()).replace("«", '"').replace("»", '"') + "»"
 
 
 def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
@@ -139,7 +173,9 @@ def _volatile_sections(given: PromptInput) -> Iterator[str]:
 def _contact_lines(given: PromptInput) -> Iterator[str]:
     for name, value in given.session.latest_contact.data.items():
         if value not in (None, ""):
-            yield given.sections["contact_field"].format(name=name, value=_one_line(cast("JsonValue", value)))
+            yield given.sections["contact_field"].format(
+                name=_one_line(name)[:MAX_FIELD_NAME], value=_one_line(cast("JsonValue", value))
+            )
 
 
 def _one_line(value: JsonValue) -> str:

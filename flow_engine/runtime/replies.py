@@ -66,6 +66,8 @@ class AgentData(MediaReply):
     """Everything an agent needs to go on with a conversation.
 
     `tenantId`, `conversationId` and `contactId` are also what an agent injects into every MCP tool.
+    `command` goes into the model's history. `leftTask` is there when a new contact was taken out of a task
+    that its channel lacks.
     """
 
     conversationId: str
@@ -89,6 +91,7 @@ class AgentData(MediaReply):
     supportedLanguages: Sequence[str]
     languageDetection: JsonObject | None
     hideTranscriptionToHuman: bool
+    leftTask: NotRequired[str]
 
 
 class TaskChanged(AgentData):
@@ -121,13 +124,25 @@ TaskRefused = TypedDict(
 
 
 class ContactEndReply(TypedDict):
-    """`status` is what the conversation is now; `summary` is null where none was written."""
+    """`status` is what the conversation was when the contact ended; `summary` is null where none was written.
+
+    `handlerError` tells why the closure handler gave no usable answer, null when all was well.
+    """
 
     conversationId: str
     contactId: str
     status: Phase
     revision: int
     summary: str | None
+    handlerError: str | None
+    command: str | None
+
+
+class ErasureReply(TypedDict):
+    """The receipt of an erasure. `erasedAt` is in UTC."""
+
+    conversationId: str
+    erasedAt: str
 
 
 class PromptParts(TypedDict):
@@ -142,6 +157,7 @@ class PromptReply(TypedDict):
     prefixHash: str
     parts: PromptParts
     memoryFresh: bool
+    command: str | None
 
 
 class UtteranceReply(TypedDict):
@@ -150,6 +166,7 @@ class UtteranceReply(TypedDict):
     duplicate: bool
     revision: int
     language: str
+    command: str | None
 
 
 class MemoryWritten(TypedDict):

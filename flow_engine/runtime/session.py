@@ -16,7 +16,8 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.runtime.statechart import StateConfiguration
 from flow_engine.vocabulary import Channel, ContactStatus
 
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
+_ADDED_IN_2 = ("deadline", "pending_command")
 
 
 class _Stored(BaseModel):
@@ -50,7 +51,8 @@ class Session(_Stored):
     """A conversation between two requests. Immutable: a step makes a new one.
 
     `revision` counts the commits of the snapshot; `entered` and `refused` count by task id how often
-    a task was entered and a change to it refused.
+    a task was entered and a change to it refused. `deadline` is when the conversation's time is over (UTC),
+    None for never; `pending_command` is what the agent has yet to be told.
     """
 
     format: int = SNAPSHOT_FORMAT
@@ -70,6 +72,8 @@ class Session(_Stored):
     task: TaskEntry
     entered: Mapping[str, int] = Field(default_factory=dict[str, int])
     refused: Mapping[str, int] = Field(default_factory=dict[str, int])
+    deadline: datetime | None = None
+    pending_command: str | None = None
 
     @property
     def states(self) -> StateConfiguration:
@@ -85,6 +89,11 @@ class Session(_Stored):
         return self.active_contact or max(self.contacts.values(), key=lambda contact: contact.started_at)
 
     @property
+    def own_contacts(self) -> Mapping[str, Contact]:
+        """Without those of conversations that were started anew under the same id."""
+        return {id: contact for id, contact in self.contacts.items() if contact.started_at >= self.started_at}
+
+    @property
     def closed(self) -> bool:
         return self.states.phase == "closed"
 
@@ -94,7 +103,10 @@ class _FormatOnly(BaseModel):
 
 
 def encode_session(session: Session) -> bytes:
-    return session.model_dump_json(by_alias=True).encode()
+    """In format 1 where nothing of format 2 is used: the release before reads it during an update."""
+    unused = {name for name in _ADDED_IN_2 if getattr(session, name) is None}
+    stored = session.model_copy(update={"format": SNAPSHOT_FORMAT if len(unused) < len(_ADDED_IN_2) else 1})
+    return stored.model_dump_json(by_alias=True, exclude=unused).encode()
 
 
 def decode_session(stored: bytes) -> Session:
@@ -107,7 +119,7 @@ def decode_session(stored: bytes) -> Session:
         raise _too_new(session.format)
     if not session.contacts or session.active_contact_id not in (None, *session.contacts):
         raise CallTheOperator("snapshot_unreadable", "the stored snapshot lacks its own active contact")
-    return session
+    return session.model_copy(update={"format": SNAPSHOT_FORMAT})
 
 
 def _unreadable(stored: bytes, error: ValidationError) -> CallTheOperator:

@@ -110,6 +110,12 @@ class Chart:
             self._reached[states, task_id] = reached
         return reached if reached != states and guard.allows(task_id) else states
 
+    def placed(self, task_id: str) -> StateConfiguration:
+        """In a task as it is entered, whatever the way to it: for contacts that have no other place."""
+        kind = TASK_KINDS[self._tasks[task_id].type]
+        inner = (sub_state(task_id, kind.sub_states[0]),) if kind.sub_states else ()
+        return StateConfiguration((ACTIVE, task_state(task_id), *inner))
+
     def human(self, states: StateConfiguration, outcome: HumanOutcome) -> StateConfiguration:
         return self._send(states, f"human_{outcome}")
 

@@ -18,6 +18,8 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.session import Session
 
+FORMER_TURNS_BYTES = 512 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyTemplate:
@@ -36,8 +38,39 @@ class ReplyTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerConversation:
+    """A conversation that was started anew under its id, until its contacts are concluded (F39).
+
+    `turns` are the newest that FORMER_TURNS_BYTES hold.
+    """
+
+    session: Session
+    mining: MiningState
+    turns: tuple[DialogueTurn, ...]
+
+    @property
+    def name(self) -> str:
+        """Unique among the conversations of one id: its start in ms since 1970."""
+        return str(int(self.session.started_at.timestamp() * 1000))
+
+    @classmethod
+    def of(cls, session: Session, loaded: LoadedConversation) -> FormerConversation:
+        kept: list[DialogueTurn] = []
+        size = 0
+        for turn in reversed(loaded.turns):
+            size += len(turn.body)
+            if size > FORMER_TURNS_BYTES:
+                break
+            kept.append(turn)
+        return cls(session, loaded.mining, tuple(reversed(kept)))
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedConversation:
-    """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored."""
+    """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
+
+    `turns` and `former` are read only when they are asked for.
+    """
 
     session: Session | None = None
     memory_revision: int = 0
@@ -51,6 +84,7 @@ class LoadedConversation:
     mining: MiningState = field(default_factory=MiningState)
     mining_revision: int = 0
     replay: KeptReply | None = None
+    former: tuple[FormerConversation, ...] = ()
 
     @property
     def revision(self) -> int:
@@ -75,7 +109,8 @@ class Changes:
     `on_seen`, a reply without tail, is what the request's key has got.
     `mining` is taken only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is
     replaced instead of added to. `added_variables` are put into both hashes where they are not yet (F17).
-    `trace` is the `traceparent` that the work on `jobs` continues.
+    `trace` is the `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew
+    until a commit names it in `forget_former`.
     """
 
     expected_revision: int
@@ -98,6 +133,8 @@ class Changes:
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()
     trace: str | None = None
+    former: FormerConversation | None = None
+    forget_former: str | None = None
     idempotency: IdempotencyKey | None = None
 
 

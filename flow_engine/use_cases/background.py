@@ -8,14 +8,12 @@ applied to whatever the state has become.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 
-from flow_engine.errors import LookElsewhere
 from flow_engine.listening.conclusions import (
     conclusion_call,
-    missed_checkpoints,
+    conclusion_events,
+    missed_events,
     read_conclusion,
     summary_call,
     with_summary,
@@ -25,10 +23,13 @@ from flow_engine.listening.mining import (
     MiningRequest,
     MiningResult,
     extraction_requests,
+    is_last_turn,
+    is_unread,
     mining_effects,
     mining_request_of,
     model_call,
     read_answer,
+    was_read,
 )
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import Extractor
@@ -38,15 +39,20 @@ from flow_engine.ports.telemetry import Observer
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate, turns_of_contact
-from flow_engine.use_cases.transactor import Transactor, Transition
+from flow_engine.runtime.session import Contact
+from flow_engine.runtime.storage import (
+    FormerConversation,
+    LoadedConversation,
+    ReplyTemplate,
+    turns_of_contact,
+)
+from flow_engine.task_types import BETWEEN_CONTACTS
+from flow_engine.use_cases.transactor import Decision, Transactor, Transition
 from flow_engine.values import JsonValue
 
+LAST_WORDS_WITHIN_S = 6.0
+"""How long after a contact's end its last words may take to be read, before what was missed is told."""
 _SILENT = ReplyTemplate(b"")
-
-
-class _NothingToDo(Exception):
-    """Somebody was here before, or the conversation has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +73,25 @@ class BackgroundWork:
         self._dependencies = dependencies
 
     async def mine(self, job: Job) -> None:
-        """Read the last user turn of a conversation, if nobody has yet (F37)."""
-        runner = await self._runner(job.conversation)
-        request = None if runner is None or runner.session.closed else mining_request_of(runner)
-        if runner is None or request is None:
+        """Read the last user turns of a conversation, if nobody has yet, those after its end too (F37)."""
+        loaded = await self._transactor.memory.load(job.conversation, with_turns=True)
+        if loaded.session is None:
+            return
+        runner = await self._transactor.resume(job.conversation, loaded)
+        request = mining_request_of(runner)
+        if request is None:
             return
         result = await self._read(job.conversation, runner, request)
         started_at = runner.session.started_at
-        effects: list[MiningEffects] = []
 
-        async def decide(loaded: LoadedConversation) -> Transition:
-            transition, consequence = await self._apply_reading(
-                job.conversation, loaded, request, result, started_at
-            )
-            effects[:] = [consequence]
-            return transition
+        async def decide(fresh: LoadedConversation) -> Decision[MiningEffects | None]:
+            if fresh.session is None or fresh.session.started_at != started_at:
+                return Decision(None)
+            return _reading(await self._transactor.resume(job.conversation, fresh), request, result)
 
-        if await self._commit(job.conversation, decide):
-            self._count(result, effects[0])
+        effects = (await self._transactor.apply(job.conversation, decide)).result
+        if effects is not None:
+            self._count(result, effects)
         if result.failed:
             raise TryJobAgain("the model gave no usable answer")
 
@@ -135,127 +142,193 @@ class BackgroundWork:
             said_in |= dict.fromkeys(found, message_id)
         return MiningResult(values, said_in)
 
-    async def _apply_reading(
-        self,
-        conversation: ConversationRef,
-        loaded: LoadedConversation,
-        request: MiningRequest,
-        result: MiningResult,
-        started_at: datetime,
-    ) -> tuple[Transition, MiningEffects]:
-        runner = await self._transactor.resume(conversation, loaded)
-        state = loaded.mining
-        turn_id = request.turn.message_id
-        # Somebody has read since, and there is a later turn: this reading may be older than what is known.
-        overtaken = state.mined_through != request.read_through and loaded.last_user_turn != turn_id
-        if runner.session.started_at != started_at or state.mined_through == turn_id or overtaken:
-            raise _NothingToDo
-        effects = mining_effects(runner, request, result, runner.now)
-        contact_id = request.turn.contact_id
-        events = [
-            checkpoint_event(
-                runner.flow, runner.session, checkpoint, effects.state.checkpoints[checkpoint.id], contact_id
-            )
-            for checkpoint in effects.checkpoints
-        ]
-        for task, turns in effects.stalled:
-            number = f"stalled:{request.turn.message_id}:{len(events)}"
-            events.append(
-                system_event(
-                    runner.flow, runner.session, number, contact_id, runner.now, "task_stalled",
-                    task=task, turns=turns,
-                )
-            )  # fmt: skip
-        transition = Transition(
-            runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events)
-        )
-        return transition, effects
-
     async def conclude(self, job: Job) -> None:
-        """Classify an ended contact, report what was missed, and improve its summary (F30, F39)."""
+        """Classify an ended contact, tell what was missed, improve its summary; first those of conversations
+        that were started anew meanwhile (F30, F39)."""
         loaded = await self._transactor.memory.load(job.conversation, with_turns=True)
-        if loaded.session is None or not self._dependencies.has_model:
+        if loaded.session is None:
             return
+        for former in loaded.former:
+            await self._conclude_former(job.conversation, former)
         runner = await self._transactor.resume(job.conversation, loaded)
-        contact = runner.session.contacts.get(job.subject)
-        if contact is None or job.subject in loaded.mining.conclusions:
+        contact = runner.session.own_contacts.get(job.subject)
+        if contact is None or contact.status == "active":
             return
-        turns = turns_of_contact(loaded.turns, job.subject)
+        if not await self._report_missed(job, contact):
+            return
+        if not self._dependencies.has_model or job.subject in loaded.mining.conclusions:
+            return
+        conclusion = await self._conclusion(job.conversation, runner, job.subject)
+        summary = await self._summary(job.conversation, runner, job.subject)
+
+        async def decide(fresh: LoadedConversation) -> Decision[None]:
+            state = fresh.mining
+            if fresh.session is None or job.subject not in fresh.session.own_contacts:
+                return Decision(None)
+            if job.subject in state.conclusions:
+                return Decision(None)
+            now = await self._transactor.resume(job.conversation, fresh)
+            summed_up = with_summary(fresh.previous_contacts, contact, summary)
+            if summed_up is not None:
+                now.previous_contacts = summed_up
+            return Decision(
+                None,
+                Transition(
+                    now,
+                    _SILENT,
+                    mining=state.model_copy(
+                        update={"conclusions": {**state.conclusions, job.subject: conclusion}}
+                    ),
+                    events=conclusion_events(now, job.subject, conclusion),
+                    rewrite_previous_contacts=summed_up is not None,
+                ),
+            )
+
+        await self._transactor.apply(job.conversation, decide)
+
+    async def _report_missed(self, job: Job, contact: Contact) -> bool:
+        """Of a conversation that is over, once. False while its last words may still be read: the job comes
+        again then."""
+
+        async def decide(loaded: LoadedConversation) -> Decision[bool]:
+            state = loaded.mining
+            if loaded.session is None or not loaded.session.closed or state.missed_reported:
+                return Decision(True)
+            runner = await self._transactor.resume(job.conversation, loaded)
+            waited = (runner.now - (contact.ended_at or runner.now)).total_seconds()
+            if self._dependencies.has_model and is_unread(runner) and waited < LAST_WORDS_WITHIN_S:
+                again = runner.due("conclude", subject=job.subject, after_s=1.0)
+                return Decision(False, Transition(runner, _SILENT, jobs=(again,)))
+            return Decision(
+                True,
+                Transition(
+                    runner,
+                    _SILENT,
+                    mining=state.model_copy(update={"missed_reported": True}),
+                    events=missed_events(runner, job.subject, judged=self._dependencies.has_model),
+                ),
+            )
+
+        return (await self._transactor.apply(job.conversation, decide)).result
+
+    async def _conclude_former(self, conversation: ConversationRef, former: FormerConversation) -> None:
+        """What a conversation left behind when it was started anew under its id."""
+        left = LoadedConversation(session=former.session, mining=former.mining, turns=former.turns)
+        before = await self._transactor.resume(conversation, left)
+        own = former.session.own_contacts
+        events: list[bytes] = []
+        if not former.mining.missed_reported:
+            latest = max(own, key=lambda id: own[id].started_at)
+            events += missed_events(before, latest, judged=self._dependencies.has_model)
+        for contact_id in own.keys() - former.mining.conclusions.keys():
+            if self._dependencies.has_model:
+                conclusion = await self._conclusion(conversation, before, contact_id)
+                events += conclusion_events(before, contact_id, conclusion)
+
+        async def decide(loaded: LoadedConversation) -> Decision[None]:
+            if former.name not in [other.name for other in loaded.former]:
+                return Decision(None)
+            runner = await self._transactor.resume(conversation, loaded)
+            return Decision(
+                None, Transition(runner, _SILENT, events=tuple(events), forget_former=former.name)
+            )
+
+        await self._transactor.apply(conversation, decide, with_turns=True)
+
+    async def _conclusion(
+        self, conversation: ConversationRef, runner: ConversationalFlowRunner, contact_id: str
+    ) -> Conclusion:
+        """Raises TryJobAgain when the model gives no usable answer."""
+        turns = turns_of_contact(runner.loaded.turns, contact_id)
+        sections = runner.platform.prompt_sections(runner.flow, runner.session.contacts[contact_id].channel)
+        request = conclusion_call(runner, turns, sections)
+        if request is None:
+            return Conclusion()
+        return read_conclusion(runner, (await self._concluding(request, conversation)).data)
+
+    async def _summary(
+        self, conversation: ConversationRef, runner: ConversationalFlowRunner, contact_id: str
+    ) -> str:
+        """Empty where there is nothing to sum up, or no later contact to tell it. Raises TryJobAgain."""
+        contact = runner.session.contacts[contact_id]
+        turns = turns_of_contact(runner.loaded.turns, contact_id)
         sections = runner.platform.prompt_sections(runner.flow, contact.channel)
-        conclusion = Conclusion()
+        request = summary_call(turns, contact, sections)
+        if request is None or runner.remembered(contact) is None:
+            return ""
+        return (await self._concluding(request, conversation)).text
+
+    async def _concluding(self, request: LLMRequest, conversation: ConversationRef) -> LLMAnswer:
         try:
-            call = conclusion_call(runner, turns, sections)
-            if call is not None:
-                conclusion = read_conclusion(runner, (await self._ask(call, job.conversation)).data)
-            request = summary_call(turns, contact, sections)
-            has_entry = any(c.date == contact.started_at for c in loaded.previous_contacts)
-            summary = (await self._ask(request, job.conversation)).text if request and has_entry else ""
+            return await self._ask(request, conversation)
         except ModelFailed as failure:
             self._dependencies.observer.count(
                 "model_calls_failed", purpose="conclusion", reason=failure.reason
             )
             raise TryJobAgain("the model gave no usable answer") from failure
 
-        async def decide(fresh: LoadedConversation) -> Transition:
-            return await self._apply_conclusion(job, fresh, conclusion, summary)
-
-        await self._commit(job.conversation, decide)
-
-    async def _apply_conclusion(
-        self, job: Job, loaded: LoadedConversation, conclusion: Conclusion, summary: str
-    ) -> Transition:
-        runner = await self._transactor.resume(job.conversation, loaded)
-        contact = runner.session.contacts.get(job.subject)
-        state = loaded.mining
-        if contact is None or job.subject in state.conclusions:
-            raise _NothingToDo
-        told: list[tuple[str, Mapping[str, object]]] = []
-        if conclusion.reason_of_contact is not None:
-            told.append(("reason_of_contact", {"name": conclusion.reason_of_contact, "why": conclusion.why}))
-        if conclusion.result is not None:
-            told.append(("result", {"name": conclusion.result, "why": conclusion.why}))
-        if runner.session.closed:
-            told += [
-                ("checkpoint_missed", {"checkpointId": c.id, "name": c.name})
-                for c in missed_checkpoints(runner, state)
-            ]
-        events = tuple(
-            system_event(
-                runner.flow, runner.session, f"concluded:{job.subject}:{number}", job.subject, runner.now,
-                subtype, **details,
-            )
-            for number, (subtype, details) in enumerate(told)
-        )  # fmt: skip
-        summed_up = with_summary(loaded.previous_contacts, contact, summary)
-        if summed_up is not None:
-            runner.previous_contacts = summed_up
-        concluded = state.model_copy(update={"conclusions": {**state.conclusions, job.subject: conclusion}})
-        return Transition(
-            runner, _SILENT, mining=concluded, events=events, rewrite_previous_contacts=summed_up is not None
-        )
-
     async def expire(self, job: Job) -> None:
         """Close a conversation whose time is over, unless somebody is talking: then its end closes it."""
 
-        async def decide(loaded: LoadedConversation) -> Transition:
+        async def decide(loaded: LoadedConversation) -> Decision[None]:
+            if loaded.session is None or loaded.session.states.phase != BETWEEN_CONTACTS:
+                return Decision(None)
             runner = await self._transactor.resume(job.conversation, loaded)
-            if not runner.expired or runner.session.states.phase != "between_contacts":
-                raise _NothingToDo
-            runner.close_expired()
-            return Transition(runner, _SILENT)
+            if runner.expired:
+                runner.close_expired()
+                return Decision(None, Transition(runner, _SILENT))
+            deadline = runner.session.deadline
+            if deadline is None:
+                return Decision(None)
+            # Due too early: the clocks of two machines differ, or an older release wrote it down.
+            again = runner.due("expire", after_s=(deadline - runner.now).total_seconds())
+            return Decision(None, Transition(runner, _SILENT, jobs=(again,)))
 
-        await self._commit(job.conversation, decide)
+        await self._transactor.apply(job.conversation, decide)
 
-    async def _runner(self, conversation: ConversationRef) -> ConversationalFlowRunner | None:
-        loaded = await self._transactor.memory.load(conversation, with_turns=True)
-        return None if loaded.session is None else await self._transactor.resume(conversation, loaded)
+    async def routing(self, job: Job) -> None:
+        """Fail a transfer that found nobody in time (F34): resuming the conversation does it."""
 
-    async def _commit(
-        self, conversation: ConversationRef, decide: Callable[[LoadedConversation], Awaitable[Transition]]
-    ) -> bool:
-        """False when there was nothing to do any more."""
-        try:
-            await self._transactor.run(conversation, None, decide)
-        except (_NothingToDo, LookElsewhere):
-            return False
-        return True
+        async def decide(loaded: LoadedConversation) -> Decision[None]:
+            if loaded.session is None:
+                return Decision(None)
+            runner = await self._transactor.resume(job.conversation, loaded)
+            if runner.changed:
+                return Decision(None, Transition(runner, _SILENT))
+            deadline = runner.session.task.routing_deadline
+            if deadline is None or runner.session.active_contact is None:
+                return Decision(None)
+            again = runner.due("routing", after_s=max(0.0, (deadline - runner.now).total_seconds()))
+            return Decision(None, Transition(runner, _SILENT, jobs=(again,)))
+
+        await self._transactor.apply(job.conversation, decide)
+
+
+def _reading(
+    runner: ConversationalFlowRunner, request: MiningRequest, result: MiningResult
+) -> Decision[MiningEffects | None]:
+    """A reading on the state as it is now; nothing when somebody else was faster."""
+    state, turn = runner.loaded.mining, request.turn
+    # Somebody has read since, and there is a later turn: this reading may be older than what is known.
+    overtaken = state.mined_through != request.read_through and not is_last_turn(turn, runner.loaded)
+    if was_read(turn, state) or overtaken:
+        return Decision(None)
+    effects = mining_effects(runner, request, result, runner.now)
+    events = [
+        checkpoint_event(
+            runner.flow, runner.session, point, effects.state.checkpoints[point.id], turn.contact_id
+        )
+        for point in effects.checkpoints
+    ]
+    for task, turns in effects.stalled:
+        name = f"stalled:{turn.name}:{len(events)}"
+        details = {"task": task, "turns": turns}
+        events.append(
+            system_event(
+                runner.flow, runner.session, name, turn.contact_id, runner.now, "task_stalled", **details
+            )
+        )
+    return Decision(
+        effects,
+        Transition(runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events)),
+    )

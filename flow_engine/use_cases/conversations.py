@@ -6,22 +6,26 @@ from dataclasses import dataclass
 
 import orjson
 
-from flow_engine.errors import ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
+from flow_engine.json_values import json_bytes
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_json
 from flow_engine.runtime import commands
-from flow_engine.runtime.agent_data import get_agent_data, get_refusal
+from flow_engine.runtime.agent_data import get_refusal
 from flow_engine.runtime.commands import NewContact
-from flow_engine.runtime.replies import ContactEndReply
+from flow_engine.runtime.events import erasure_event
+from flow_engine.runtime.replies import ContactEndReply, ErasureReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
-from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate, turns_of_contact
+from flow_engine.runtime.storage import Erasure, LoadedConversation, ReplyTemplate, turns_of_contact
 from flow_engine.runtime.tables import value_text
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
+from flow_engine.values import utc_text
 from flow_engine.vocabulary import HumanOutcome
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
+MAX_CALLER_DATA_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,25 @@ class VersionChoice:
     version_id: str | None = None
     flow_id: str | None = None
     tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureVerdict:
+    """Whether the end of a contact closes the conversation. `error` is for people: why nobody could say."""
+
+    closes: bool
+    reason: str = ""
+    error: str | None = None
+
+
+def check_caller_data(contact: NewContact) -> None:
+    """Raises CorrectTheInput `caller_data_too_large`."""
+    size = json_bytes(contact.data) + json_bytes(contact.tenant)
+    if size > MAX_CALLER_DATA_BYTES:
+        message = f"'contact' and 'tenant' have {size} bytes of JSON; accepted are {MAX_CALLER_DATA_BYTES}"
+        raise CorrectTheInput(
+            "caller_data_too_large", message, [Finding("/contact", "caller_data_too_large", message)]
+        )
 
 
 class Conversations:
@@ -50,23 +73,27 @@ class Conversations:
     ) -> FinalReply:
         """Start a conversation, or go on with it, by the rules of F28."""
 
+        check_caller_data(contact)
+
         async def decide(loaded: LoadedConversation) -> Transition:
-            runner = await self._going_on(conversation, contact, loaded)
-            command = commands.RESUME
-            if runner is None:
-                runner, command = await self._starting(conversation, contact, choice, loaded), commands.START
-            data = get_agent_data(runner, contact.contact_id, command)
+            before = None
+            if loaded.session is not None:
+                before = await self._transactor.resume(conversation, loaded)
+            if before is not None and await self._goes_on(before, contact):
+                runner, command = before, commands.RESUME
+            else:
+                runner = await self._starting(conversation, contact, choice, loaded, before)
+                command = commands.START
+            data = runner.get_agent_data(contact.contact_id, command)
             return Transition(runner, ReplyTemplate(orjson.dumps(data)), guards_memory=True)
 
         return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
-    async def _going_on(
-        self, conversation: ConversationRef, contact: NewContact, loaded: LoadedConversation
-    ) -> ConversationalFlowRunner | None:
-        """The stored conversation with this contact in it; None when it has to start anew."""
-        if loaded.session is None:
-            return None
-        runner = await self._transactor.resume(conversation, loaded)
+    async def _goes_on(self, runner: ConversationalFlowRunner, contact: NewContact) -> bool:
+        """Put the contact into the stored conversation; False, and nothing done, where it starts anew.
+
+        Raises ReloadAndDecide `contact_ended`.
+        """
         known = runner.session.contacts.get(contact.contact_id)
         if known is not None and known.status != "active":
             raise ReloadAndDecide(
@@ -75,17 +102,17 @@ class Conversations:
                 state=runner.facts(),
                 accepted=("a new contact id",),
             )
-        if runner.session.closed or runner.expired:
-            return None
+        if runner.session.closed:
+            return False
         if known is not None:
-            return runner
-        if not runner.multi_contact:
-            return None
+            return True
+        if runner.expired or not runner.multi_contact:
+            return False
         earlier_id, earlier = runner.session.active_contact_id, runner.session.active_contact
         if earlier_id is not None and earlier is not None:
             runner.remember(earlier, await self._summary(runner, earlier_id, earlier, None))
         runner.resume_contact(contact)
-        return runner
+        return True
 
     async def _starting(
         self,
@@ -93,6 +120,7 @@ class Conversations:
         contact: NewContact,
         choice: VersionChoice,
         loaded: LoadedConversation,
+        before: ConversationalFlowRunner | None,
     ) -> ConversationalFlowRunner:
         startable = await self._transactor.versions.to_start(
             conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag
@@ -105,6 +133,7 @@ class Conversations:
             loaded,
             self._transactor.platform,
             self._transactor.clock.now(),
+            before,
         )
 
     async def change_task(
@@ -120,10 +149,12 @@ class Conversations:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_active(contact_id)
             if runner.change_task(task):
-                command = commands.start_task(runner.task)
-                body = orjson.dumps({"result": True, **get_agent_data(runner, contact_id, command)})
+                command = runner.take_command() or commands.start_task(runner.task)
+                body = orjson.dumps({"result": True, **runner.get_agent_data(contact_id, command)})
             else:
-                body = orjson.dumps(get_refusal(runner))
+                command = runner.take_command()
+                refusal = get_refusal(runner)
+                body = orjson.dumps(refusal if command is None else {**refusal, "command": command})
             return Transition(runner, ReplyTemplate(body), guards_memory=True)
 
         return await self._transactor.run(conversation, idempotency, decide)
@@ -142,9 +173,8 @@ class Conversations:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_active(contact_id)
             command = runner.apply_human_outcome(outcome, reason)
-            return Transition(
-                runner, ReplyTemplate(orjson.dumps(get_agent_data(runner, contact_id, command)))
-            )
+            data = runner.get_agent_data(contact_id, runner.take_command() or command)
+            return Transition(runner, ReplyTemplate(orjson.dumps(data)))
 
         return await self._transactor.run(conversation, idempotency, decide)
 
@@ -156,39 +186,48 @@ class Conversations:
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
         """End a contact (F30). For one that is over already: the same answer, and no change."""
-        verdicts: dict[str, bool] = {}
+        verdicts: dict[str, ClosureVerdict] = {}
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
             contact = runner.require_contact(contact_id)
             summary = runner.remembered(contact)
+            error = None
             if contact_id == runner.session.active_contact_id:
                 task_id = runner.task.id
                 if task_id not in verdicts:  # asked once, however often the commit is tried
                     verdicts[task_id] = await self._closes(runner, contact_id, reason)
-                if not verdicts[task_id]:
+                closes, error = verdicts[task_id].closes, verdicts[task_id].error
+                if not closes:
                     summary = await self._summary(runner, contact_id, contact, reason)
-                runner.end_contact(reason, closes=verdicts[task_id], summary=summary)
+                runner.end_contact(reason, closes=closes, summary=summary)
+                if error is not None:
+                    runner.note_handler_failure(contact_id, verdicts[task_id].reason)
             reply = ContactEndReply(
                 conversationId=conversation.conversation_id,
                 contactId=contact_id,
-                status=runner.session.states.phase,
+                status=runner.phase_after(contact_id),
                 revision=runner.session.revision,
                 summary=summary,
+                handlerError=error,
+                command=runner.take_command(),
             )
             return Transition(runner, ReplyTemplate(orjson.dumps(reply)))
 
         return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
-    async def _closes(self, runner: ConversationalFlowRunner, contact_id: str, reason: str | None) -> bool:
-        """A single contact closes; over several the handler is asked, whose failure does not close."""
+    async def _closes(
+        self, runner: ConversationalFlowRunner, contact_id: str, reason: str | None
+    ) -> ClosureVerdict:
+        """A single contact closes, and one that outlasts the time limit; over several the handler is asked,
+        whose failure does not close."""
         closure = runner.closure
-        if not closure.multi_contact:
-            return True
+        if not closure.multi_contact or runner.expired:
+            return ClosureVerdict(True)
         if closure.custom_handler is None:
-            return False
+            return ClosureVerdict(False)
         session = runner.session
-        question = {
+        payload = {
             "tenantId": session.tenant_id,
             "conversationId": session.conversation_id,
             "contactId": contact_id,
@@ -199,11 +238,43 @@ class Conversations:
         }
         try:
             answer = await post_json(
-                self._outbound, closure.custom_handler, question, timeout_s=CLOSURE_HANDLER_TIMEOUT_S
+                self._outbound, closure.custom_handler, payload, timeout_s=CLOSURE_HANDLER_TIMEOUT_S
             )
-        except (OutboundRefused, OutboundFailed):
-            return False
-        return 200 <= answer.status < 300 and answer.body.strip() == b"true"
+        except OutboundRefused:
+            return self._failed("refused", "the outbound policy of this service forbids its address")
+        except OutboundFailed:
+            return self._failed("unreachable", f"no usable answer within {CLOSURE_HANDLER_TIMEOUT_S:g} s")
+        if not 200 <= answer.status < 300:
+            return self._failed("status", f"it answered with status {answer.status}")
+        return ClosureVerdict(answer.body.strip() == b"true")
+
+    def _failed(self, reason: str, message: str) -> ClosureVerdict:
+        observer = self._transactor.observer
+        observer.count("handler_failures", reason=reason)
+        observer.warn("handler_failed", reason=reason)
+        return ClosureVerdict(False, reason, f"the closure handler was not heard: {message}")
+
+    async def erase(
+        self, conversation: ConversationRef, idempotency: IdempotencyKey | None = None
+    ) -> FinalReply:
+        """Remove all that is stored of a conversation; a system event of it is all that is left.
+
+        Raises LookElsewhere `conversation_unknown`, also for one that is erased already.
+        """
+        loaded = await self._transactor.memory.load(conversation, idempotency=idempotency)
+        if idempotency is not None and loaded.replay is not None:
+            return loaded.replay.replay(idempotency)
+        now = self._transactor.clock.now()
+        unknown = LookElsewhere(
+            "conversation_unknown", f"there is no conversation {conversation.conversation_id!r}"
+        )
+        if loaded.session is None:
+            raise unknown
+        receipt = ErasureReply(conversationId=conversation.conversation_id, erasedAt=utc_text(now))
+        erasure = Erasure(erasure_event(loaded.session, now), orjson.dumps(receipt), now, idempotency)
+        if not await self._transactor.memory.erase(conversation, erasure):
+            raise unknown
+        return FinalReply(200, erasure.receipt)
 
     async def _summary(
         self, runner: ConversationalFlowRunner, contact_id: str, contact: Contact, reason: str | None

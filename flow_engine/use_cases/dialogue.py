@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
 
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
+from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.runtime.agent_data import compose_prompt
@@ -18,12 +20,13 @@ from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
-from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition, to_changes
+from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor, Transition
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import MemoryFormat, Source, UtteranceType
 
 LOOK_AGAIN_S = 0.03
 LOOK_AGAIN_AT_MOST_S = 0.25
+MAX_UTTERANCE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Utterance:
     ts: datetime
     type: UtteranceType
     src: Source
-    body: str
+    body: str | Mapping[str, object]
     src_id: str | None = None
     src_name: str | None = None
     language: str | None = None
@@ -60,24 +63,30 @@ class DialogueService:
     async def utterance(
         self, conversation: ConversationRef, said: Utterance, idempotency: IdempotencyKey | None = None
     ) -> FinalReply:
-        """Remember a message once, however often its sender repeats it."""
+        """Remember a message once, however often its sender repeats it.
+
+        Raises CorrectTheInput `utterance_too_long`.
+        """
+
+        check_utterance(said)
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
-            runner.require_open()
-            runner.require_contact(said.contact_id)
-            if said.src == "user":
+            runner.require_listening(said.contact_id)
+            former = said.contact_id not in runner.session.own_contacts
+            if said.src == "user" and not former:
                 runner.set_language(said.language)
             turn = _turn(runner, said)
-            mined = is_user_turn(turn) and tuning_of(runner).enabled
+            mined = is_user_turn(turn) and tuning_of(runner).enabled and not former
             sender = Sender(said.src, said.src_id, said.src_name)
-            event = dialogue_event(runner.flow, runner.session, turn, sender)
+            details = None if isinstance(said.body, str) else said.body
+            event = dialogue_event(runner.flow, runner.session, turn, sender, details)
             return Transition(
                 runner,
-                _utterance_reply(runner, said, duplicate=False),
-                turn=turn,
+                _utterance_reply(runner, said, runner.take_command()),
+                turn=None if former else turn,  # what was said before is no part of what was started anew
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
-                on_seen=_utterance_reply(runner, said, duplicate=True),
+                on_seen=_utterance_reply(runner, said, None, duplicate=True),
                 events=() if event is None else (event,),
             )
 
@@ -86,14 +95,13 @@ class DialogueService:
     async def prompt(
         self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
     ) -> PromptView:
-        """The prompt as it is now: one read, nothing written unless a routing ran out of time."""
+        """The prompt as it is now: one read, nothing written unless the agent has a command to be told."""
         loaded, runner, fresh = await self._fresh(conversation, wait_s)
         runner.require_open()
         self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
-        if runner.changed:  # whoever is faster commits the same timeout
-            await self._transactor.memory.commit(
-                conversation, to_changes(Transition(runner, ReplyTemplate(b"")), None)
-            )
+        command = None
+        if runner.changed or runner.session.pending_command is not None:
+            loaded, runner, command = await self._with_command(conversation)
         prompt = compose_prompt(runner, memory_format)
         reply = PromptReply(
             prompt=prompt.text,
@@ -102,6 +110,7 @@ class DialogueService:
             prefixHash=prompt.prefix_hash,
             parts=PromptParts(prefix=prompt.prefix, volatile=prompt.volatile),
             memoryFresh=fresh,
+            command=command,
         )
         parts = (
             *(reply["revision"], reply["memoryRevision"], loaded.mining_revision),
@@ -109,6 +118,22 @@ class DialogueService:
         )
         tag = '"' + "-".join(str(part) for part in parts) + '"'
         return PromptView(reply, tag)
+
+    async def _with_command(
+        self, conversation: ConversationRef
+    ) -> tuple[LoadedConversation, ConversationalFlowRunner, str | None]:
+        """Take the command that waits: told to one reader, whoever is faster. Raises as `require_open`."""
+
+        async def decide(
+            loaded: LoadedConversation,
+        ) -> Decision[tuple[LoadedConversation, ConversationalFlowRunner, str | None]]:
+            runner = await self._transactor.resume(conversation, loaded)
+            runner.require_open()
+            command = runner.take_command()
+            taken = Transition(runner, ReplyTemplate(b"")) if runner.changed else None
+            return Decision((loaded, runner, command), taken)
+
+        return (await self._transactor.apply(conversation, decide)).result
 
     async def _fresh(
         self, conversation: ConversationRef, wait_s: float
@@ -158,9 +183,22 @@ class DialogueService:
         return MemoryDump(
             tenant=loaded.tenant,
             vars=_variables(runner),
-            revision=runner.session.revision,
+            revision=loaded.revision,
             memoryRevision=loaded.memory_revision,
         )
+
+
+def check_utterance(said: Utterance) -> None:
+    """Raises CorrectTheInput `utterance_too_long`, or `body_invalid` where only a text is accepted."""
+    if not isinstance(said.body, str) and said.type != "system":
+        raise _refused("body_invalid", "accepted is text; an object only where 'type' is 'system'")
+    size = len(said.body.encode()) if isinstance(said.body, str) else json_bytes(said.body)
+    if size > MAX_UTTERANCE_BYTES:
+        raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
+
+
+def _refused(code: str, message: str) -> CorrectTheInput:
+    return CorrectTheInput(code, message, [Finding("/body", code, message)])
 
 
 def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
@@ -169,14 +207,16 @@ def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
         ts=said.ts,
         type=said.type,
         src=said.src,
-        body=said.body,
+        body=said.body if isinstance(said.body, str) else orjson.dumps(said.body).decode(),
         contact_id=said.contact_id,
         task_name=runner.task.name,
         language=runner.session.language,
     )
 
 
-def _utterance_reply(runner: ConversationalFlowRunner, said: Utterance, *, duplicate: bool) -> ReplyTemplate:
+def _utterance_reply(
+    runner: ConversationalFlowRunner, said: Utterance, command: str | None, *, duplicate: bool = False
+) -> ReplyTemplate:
     """A duplicate changes nothing, so its reply tells the state as it was loaded."""
     session = runner.loaded.session if duplicate else runner.session
     session = session or runner.session
@@ -188,6 +228,7 @@ def _utterance_reply(runner: ConversationalFlowRunner, said: Utterance, *, dupli
                 duplicate=duplicate,
                 revision=session.revision,
                 language=session.language,
+                command=command,
             )
         )
     )

@@ -18,17 +18,27 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, pointer
+from flow_engine.errors import (
+    CallTheOperator,
+    CorrectTheInput,
+    Finding,
+    LookElsewhere,
+    ReloadAndDecide,
+    pointer,
+)
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
-from flow_engine.use_cases.transactor import Transactor, Transition
+from flow_engine.use_cases.transactor import Decision, Transactor, Transition
 from flow_engine.values import ValueRejected, canonical
 
 Fate = Literal["keep", "map", "cannot"]
+
+ROWS_THAT_STAY = 1_000
+"""Of conversations that cannot move, at most so many are told in one report."""
 
 
 class ConversationIndex(Protocol):
@@ -49,15 +59,16 @@ class MigrationVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """A row of the report. `done`: the conversation is on the new version now."""
+    """A row of the report. `done`: the conversation is on the new version now. Of one that cannot be read
+    neither its task nor its revision is known."""
 
     conversation_id: str
     fate: Fate
-    from_task: str
+    from_task: str | None
     to_task: str | None
     reason: str | None
     done: bool
-    revision: int
+    revision: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ class MigrationOrder:
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """`more`: there are further conversations; the same order again goes on."""
+    """`more`: there are further conversations that may move; the same order again goes on with them."""
 
     rows: Sequence[Migrated]
     more: bool
@@ -137,14 +148,17 @@ class Migrations:
             raise _refused("/toVersionId", "same_version", "choose another version than 'fromVersionId'")
         mapping = _by_id(order.mapping, old, new)
         rows: list[Migrated] = []
+        moved = 0
         async for conversation_id in self._index.on_version(tenant_id, old.version_id):
-            if len(rows) == order.at_most:
+            if moved == order.at_most:
                 return MigrationReport(rows, more=True)
             row = await self._one(
                 ConversationRef(tenant_id, conversation_id), old, new, mapping, order.dry_run
             )
-            if row is not None:
-                rows.append(row)
+            if row is None or (row.fate == "cannot" and len(rows) - moved >= ROWS_THAT_STAY):
+                continue
+            rows.append(row)
+            moved += row.fate != "cannot"
         return MigrationReport(rows, more=False)
 
     async def _one(
@@ -156,42 +170,25 @@ class Migrations:
         dry_run: bool,
     ) -> Migrated | None:
         """None for a conversation that is not live on the old version any more."""
-        seen: list[Migrated] = []
 
-        async def decide(loaded: LoadedConversation) -> Transition:
+        async def decide(loaded: LoadedConversation) -> Decision[Migrated | None]:
+            session = loaded.session
+            if session is None or session.closed or session.version_id != old.version_id:
+                return Decision(None)
             runner = await self._transactor.resume(conversation, loaded)
-            if runner.session.closed or runner.session.version_id != old.version_id:
-                raise _NotLive
             verdict = judge(runner, new, mapping)
-            moves = verdict.to_task is not None and not dry_run
-            if moves and verdict.to_task is not None:
-                runner.migrate_to(new, verdict.to_task.id)
-            seen[:] = [_row(conversation, verdict, moves, runner.session.revision)]
-            if not moves:
-                raise _NothingToDo
+            if verdict.to_task is None or dry_run:
+                return Decision(_row(conversation, verdict, False, runner.session.revision))
+            runner.migrate_to(new, verdict.to_task.id)
             fresh = {v.id: MemoryEntry.empty(v.type, "") for v in new.variables}
-            return Transition(runner, ReplyTemplate(b""), guards_memory=True, added_variables=fresh)
+            transition = Transition(runner, ReplyTemplate(b""), guards_memory=True, added_variables=fresh)
+            return Decision(_row(conversation, verdict, True, runner.session.revision), transition)
 
         try:
-            await self._transactor.run(conversation, None, decide)
-        except (_NotLive, LookElsewhere):
-            return None
-        except _NothingToDo:
-            pass
-        except ReloadAndDecide as conflict:
-            row = seen[0]
-            return Migrated(
-                row.conversation_id, "cannot", row.from_task, None, conflict.detail, False, row.revision
-            )
-        return seen[0]
-
-
-class _NotLive(Exception):
-    """The conversation is closed, or on another version by now."""
-
-
-class _NothingToDo(Exception):
-    """The verdict is all that was asked for."""
+            return (await self._transactor.apply(conversation, decide)).result
+        except (ReloadAndDecide, CallTheOperator, CorrectTheInput) as problem:
+            reason = f"{problem.code}: {problem.detail}"
+            return Migrated(conversation.conversation_id, "cannot", None, None, reason, False, None)
 
 
 def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, revision: int) -> Migrated:

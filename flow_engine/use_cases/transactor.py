@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
+from flow_engine.json_values import rough_size
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
 from flow_engine.ports.jobs import DueJob
@@ -33,6 +35,10 @@ from flow_engine.runtime.storage import (
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 ATTEMPTS = 24
+MAX_STATE_BYTES = 8 * 1024 * 1024
+"""Of a conversation's caller data, variables and earlier contacts; messages are bounded by the store."""
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class ConversationDependencies:
 class Transition:
     """A runner after its moves, and what else goes into the commit.
 
-    `guards_memory`: the decision was transition on the memory, so the commit must not pass over a write to
+    `guards_memory`: the decision was taken on the memory, so the commit must not pass over a write to
     it. `turn`: a message to remember once; `on_seen` answers when it was remembered before.
     """
 
@@ -70,6 +76,15 @@ class Transition:
     set_mined: Mapping[str, MemoryEntry] | None = None
     mining: MiningState | None = None
     rewrite_previous_contacts: bool = False
+    forget_former: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[_Result]):
+    """What background work has decided, and what is to be committed for it; None: nothing is to do."""
+
+    result: _Result
+    transition: Transition | None = None
 
 
 class Transactor:
@@ -102,29 +117,66 @@ class Transactor:
         *,
         with_turns: bool = False,
     ) -> FinalReply:
-        loaded = LoadedConversation()
+        """Answer a request. `decide` is asked again on fresh state whenever another writer was faster.
+
+        Raises ReloadAndDecide `revision_conflict` after ATTEMPTS, CorrectTheInput `conversation_too_large`.
+        """
         for _ in range(ATTEMPTS):
             loaded = await self.memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
             if idempotency is not None and loaded.replay is not None:
                 return self._replayed(idempotency, loaded.replay)
-            transition = await decide(loaded)
-            match await self.memory.commit(conversation, to_changes(transition, idempotency)):
-                case Committed() as done:
-                    if not done.definition_present:
-                        await self._put_definition_back(conversation, transition.runner)
-                    self._count(transition)
-                    return FinalReply(done.status, done.body)
-                case AlreadyAnswered() as earlier if idempotency is not None:
-                    return self._replayed(idempotency, earlier.reply)
-                case DuplicateMessage() if transition.on_seen is not None:
-                    return FinalReply(
-                        transition.on_seen.status, transition.on_seen.body(loaded.memory_revision)
-                    )
-                case _:
-                    self.observer.count("commits_lost")
+            reply = await self._commit(conversation, idempotency, await decide(loaded), loaded)
+            if reply is not None:
+                return reply
+        raise await self._conflict(conversation)
+
+    async def apply(
+        self,
+        conversation: ConversationRef,
+        decide: Callable[[LoadedConversation], Awaitable[Decision[_Result]]],
+        *,
+        with_turns: bool = False,
+    ) -> Decision[_Result]:
+        """Do background work: as `run`, for decisions of which nobody waits for a reply.
+
+        The decision that took effect; the one without a transition changed nothing.
+        """
+        for _ in range(ATTEMPTS):
+            loaded = await self.memory.load(conversation, with_turns=with_turns)
+            decision = await decide(loaded)
+            if decision.transition is None:
+                return decision
+            if await self._commit(conversation, None, decision.transition, loaded) is not None:
+                return decision
+        raise await self._conflict(conversation)
+
+    async def _commit(
+        self,
+        conversation: ConversationRef,
+        idempotency: IdempotencyKey | None,
+        transition: Transition,
+        loaded: LoadedConversation,
+    ) -> FinalReply | None:
+        """None when another writer was faster."""
+        _check_size(transition)
+        match await self.memory.commit(conversation, to_changes(transition, idempotency)):
+            case Committed() as done:
+                if not done.definition_present:
+                    await self._put_definition_back(conversation, transition.runner)
+                self._count(transition)
+                return FinalReply(done.status, done.body)
+            case AlreadyAnswered() as earlier if idempotency is not None:
+                return self._replayed(idempotency, earlier.reply)
+            case DuplicateMessage() if transition.on_seen is not None:
+                return FinalReply(transition.on_seen.status, transition.on_seen.body(loaded.memory_revision))
+            case _:
+                self.observer.count("commits_lost")
+                return None
+
+    async def _conflict(self, conversation: ConversationRef) -> ReloadAndDecide:
         self.observer.count("revision_conflicts")
-        runner = await self.resume(conversation, loaded)
-        raise ReloadAndDecide(
+        runner = await self.resume(conversation, await self.memory.load(conversation))
+        return ReloadAndDecide(
             "revision_conflict",
             "other requests changed the conversation each time this one tried to",
             state=runner.facts(),
@@ -152,6 +204,28 @@ class Transactor:
         await self.versions.keep_definition(conversation.tenant_id, version)
 
 
+def _check_size(transition: Transition) -> None:
+    """What would be stored, roughly: sizes of texts, not of their encoding."""
+    runner = transition.runner
+    if not runner.changed and not transition.set_tools:
+        return
+    entries = {**runner.memory, **(transition.set_tools or {})}
+    size = sum(
+        rough_size(part)
+        for part in (
+            *(contact.data for contact in runner.session.contacts.values()),
+            *(entry.value for entry in entries.values()),
+            *(contact.resume for contact in runner.previous_contacts),
+            runner.tenant,
+        )
+    )
+    if size > MAX_STATE_BYTES:
+        message = f"a conversation holds at most {MAX_STATE_BYTES} bytes of caller data and variables"
+        raise CorrectTheInput(
+            "conversation_too_large", message, [Finding("", "conversation_too_large", message)]
+        )
+
+
 def to_changes(transition: Transition, idempotency: IdempotencyKey | None) -> Changes:
     runner = transition.runner
     loaded = runner.loaded
@@ -175,6 +249,8 @@ def to_changes(transition: Transition, idempotency: IdempotencyKey | None) -> Ch
         added_variables=transition.added_variables or {},
         previous_contacts=runner.previous_contacts[known:],
         turn=transition.turn,
+        former=runner.former,
+        forget_former=transition.forget_former,
         on_seen=transition.on_seen,
         events=events,
         jobs=(*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),

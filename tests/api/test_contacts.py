@@ -150,7 +150,8 @@ class TestStarting:
             assert (await scene.http.get("/v1/memory/conv-1")).status_code == 404
 
     @pytest.mark.parametrize(
-        ("asked", "chosen"), [("it-IT", "it-IT"), ("de-DE", "en-US"), (None, "en-US"), ("it", "en-US")]
+        ("asked", "chosen"),
+        [("it-IT", "it-IT"), ("de-DE", "en-US"), (None, "en-US"), ("it", "it-IT"), ("it-CH", "en-US")],
     )
     async def test_a_supported_language_is_taken_up_and_any_other_left(self, asked: Any, chosen: str) -> None:
         async with open_scene(clinic()) as scene:
@@ -213,7 +214,10 @@ class TestAnotherContact:
             )  # F28
             assert (await memory_of(scene))["var_number"] == 4
             assert "appointment" in resumed["prompt"]  # F20: the earlier contact's summary
-            assert (await scene.http.get("/v1/memory/conv-1")).json()["tenant"] == {"name": "Alfa"}
+            assert (await scene.http.get("/v1/memory/conv-1")).json()["tenant"] == {
+                "campaignId": "campaign-1",
+                "name": "Alfa",
+            }
             assert "contact_superseded" in subtypes(await scene.events())
             assert (await scene.contact()).json()["code"] == "contact_ended"
 
@@ -305,11 +309,12 @@ class TestTimeLimit:
             assert (await scene.started(contactId="call-2"))["command"] == command  # F28
             assert (await memory_of(scene))["var_number"] == (4 if command == "/resume" else None)
 
-    async def test_a_contact_that_is_still_there_past_the_limit_starts_anew_too(self) -> None:
+    async def test_a_contact_that_is_still_there_past_the_limit_is_not_cut(self) -> None:
         async with open_scene(over_many_contacts()) as scene:
             await scene.started()
             scene.clock.advance(seconds=7200)
-            assert (await scene.started())["command"] == "/start"  # F28
+            assert (await scene.started())["command"] == "/resume"  # D1
+            assert (await scene.end()).json()["status"] == "closed"  # D1
             assert "contact_superseded" not in subtypes(await scene.events())
 
     async def test_the_limit_counts_from_the_new_start(self) -> None:
@@ -411,6 +416,8 @@ class TestEnding:
                 "status": "closed",
                 "revision": 2,
                 "summary": None,
+                "handlerError": None,
+                "command": None,
             }
             assert subtypes(await scene.events())[-2:] == ["contact_ended", "conversation_closed"]
             refused = await scene.change("operator")

@@ -18,7 +18,7 @@ async def test_the_prompt_is_its_two_parts_joined() -> None:
         started = await scene.started(contact={"callerId": "+39061234567"})
         reply = await scene.prompt()
         assert reply.keys() == {
-            *("prompt", "revision", "memoryRevision", "prefixHash", "parts", "memoryFresh"),
+            *("prompt", "revision", "memoryRevision", "prefixHash", "parts", "memoryFresh", "command"),
         }  # F31
         parts = reply["parts"]
         assert reply["prompt"] == parts["prefix"] + "\n\n" + parts["volatile"] == started["prompt"]

@@ -355,5 +355,9 @@ class TestRoutingTimeout:
     async def test_the_conversation_goes_on_from_the_failed_task(self) -> None:
         async with open_scene(clinic()) as scene:
             await self.routing(scene, 61)
-            assert (await scene.changed("reception"))["command"] == "/start_task reception AIO"  # F34
+            changed = await scene.changed("reception")
+            assert (changed["taskId"], changed["command"]) == (
+                "reception",
+                "/human_task_failed timeout",
+            )  # F34
             assert (await scene.changed("operator"))["taskStatus"] == "routing"

@@ -259,7 +259,7 @@ class TestBrokenFiles:
 
     def test_a_missing_piece_is_named(self, root: Path) -> None:  # F26
         change(root / "v1" / "default" / "it-IT.json", role=None, weekdays=None)
-        assert problems(root) == ["v1/default/it-IT.json: must hold every piece, and lacks role, weekdays"]
+        assert problems(root) == ["v1/default/it-IT.json: must hold every section, and lacks role, weekdays"]
 
     def test_every_problem_is_told_at_once(self, root: Path) -> None:  # F26
         change(root / "v1" / "default" / "it-IT.json", now="ore {time}")

@@ -40,6 +40,9 @@ class Counting:
 
     counted: Counter[str] = field(default_factory=Counter[str])
 
+    def warn(self, event: str, /, **details: str) -> None:
+        raise AssertionError("no warning is expected here")
+
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
         self.counted[" ".join((what, *labels.values()))] += amount
 

@@ -215,7 +215,7 @@ class TestTaking:
             ("thanks", "How many?"),
         ]
         assert state.provenance["var_number"].message_id == "m2"
-        assert state.mined_through == "m3"
+        assert state.mined_through == "call-1/m3"
 
 
 class TestOnceAndAgain:

@@ -198,7 +198,7 @@ class TestOrder:
             "<transfer_skills en-US> radiology, rome",
             "<transfer_optional_skills en-US> english",
             "<transfer_agents en-US> agent-7",
-            "<previous_contact en-US> chat 2026-01-14 23:30 Asked for hours.",
+            "<previous_contact en-US> chat 2026-01-14 23:30 «Asked for hours.»",
             "<contact_field en-US> callerId +39",
             "<now en-US> 2026-01-15 23:30 UTC Thu",
             "<memory_updated en-US> <ago_minutes en-US> 3 2026-01-15 23:27:00",
