@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, TypeVar, cast
 
+import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,6 +24,9 @@ from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue, ValueRejected, check_json
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
+
+MOST_ENTRIES = 1_000
+"""Entries of one batch for the memory."""
 
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -129,7 +135,9 @@ class MemoryEntryBody(Body):
     ] = None
 
 
-MemoryBatch = TypeAdapter(Annotated[tuple[MemoryEntryBody, ...], Field(strict=False, max_length=1_000)])
+MemoryBatch = TypeAdapter(
+    Annotated[tuple[MemoryEntryBody, ...], Field(strict=False, max_length=MOST_ENTRIES)]
+)
 
 
 class CreateFlow(Body):
@@ -149,32 +157,66 @@ class MoveTag(Body):
     updated_by: Name
 
 
+MOST_FINDINGS = 100
+"""Breaches of one body that are described."""
+MOST_ERRORS = 20_000
+"""More than these are counted only: describing them takes longer than other requests should wait."""
+LONGEST_NAME = 64
+LARGE_BODY_BYTES = 65_536
+
 _Parsed = TypeVar("_Parsed")
 
 
 def parse_body(body: bytes, shape: TypeAdapter[_Parsed]) -> _Parsed:
-    """Raises CorrectTheInput: `json_invalid` for what is no JSON, else `body_invalid` with every breach."""
+    """Raises CorrectTheInput: `json_invalid` for what is no JSON, else `body_invalid` with every breach; the
+    first 100 are described."""
+    if len(body) > LARGE_BODY_BYTES:
+        _refuse_long_batches(body)
     try:
         return shape.validate_json(body)
     except ValidationError as error:
-        findings = [_finding(problem, shape) for problem in problems_of(error)]
+        count = error.error_count()
+        problems = [] if count > MOST_ERRORS else list(islice(problems_of(error), MOST_FINDINGS))
+        findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
             message = findings[0].message
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
         raise CorrectTheInput(
-            "body_invalid", f"{len(findings)} field(s) of the body cannot be taken", findings
+            "body_invalid", f"{count} field(s) of the body cannot be taken", findings or [_too_many(count)]
         ) from None
+
+
+def _refuse_long_batches(body: bytes) -> None:
+    """Batches are counted before their entries are read: a million wrong ones would hold up others."""
+    try:
+        raw: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return  # the one parser of bodies says why
+    batches = {
+        "": raw,
+        "/entries": cast("dict[str, object]", raw).get("entries") if isinstance(raw, dict) else None,
+    }
+    for place, batch in batches.items():
+        if isinstance(batch, list) and len(cast("list[object]", batch)) > MOST_ENTRIES:
+            message = f"a batch has at most {MOST_ENTRIES} entries"
+            raise CorrectTheInput("body_invalid", message, [Finding(place, "too_long", message)])
+
+
+def _too_many(count: int) -> Finding:
+    return Finding("", "too_many_errors", f"{count} errors are too many to be described one by one")
 
 
 def _finding(problem: Problem, shape: TypeAdapter[Any]) -> Finding:
     if problem.kind != "extra_forbidden":
         return Finding(pointer(*problem.place), problem.kind, problem.message)
     *outer, name = problem.place
-    message = f"is no property here; {nearest(str(name), _properties(shape, outer))}"
+    # Longer than any property's name: nothing is near it, and to find that out takes long.
+    message = f"is no property here; {nearest(str(name)[:LONGEST_NAME], _properties(shape, tuple(outer)))}"
     return Finding(pointer(*problem.place), "unknown_property", message)
 
 
-def _properties(shape: TypeAdapter[Any], place: Iterable[str | int]) -> list[str]:
+@lru_cache(maxsize=256)
+def _properties(shape: TypeAdapter[Any], place: tuple[str | int, ...]) -> list[str]:
     """The names that the object at that place of a body may have."""
     root: dict[str, Any] = shape.json_schema()
 

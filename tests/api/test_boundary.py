@@ -82,6 +82,15 @@ class TestBodies:
             assert (await scene.http.get("/v1/prompt/c?waitms=1")).status_code == 422
             assert (await scene.http.get("/health/live?probe=1")).status_code == 200
 
+    @pytest.mark.parametrize(
+        "ts", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:00:00Z"]
+    )
+    async def test_a_time_at_the_ends_of_the_calendar_is_refused(self, ts: str) -> None:  # 17, A9
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            assert findings(await scene.say("m", "hello", ts=ts)) == [("/ts", "value_error")]
+            assert (await scene.say("m", "hello", ts="0002-01-02T00:00:01Z")).status_code == 200
+
 
 class TestETags:
     async def test_any_etag_and_weak_ones_are_understood(self) -> None:
