@@ -19,6 +19,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
+    INVALID_REQUEST,
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
@@ -34,7 +35,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from api.auth import Principal, require
-from api.endpoints import Call, Endpoint
+from api.endpoints import Call, Endpoint, json_response
 from api.gateway import Metrics
 from api.mcp_tools import ConversationTools, Tool, ToolCall
 from api.problems import error_response, internal_error
@@ -42,6 +43,11 @@ from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEn
 
 PATH = "/mcp"
 _PRINCIPAL = "flow_engine.principal"
+_NO_BATCHES = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": INVALID_REQUEST, "message": "accepted is one JSON-RPC message, not a list of them"},
+}
 _INSTRUCTIONS = (
     "The state of one conversation that an agent holds by a flow of tasks: its task and its memory. Every "
     "call names the conversation and the contact. Read the memory before asking for what may be known, "
@@ -84,6 +90,8 @@ class McpServer:
 
     async def handle(self, call: Call) -> Response:
         """One JSON-RPC message in, one out. The manager keeps nothing, so each message has its own."""
+        if call.body.lstrip()[:1] == b"[":  # the SDK would read a long list item by item before it refuses it
+            return json_response(_NO_BATCHES, 400)
         manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
         scope = {**call.request.scope, _PRINCIPAL: call.principal}
         reply = _Reply()
