@@ -13,7 +13,7 @@ from adapters.jobs.worker import Worker
 from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsNothing
+from flow_engine.ports.extraction import Extractor, ExtractsNothing
 from flow_engine.ports.jobs import DeadLetter, JobHandler, JobKind
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.outbound import OutboundSender
@@ -21,27 +21,10 @@ from flow_engine.ports.telemetry import Observer
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.transactor import Transactor
-from flow_engine.values import JsonValue
 from memory.connection import RedisMemory, connect
 from memory.event_stream import RedisEvents, Routing
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
 from service.settings import Settings
-
-
-class RuleExtractor:
-    """Implements `Extractor` by the rules of the package `extraction`."""
-
-    def extract(self, request: ExtractionRequest) -> Mapping[str, JsonValue]:
-        return extraction.extract(
-            extraction.ExtractionRequest(
-                utterance=request.utterance,
-                previous_bot_turn=request.previous_bot_turn,
-                language=request.language,
-                said_at=request.said_at,
-                timezone=request.timezone,
-                variables=request.variables,
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +42,7 @@ class JobDependencies:
 def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind, JobHandler]:
     """Of every kind of job. Raises CallTheOperator `webhook_secret_missing`."""
     model, clock, observer = parts.model, parts.clock, parts.observer
-    extractor: Extractor = RuleExtractor() if settings.rules_extraction else ExtractsNothing()
+    extractor: Extractor = extraction if settings.rules_extraction else ExtractsNothing()
     work = BackgroundWork(
         parts.transactor,
         BackgroundDependencies(extractor, model, has_model=not isinstance(model, NoModel), observer=observer),
