@@ -35,6 +35,8 @@ async def test_a_client_comes_back_on_another_replica(
         running_chat(tmp_path, script, settings=on_redis) as other,
     ):
         await one.add(WEATHER)
+        while len((await other.http.get("/v1/ai-agents")).json()) < 3:  # live there within 2 s
+            await asyncio.sleep(0.05)
         async with one.client(user="mover") as client:
             await client.send(type="message", id="m-1", content=QUESTION)
         async with other.client(user="mover", session=client.session, after=0) as back:
