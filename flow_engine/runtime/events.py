@@ -17,10 +17,10 @@ object whose `subtype` is one of:
     reason_of_contact    {name, why}
     result               {name, why}
     checkpoint_missed    {checkpointId, name, judged?}   judged: false where there was nobody to judge
-    conversation_erased  {}
     reported             {text}                          a system message that an agent sent itself as text
 
-The body of a system message that an agent sent as an object is that object.
+The body of a system message that an agent sent as an object is that object. An erased conversation leaves
+one event of subtype `conversation_erased`, with nothing else of it but its id.
 
 A checkpoint has a shape of its own. docs/events.md shows an example of each.
 
