@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from adapters.webhook import signature
 from flow_engine.ports.jobs import Job
-from flow_engine.ports.outbound import OutboundReply
+from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.runtime import events as events_module
 from flow_engine.runtime.events import ended_by
-from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
+from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene, over_many_contacts
 from tests.flow_engine.documents.samples import JsonObject
 from tests.flow_engine.listening.test_mining import (
     CONVERSATION,
@@ -92,6 +92,10 @@ class TestShapes:
             await eventful_life(scene)
             await migrated_life(scene)
             told = await scene.events() + await scene.events("conv-2")
+        async with open_scene(over_many_contacts(), answers={HANDLER: [OutboundFailed("slow")]}) as scene:
+            await scene.started()
+            await scene.end()
+            told += await scene.events()
         seen: dict[str, dict[str, Any]] = {}
         for event in told:
             if event["type"] == "checkpoint":
