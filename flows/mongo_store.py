@@ -178,6 +178,16 @@ class MongoVersionStore:
             None if found is None else StoredVersion(found["version_id"], found["flow_id"], found["document"])
         )
 
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool:
+        # A document never changes under its id, and only the save that has stored it takes it back.
+        if await self.get(tenant_id, version.version_id) != version:
+            return False
+        with mongo_errors_translated():
+            result = await self._database.collection("versions").delete_one(
+                {"_id": document_id(tenant_id, version.version_id)}
+            )
+        return result.deleted_count == 1
+
 
 async def insert_document(collection: AsyncCollection[Document], document: Mapping[str, Any]) -> bool:
     with mongo_errors_translated():

@@ -165,6 +165,12 @@ class SqliteVersionStore:
         )
         return StoredVersion(*rows[0]) if rows else None
 
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool:
+        return await self._database.change(
+            "DELETE FROM versions WHERE tenant_id = ? AND version_id = ? AND flow_id = ? AND document = ?",
+            (tenant_id, version.version_id, version.flow_id, version.document),
+        )
+
 
 def _check_openable(path: str) -> None:
     """Fail before the asynchronous driver does: its failed connect leaves a thread that outlives the loop."""

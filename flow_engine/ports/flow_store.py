@@ -84,8 +84,13 @@ class FlowStore(Protocol):
 
 
 class VersionStore(Protocol):
-    """Immutable version documents. `insert` is False, and changes nothing, for an id already there."""
+    """Immutable version documents. `insert` is False, and changes nothing, for an id already there.
+
+    `remove` takes back a document that no flow lists: this very one, and False for any other.
+    """
 
     async def insert(self, tenant_id: str, version: StoredVersion) -> bool: ...
 
     async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None: ...
+
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool: ...

@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 
-from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CallTheOperator, FlowEngineError, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionEntry, VersionStore
@@ -199,35 +199,48 @@ class FlowService:
         *,
         document: StoredVersion | None = None,
     ) -> FinalReply:
-        """Apply `change` to the newest record. Nothing is written when the rules refuse it."""
+        """Apply `change` to the newest record. Nothing stays written when the rules refuse it."""
+        left_behind: StoredVersion | None = None  # stored by this call, and listed by no flow yet
         for _ in range(ATTEMPTS):
             flow = await self.get_flow(tenant_id, flow_id)
             now = self._clock.now()
             earlier = find_reply(flow, idempotency, now)
+            try:
+                changed = flow if earlier is not None else change(flow, now)
+            except FlowEngineError:
+                await self._take_back(tenant_id, left_behind)
+                raise
             if earlier is not None:
+                await self._take_back(tenant_id, left_behind)
                 return earlier
-            changed = change(flow, now)
-            if document is not None:
-                await self._store_document(tenant_id, document)
+            if document is not None and await self._store_document(tenant_id, document):
+                left_behind = document
             reply = respond(changed)
             changed = keep_reply(changed, idempotency, reply, now)
             if await self._flows.replace(tenant_id, changed, flow.revision):
                 return reply
+        await self._take_back(tenant_id, left_behind)
         raise ReloadAndDecide(
             "flow_changed_meanwhile",
             f"flow {flow_id!r} changed {ATTEMPTS} times before this change could be stored: send it again",
         )
 
-    async def _store_document(self, tenant_id: str, version: StoredVersion) -> None:
-        """Store the document, or find the very same one there: left by an earlier attempt."""
+    async def _take_back(self, tenant_id: str, version: StoredVersion | None) -> None:
+        """Free the id of a save that was refused after its document had been stored."""
+        if version is not None:
+            await self._versions.remove(tenant_id, version)
+
+    async def _store_document(self, tenant_id: str, version: StoredVersion) -> bool:
+        """Store the document, or find the very same one there, left by an earlier attempt: then False."""
         if await self._versions.insert(tenant_id, version):
-            return
+            return True
         if await self._versions.get(tenant_id, version.version_id) != version:
             raise ReloadAndDecide(
                 "version_exists",
                 f"another document is stored as {version.version_id!r}: leave `_id` out, or give a new one",
                 state={"versionId": version.version_id},
             )
+        return False
 
     async def _listed_document(self, tenant_id: str, version_id: str) -> StoredVersion:
         version = await self._versions.get(tenant_id, version_id)

@@ -231,6 +231,16 @@ class TestVersions:
         assert not await stores.versions.insert("t", StoredVersion("v1", "f2", b"[]"))
         assert await stores.versions.get("t", "v1") == version
 
+    async def test_only_the_very_document_that_is_named_is_removed(self, stores: Stores) -> None:  # A14
+        version = StoredVersion("v1", "f1", b"{}")
+        await stores.versions.insert("t", version)
+        for other in (replace(version, document=b"[]"), replace(version, flow_id="f2")):
+            assert not await stores.versions.remove("t", other)
+        assert not await stores.versions.remove("another tenant", version)
+        assert await stores.versions.get("t", "v1") == version
+        assert await stores.versions.remove("t", version)
+        assert await stores.versions.get("t", "v1") is None
+
     async def test_of_many_inserts_of_one_version_exactly_one_is_done(self, stores: Stores) -> None:  # F7
         versions = [StoredVersion("v1", "f1", b"%d" % number) for number in range(12)]
         done = await asyncio.gather(*(stores.versions.insert("t", version) for version in versions))

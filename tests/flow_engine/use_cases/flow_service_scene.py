@@ -77,6 +77,9 @@ class FailingVersions:
     async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
         return await self.inner.get(tenant_id, version_id)
 
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool:
+        return await self.inner.remove(tenant_id, version)
+
 
 @dataclass
 class Scene:

@@ -203,6 +203,19 @@ class TestManyAtOnce:
         assert [error.code for error in lost] == ["parent_not_latest"] * 11
         assert await scene.tags(flow_id) == {LATEST: f"v{won[0]}"}
 
+    async def test_the_id_of_a_save_that_was_too_late_may_be_used_again(self, scene: Scene) -> None:  # A14
+        flow_id = await scene.create()
+        await scene.save(flow_id, "v")
+        results = await asyncio.gather(
+            *(scene.save(flow_id, f"v{number}", "v") for number in range(12)), return_exceptions=True
+        )
+        newest = next(f"v{number}" for number, result in enumerate(results) if isinstance(result, FinalReply))
+        for number, result in enumerate(results):
+            if isinstance(result, ReloadAndDecide):
+                await scene.save(flow_id, f"v{number}", newest, document=b"merged")
+                newest = f"v{number}"
+        assert await scene.tags(flow_id) == {LATEST: newest}
+
     async def test_changes_at_once_lose_nothing(self, scene: Scene) -> None:  # F7
         flow_id = await scene.create()
         await scene.save(flow_id, "v", tag="prod")
@@ -227,4 +240,5 @@ class TestManyAtOnce:
         with pytest.raises(ReloadAndDecide, match="flow_changed_meanwhile"):
             await slower.save(flow_id, "v1")
         assert slower.versions.inserts == ["v1"] * ATTEMPTS
+        assert await scene.versions.get("t", "v1") is None
         assert await scene.flow_service.list_versions("t", flow_id) == ()
