@@ -120,17 +120,7 @@ class AgentRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="DELETE",
-                path="/conversations/{conversation_id:id}",
-                handler=self.erase,
-                summary="Erase a conversation: everything that is stored of it",
-                audience="agents",
-                scopes=("admin",),
-                reply=TypeAdapter(ErasureReply),
-                problems=(404,),
-                keyed=True,
-            ),
+            self._erasure_endpoint(),
             _post(
                 "/handle-new-contact",
                 self.new_contact,
@@ -173,6 +163,19 @@ class AgentRoutes:
             ),
             *(self._prompt_endpoint(method) for method in _BOTH),
         ]
+
+    def _erasure_endpoint(self) -> Endpoint:
+        return Endpoint(
+            method="DELETE",
+            path="/conversations/{conversation_id:id}",
+            handler=self.erase,
+            summary="Erase a conversation: everything that is stored of it",
+            audience="agents",
+            scopes=("admin",),
+            reply=TypeAdapter(ErasureReply),
+            problems=(404,),
+            keyed=True,
+        )
 
     def _prompt_endpoint(self, method: Literal["GET", "POST"]) -> Endpoint:
         return Endpoint(

@@ -154,14 +154,19 @@ class ConversationalFlowRunner:
                 runner.jobs.append(runner.due("conclude", after_s=CONCLUDE_AFTER_S))
         runner.memory, runner.tenant, runner.previous_contacts = variables, tenant, ()
         runner._replace_contact(contact)
-        first = runner._nearest_with(contact.channel, flow.document.first_task)
-        if first.id != flow.document.first_task:
-            runner._set_states(flow.chart.placed(first.id))
-        runner._enter(first.id)
-        if first.id != flow.document.first_task:
-            runner._left(flow.tasks[flow.document.first_task])
-        runner._start_routing()
+        runner._enter_first(contact.channel)
         return runner
+
+    def _enter_first(self, channel: str) -> None:
+        """Enter the first task, or the nearest one that has the contact's channel (F28)."""
+        wanted = self.flow.document.first_task
+        first = self._nearest_with(channel, wanted)
+        if first.id != wanted:
+            self._set_states(self.flow.chart.placed(first.id))
+        self._enter(first.id)
+        if first.id != wanted:
+            self._left(self.flow.tasks[wanted])
+        self._start_routing()
 
     # --- where it stands ----------------------------------------------------------------------
 
