@@ -47,6 +47,7 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/helpers/languages": {DESIGNER},
     "GET /v1/helpers/audio-presets": {DESIGNER},
     "POST /v1/helpers/improve-description": {DESIGNER},
+    "DELETE /v1/conversations/{conversation_id}": {"admin"},
 }
 OPEN = re.compile(r"^GET /(health/|metrics$|schemas/)")
 
