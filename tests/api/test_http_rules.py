@@ -189,7 +189,7 @@ class TestHostileIds:
                 assert (reply["command"], reply["revision"]) == ("/start", 1)  # F16
             for hostile in HOSTILE_IDS:
                 read = (await scene.http.get(f"/v1/memory/{quote(hostile, safe='')}")).json()
-                assert read["tenant"] == {"id": hostile}
+                assert read["tenant"] == {"campaignId": "campaign-1", "id": hostile}
 
     @pytest.mark.parametrize("hostile", HOSTILE_IDS, ids=lambda text: repr(text[:20]))
     async def test_any_text_may_be_a_contacts_id_a_task_or_a_message(self, hostile: str) -> None:

@@ -227,7 +227,8 @@ async def test_what_is_written_is_read_back_and_opens_its_task(mode: str) -> Non
         assert written == {"revision": 1, "memoryRevision": 1}
         result = await call(client, "get_memory", tenantId="default")
         assert result.structured_content == (await scene.http.get("/v1/memory/conv-1")).json()
-        assert result.structured_content["tenant"] == {"city": "Rome"}  # type: ignore[index]
+        tenant = {"campaignId": "campaign-1", "city": "Rome"}
+        assert result.structured_content["tenant"] == tenant  # type: ignore[index]
         table, unset = text_of(result).split("\n\n")
         assert parse_markdown(table) == [
             ("a string", "", "knee"),

@@ -211,7 +211,11 @@ class TestReading:
             await scene.started(tenant={"timezone": "Europe/Rome", "deep": {"a": [1, None]}})
             read = await dump(scene)
             assert read.keys() == {"tenant", "vars", "revision", "memoryRevision"}  # F32
-            assert read["tenant"] == {"timezone": "Europe/Rome", "deep": {"a": [1, None]}}
+            assert read["tenant"] == {
+                "campaignId": "campaign-1",
+                "timezone": "Europe/Rome",
+                "deep": {"a": [1, None]},
+            }
             assert [v["varId"] for v in read["vars"]] == [
                 *(
                     "var_string",

@@ -188,7 +188,8 @@ def _messages(acknowledged: Sequence[tuple[Operation, dict[str, Any]]], stored: 
         op.message for op, reply in acknowledged if isinstance(op, Say) and not reply["duplicate"]
     )
     turns = Counter(turn.message_id for turn in stored.loaded.turns)
-    told = [event["eventId"].rpartition(":")[2] for event in stored.events if event["type"] == "message"]
+    names = [event["eventId"].rpartition(":")[2] for event in stored.events if event["type"] == "message"]
+    told = [name.replace("%2F", "/").rpartition("/")[2] for name in names]  # of the contact, its message
     for message in said | turns.keys():
         if fresh[message] > 1 or turns[message] > 1:
             yield Breach("doubled", f"message {message}: new {fresh[message]}×, stored {turns[message]}×")

@@ -196,7 +196,7 @@ class Race:
         assert loaded.memory_revision == sum(bool(c.set_tools or c.set_mined) for c in self.log)
         assert [t.message_id for t in loaded.turns] == [c.turn.message_id for c in self.log if c.turn]
         read_through = [c.mining.mined_through for c in self.log if c.mining is not None]
-        said = [turn.message_id for turn in loaded.turns]
+        said = [f"{turn.contact_id}/{turn.message_id}" for turn in loaded.turns]
         places = [said.index(message) for message in read_through if message is not None]
         assert places == sorted(places), "reading along never goes back"
         assert loaded.mining.mined_through == loaded.last_user_turn
