@@ -136,6 +136,8 @@ WARM_UP_S, MEASURED_S = 1.0, 8.0
 CONVERSATIONS, SPEAKING_EVERY = 16, 4
 """Each speaks every so many turns: seldom enough to be read, often enough to keep the model busy."""
 MOST_SLOWER = 1.2
+TAIL_SLOWER = 4
+"""The tail is noisy: services and client share the cores. Whoever waits for the model waits 2 s."""
 NOISE_MS = 1.5
 """Both services share two cores with whatever else runs: what one scheduling of a process costs."""
 
@@ -182,7 +184,7 @@ def test_agents_do_not_wait_for_a_stalling_model(  # F37
         base, loaded = (services[name].latencies[call] for name in ("without", "stalling"))
         print(f"{call}, {len(base)} each: {_ratios(base, loaded)}")
         assert median(loaded) <= median(base) * MOST_SLOWER
-        assert _percentile(loaded, 95) <= _percentile(base, 95) * MOST_SLOWER + NOISE_MS
+        assert _percentile(loaded, 95) <= _percentile(base, 95) * TAIL_SLOWER + NOISE_MS
 
 
 def _service(http: httpx.Client) -> Service:
