@@ -133,3 +133,7 @@ class ObservedVersionStore:
     async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
         with self._errors:
             return await self._versions.get(tenant_id, version_id)
+
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool:
+        with self._errors:
+            return await self._versions.remove(tenant_id, version)
