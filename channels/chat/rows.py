@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias, cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import UnknownModelName, parse_model_names
-from channels.http_tools.documents import HttpTool, UrlText
+from channels.http_tools.documents import HttpTool, ObjectSchema, ToolName, UrlText
 from flow_engine.documents.findings import findings_of
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue, ValueRejected, check_json
@@ -66,19 +64,8 @@ def _fixed_host(value: object) -> object:
     return value
 
 
-def _a_schema(value: dict[str, object]) -> dict[str, object]:
-    try:
-        Draft202012Validator.check_schema(value)
-    except SchemaError as error:
-        raise PydanticCustomError("schema_invalid", "{reason}", {"reason": error.message}) from error
-    if value.get("type") != "object":
-        raise PydanticCustomError("schema_invalid", "accepted is the JSON Schema of an object")
-    return value
-
-
 Text: TypeAlias = Annotated[str, Field(max_length=20_000)]
 Line: TypeAlias = Annotated[str, Field(max_length=2_000)]
-ToolName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Lines: TypeAlias = Annotated[tuple[Line, ...], Field(max_length=MOST_LIST, strict=False)]
 Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -88,9 +75,7 @@ class RowHttpTool(HttpTool):
 
     type: Literal["http"] = "http"
     url: Annotated[UrlText, BeforeValidator(_fixed_host)]
-    parameters: Annotated[dict[str, object], AfterValidator(_a_schema)] = Field(
-        default_factory=lambda: {"type": "object", "properties": {}}
-    )
+    parameters: ObjectSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
     approval: ApprovalLevel = "allow"
 
     @field_validator("body_builder")

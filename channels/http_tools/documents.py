@@ -12,7 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self, TypeAlias, cast
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -124,6 +127,19 @@ def _from_environment(found: re.Match[str]) -> str:
     return value
 
 
+def _a_schema(value: dict[str, object]) -> dict[str, object]:
+    try:
+        Draft202012Validator.check_schema(value)
+    except SchemaError as error:
+        raise PydanticCustomError("schema_invalid", "{reason}", {"reason": error.message}) from error
+    if value.get("type") != "object":
+        raise PydanticCustomError("schema_invalid", "accepted is the JSON Schema of an object")
+    return value
+
+
+Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
+ToolName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ObjectSchema: TypeAlias = Annotated[dict[str, object], AfterValidator(_a_schema)]
 TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
 HeaderText: TypeAlias = Annotated[Template, Compiled(_header)]
 UrlText: TypeAlias = Annotated[UrlTemplate, compiled(UrlTemplate.parse)]

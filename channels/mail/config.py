@@ -1,0 +1,399 @@
+"""The mail agent's config: mailboxes, rules, profiles, tools and the pipeline, as one frozen model (M3-M5).
+
+The models hold what the file says, with defaults for what it leaves out. What one part asks of another (a
+profile that is there, a tool that somebody registers, a file that can be read) is checked where the file is
+loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
+
+import re2
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from adapters.models.providers import UnknownModelName, parse_model_names
+from adapters.models.tools import Verdict
+from channels.http_tools.documents import Compiled, Document, HttpTool, ObjectSchema, Text, ToolName
+from channels.mail.addresses import normal_address, normal_domain
+from flow_engine.values import JsonValue
+
+DEFAULT_MODEL: Final = "gemini/gemini-2.5-pro"
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+IMAP_PORTS: Final = {"implicit": 993, "starttls": 143, "none": 143}
+SMTP_PORTS: Final = {"implicit": 465, "starttls": 587, "none": 25}
+
+Tls = Literal["implicit", "starttls", "none"]
+Preprocessor = str
+
+_KEYWORD: Final = re.compile(r"[A-Za-z0-9!#$&'+,./:;<=>?@^_`|~-]{1,64}")
+_ENGINE: Final = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?", re.IGNORECASE)
+_RE2_ERROR = cast("type[Exception]", re2.error)
+_PATTERN_MEMORY: Final = 8 << 20
+"""Bytes that one regular expression may take."""
+
+
+def _an_address(text: str) -> str:
+    normal = normal_address(text)
+    if normal is None:
+        raise PydanticCustomError("address", "accepted is one address such as info@example.com")
+    return normal
+
+
+def _a_domain(text: str) -> str:
+    normal = normal_domain(text)
+    if normal is None or "@" in text:
+        raise PydanticCustomError("domain", "accepted is a domain such as example.com, without @")
+    return normal
+
+
+def _address_or_domain(text: str) -> str:
+    normal = _an_address(text) if "@" in text else normal_domain(text)
+    if normal is None or "." not in normal:
+        raise PydanticCustomError("address", "accepted is an address such as info@example.com, or a domain")
+    return normal
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "accepted is text, not only spaces")
+    return text
+
+
+def _a_keyword(text: str) -> str:
+    if not _KEYWORD.fullmatch(text):
+        raise PydanticCustomError(
+            "keyword", "accepted is an IMAP keyword: letters, digits and signs in ASCII, without spaces"
+        )
+    return text
+
+
+def _a_model(text: str) -> str:
+    try:
+        parse_model_names(text)
+    except UnknownModelName as unknown:
+        raise PydanticCustomError("unknown_model", "{reason}", {"reason": str(unknown)}) from unknown
+    return text
+
+
+def _true(value: object) -> object:
+    if value is not True:
+        raise PydanticCustomError("all_true", "accepted is true")
+    return value
+
+
+def _an_origin(value: str) -> str:
+    if not _ENGINE.fullmatch(value):
+        raise PydanticCustomError("address", "accepted is an address such as https://api.example.com")
+    return value.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPattern:
+    """A regular expression of RE2: found in time linear to the text, case-sensitive unless `(?i)`."""
+
+    text: str
+    compiled: Any
+
+    def is_found(self, value: str) -> bool:
+        return self.compiled.search(value) is not None
+
+
+def _pattern(value: object, info: ValidationInfo) -> SearchPattern:
+    if not isinstance(value, str) or not value:
+        raise PydanticCustomError("string_type", "accepted is text, a regular expression of RE2")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _PATTERN_MEMORY
+    try:
+        return SearchPattern(value, re2.compile(value, options))
+    except _RE2_ERROR as error:
+        raise PydanticCustomError(
+            "pattern", "accepted is a regular expression of RE2: {reason}", {"reason": str(error)}
+        ) from None
+
+
+MailAddress: TypeAlias = Annotated[Text, AfterValidator(_an_address)]
+Pattern: TypeAlias = Annotated[SearchPattern, Compiled(_pattern)]
+HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!-9;-~]+$", max_length=200)]
+Keyword: TypeAlias = Annotated[Text, AfterValidator(_a_keyword)]
+ModelText: TypeAlias = Annotated[Text, AfterValidator(_a_model)]
+Environment: TypeAlias = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Origin: TypeAlias = Annotated[Text, AfterValidator(_an_origin)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000_000, strict=True)]
+
+
+# --- mailboxes -------------------------------------------------------------------------------------
+
+
+class OAuth2(Document):
+    """XOAUTH2 by a refresh token. Secrets are in the environment, under the names given here."""
+
+    token_url: Origin
+    client_id: Text
+    client_secret_env: Environment | None = None
+    refresh_token_env: Environment
+    scope: Text | None = None
+
+
+class Server(Document):
+    """A mail server. Certificates are always checked; `tls: none` is for this machine only."""
+
+    host: Text
+    port: Annotated[int, Field(ge=1, le=65_535, strict=True)] | None = None
+    tls: Tls = "implicit"
+    password_env: Environment | None = None
+    oauth2: OAuth2 | None = None
+
+    @field_validator("tls")
+    @classmethod
+    def _open_on_loopback_only(cls, tls: Tls, info: ValidationInfo) -> Tls:
+        host = info.data.get("host")
+        if tls == "none" and host is not None and host not in LOOPBACK:
+            raise PydanticCustomError(
+                "tls_needed", "accepted is 'implicit' or 'starttls'; 'none' with a host on loopback only"
+            )
+        return tls
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> Self:
+        if self.password_env is not None and self.oauth2 is not None:
+            raise PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
+        return self
+
+
+class Imap(Server):
+    """Where mails come from. `poll_s` are the seconds between two looks where the server has no IDLE, and
+    the longest silence of an IDLE that is believed."""
+
+    user: Text
+    poll_s: Seconds = 60.0
+
+    @property
+    def at_port(self) -> int:
+        return self.port or IMAP_PORTS[self.tls]
+
+
+class Smtp(Server):
+    """Where replies go out. Without a user nothing is authenticated."""
+
+    user: Text | None = None
+
+    @property
+    def at_port(self) -> int:
+        return self.port or SMTP_PORTS[self.tls]
+
+
+class Folders(Document):
+    inbox: Text = "INBOX"
+    drafts: Text = "Drafts"
+    sent: Text = "Sent"
+
+
+class MailboxConfig(Document):
+    """One mailbox. `address` is what replies come from, the IMAP user where that is an address; mails from
+    it or from `aliases` are its own. Without `smtp` everything that would be sent is left as a draft."""
+
+    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}$")]
+    imap: Imap
+    smtp: Smtp | None = None
+    folders: Folders = Folders()
+    address: MailAddress = Field(default="", validate_default=False)
+    display_name: Text | None = None
+    aliases: tuple[MailAddress, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_an_address(self) -> Self:
+        if not self.address and normal_address(self.imap.user) is None:
+            raise PydanticCustomError(
+                "address_missing", "`address` is required here, as the IMAP user is no address"
+            )
+        return self
+
+    @property
+    def own_address(self) -> str:
+        """What replies are from, in its normal form."""
+        return self.address or normal_address(self.imap.user) or ""
+
+    @property
+    def own_addresses(self) -> frozenset[str]:
+        return frozenset({self.own_address, *self.aliases})
+
+
+# --- rules -----------------------------------------------------------------------------------------
+
+
+class Match(Document):
+    """What a rule asks of a mail: all of it (M4). A condition that is not given asks for nothing."""
+
+    all: Annotated[bool, BeforeValidator(_true)] = False
+    sender_email: MailAddress = ""
+    sender_domain: Annotated[Text, AfterValidator(_a_domain)] = ""
+    subject_contains: Annotated[Text, AfterValidator(_not_blank)] = ""
+    header_match: Annotated[dict[HeaderName, Pattern], Field(min_length=1)] = Field(
+        default_factory=dict[str, SearchPattern]
+    )
+    forwarded_from: Annotated[Text, AfterValidator(_address_or_domain)] = ""
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not self.model_fields_set:
+            raise PydanticCustomError(
+                "empty_match",
+                "accepted is at least one of {names}",
+                {"names": ", ".join(sorted(type(self).model_fields))},
+            )
+        return self
+
+
+class Rule(Document):
+    """One line of the routing. `trust: any` sends although the match can be forged; `label` is set as a
+    keyword without asking a model."""
+
+    name: Text
+    match: Match
+    route: Literal["pipeline", "agent"]
+    profile: Text | None = None
+    trust: Literal["any"] | None = None
+    label: Keyword | None = None
+
+
+class Routing(Document):
+    rules: tuple[Rule, ...] = ()
+
+
+# --- agents ----------------------------------------------------------------------------------------
+
+
+class FlowChoice(Document):
+    """The flow of the engine that goes along with a thread: version `version`, or what `tag` of `flow_id`
+    points to. The key of the engine's API is in the environment, under the name `api_key_env`."""
+
+    engine_url: Origin
+    version: Text | None = None
+    flow_id: Text | None = None
+    tag: Text | None = None
+    api_key_env: Environment = "FLOW_ENGINE_API_KEY"
+
+    @model_validator(mode="after")
+    def _one_version(self) -> Self:
+        by_tag = self.flow_id is not None and self.tag is not None
+        if (self.version is None) != by_tag or (self.flow_id is None) != (self.tag is None):
+            raise PydanticCustomError(
+                "version_choice", "accepted is either `version`, or `flow_id` and `tag`"
+            )
+        return self
+
+
+class ModelSettings(Document):
+    """How the model is asked. `max_tokens` bounds one answer."""
+
+    model: ModelText = DEFAULT_MODEL
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 4096
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False, strict=True)] = 0.3
+
+
+class Profile(ModelSettings):
+    """One agent (M5). `tools` are what it may call; listing `send_reply` is the permission to send, to the
+    people of the thread and to `allowed_recipients`."""
+
+    name: Text | None = None
+    max_iterations: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
+    system_prompt_file: Text
+    tools: tuple[Text, ...]
+    preprocessor: Preprocessor = "default"
+    approval: dict[str, Verdict] = Field(default_factory=dict[str, Verdict])
+    allowed_recipients: tuple[MailAddress, ...] = ()
+    flow: FlowChoice | None = None
+
+
+class AgentConfig(Document):
+    profiles: dict[Text, Profile] = Field(default_factory=dict[str, Profile])
+
+
+class MailTool(HttpTool):
+    """A declarative HTTP tool. `parameters` is the JSON Schema of its arguments; defaults there are filled
+    in before the call."""
+
+    type: Literal["http"] = "http"
+    parameters: ObjectSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+# --- the pipeline ----------------------------------------------------------------------------------
+
+
+class Label(Document):
+    """What a mail may be classified as; set as an IMAP keyword of this name."""
+
+    name: Keyword
+    description: Text = ""
+
+
+class Drafting(Document):
+    instructions: Text | None = None
+
+
+def _drafting(value: object) -> object:
+    """`true` and `false` are the short forms."""
+    return {} if value is True else value
+
+
+class Pipeline(ModelSettings):
+    """Classify, then draft: what happens to a mail that no rule gives to an agent (M2)."""
+
+    labels: tuple[Label, ...] = ()
+    draft: Annotated[Drafting | Literal[False], BeforeValidator(_drafting)] = Drafting()
+
+    @field_validator("labels")
+    @classmethod
+    def _names_are_unique(cls, labels: tuple[Label, ...]) -> tuple[Label, ...]:
+        if len({label.name for label in labels}) < len(labels):
+            raise PydanticCustomError("label_twice", "accepted are labels of different names")
+        return labels
+
+
+class Limits(Document):
+    """Replies are counted over 24 hours, and so are a sender's runs; `run_*` hold for one run. Bodies of
+    mails and drafts are kept with a run for `keep_days`, 0: not after its end."""
+
+    replies_per_correspondent: Count = 10
+    replies_per_thread: Count = 5
+    max_message_mb: Annotated[float, Field(gt=0, le=1_000, strict=True)] = 25
+    run_seconds: Seconds = 600.0
+    run_tokens: Annotated[int, Field(ge=1, strict=True)] = 500_000
+    run_tool_calls: Annotated[int, Field(ge=1, strict=True)] = 50
+    runs_per_sender: Annotated[int, Field(ge=1, strict=True)] = 1_000
+    keep_days: Count = 30
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.max_message_mb * 1_000_000)
+
+
+class MailConfig(Document):
+    """The whole file. `trusted_authserv_ids` are the names under which one's own servers write
+    Authentication-Results; `base_url` is the business's API, whose origin tools may call."""
+
+    mailbox: MailboxConfig | None = None
+    mailboxes: tuple[MailboxConfig, ...] = ()
+    routing: Routing = Routing()
+    agent: AgentConfig = AgentConfig()
+    tools: dict[ToolName, MailTool] = Field(default_factory=dict[str, MailTool])
+    base_url: Origin | None = None
+    pipeline: Pipeline = Pipeline()
+    trusted_authserv_ids: tuple[Text, ...] = ()
+    limits: Limits = Limits()
+
+    @property
+    def every_mailbox(self) -> tuple[MailboxConfig, ...]:
+        return self.mailboxes if self.mailbox is None else (self.mailbox, *self.mailboxes)
+
+    @property
+    def root(self) -> Mapping[str, JsonValue]:
+        """What templates of tools see beside the arguments."""
+        return {} if self.base_url is None else {"base_url": cast("JsonValue", self.base_url)}
