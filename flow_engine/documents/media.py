@@ -15,6 +15,7 @@ from flow_engine.documents.values import (
     ShapedBy,
     SttProvider,
     Text,
+    Texts,
     TtsProvider,
     When,
     wrong_type,
@@ -43,7 +44,7 @@ class BaseSttConfig(Document):
     recognition_timeout: Number = 2.5
     streaming: Flag = False
     interim_results: Flag = False
-    hints: tuple[Text, ...] = ()
+    hints: Texts = ()
     hints_boost: Number = 1
     min_endpointing_delay: Number = 1.5
     max_endpointing_delay: Number = 3

@@ -6,7 +6,7 @@ must not change a document's verdict, so it is not read strictly here either: ea
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, PlainValidator, ValidationInfo
 
@@ -21,7 +21,7 @@ from flow_engine.documents.values import (
     ApiVersion,
     DateTime,
     Document,
-    EnumValue,
+    EnumValues,
     Flag,
     Items,
     Maybe,
@@ -30,14 +30,22 @@ from flow_engine.documents.values import (
     SchemaVersion,
     ShapedBy,
     Text,
+    Texts,
     Url,
     When,
     absent,
+    listed_within_budget,
 )
 from flow_engine.task_types import ROUTED_TYPES, TASK_KINDS
-from flow_engine.vocabulary import VARIABLE_TYPES, Channel, TaskType, VariableType
+from flow_engine.vocabulary import CHANNELS, VARIABLE_TYPES, Channel, TaskType, VariableType
 
 T = TypeVar("T")
+
+ResultType = Literal["CL", "UNC", "UC", "Y", "UPS"]
+Channels = Annotated[tuple[Channel, ...], listed_within_budget(lambda item: item in CHANNELS)]
+ResultTypes = Annotated[
+    tuple[ResultType, ...], listed_within_budget(lambda item: item in get_args(ResultType))
+]
 
 
 class AiHelper(Document):
@@ -124,9 +132,9 @@ class RoutingParameters(Document):
     """How a human is found. Times in seconds; routing that outlasts `timeout` has failed (F34)."""
 
     timeout: Number
-    agent_skills: tuple[Text, ...] = ()
-    agent_optional_skills: tuple[Text, ...] = ()
-    agent_ids: tuple[Text, ...] = ()
+    agent_skills: Texts = ()
+    agent_optional_skills: Texts = ()
+    agent_ids: Texts = ()
     waiting_music: Maybe[Url] = None
     waiting_music_duration: Maybe[Number] = None
     waiting_messages_configuration: Maybe[WaitingMessagesConfiguration] = None
@@ -160,11 +168,11 @@ class Task(Document):
     prompt: Text
     transition_parameters: Items[TransitionParameter]
     ai_helpers: Items[AiHelper] = ()
-    channels: tuple[Channel, ...] | None = None
+    channels: Channels | None = None
     mcp_tool_selection: Items[McpToolSelection] = ()
     closure_config: ClosureConfig
     enabled_checkpoints: Items[Checkpoint]
-    connected_tasks: tuple[Text, ...] = ()
+    connected_tasks: Texts = ()
     # Whatever stands here in an AIO task is unread by the schema; use `routing_parameters`.
     routing_given: Annotated[
         object,
@@ -210,7 +218,7 @@ class Variable(Document):
     id: Text
     name: Text
     type: VariableType
-    enum_values: tuple[EnumValue, ...] = ()
+    enum_values: EnumValues = ()
     prompt: Annotated[
         Maybe[Text],
         RequiredIf(When("type", *_FOUND_BY_A_MODEL), "unless 'type' is 'custom'"),
@@ -225,7 +233,7 @@ class ReasonOfContact(Document):
 class ContactResult(Document):
     name: Text
     prompt: Text
-    result_types: tuple[Literal["CL", "UNC", "UC", "Y", "UPS"], ...]
+    result_types: ResultTypes
 
 
 class Flow(Document):
@@ -264,13 +272,13 @@ class FlowVersion(Document):
     schema_version: Published[SchemaVersion] = absent("")
     conversational_flow_id: Published[Text] = absent("")
     global_prompt: Published[Text] = absent("")
-    channels: Published[tuple[Channel, ...]] = absent(())
-    mandatory_channels: Published[tuple[Channel, ...]] = absent(())
+    channels: Published[Channels] = absent(())
+    mandatory_channels: Published[Channels] = absent(())
     closure_config: Published[ClosureConfig] = absent(_SINGLE_CONTACT)
     media_config: Published[MediaConfig] = absent(_DEFAULT_MEDIA)
     language_detection: LanguageDetectionConfig = LanguageDetectionConfig()
     default_language: Published[Text] = absent("")
-    supported_languages: Published[tuple[Text, ...]] = absent(())
+    supported_languages: Published[Texts] = absent(())
     system_prompts_language: Published[Text] = absent("")
     api_version: Published[ApiVersion] = absent("")
     variables: Published[Items[Variable]] = absent(())

@@ -51,7 +51,10 @@ def parse_version(
     limits = limits or DocumentLimits()
     check_shape(raw, limits)
     version, findings = _validate(FlowVersion, raw)
-    findings += islice(check_version(raw, limits=limits, environment=environment), MAX_FINDINGS)
+    # What could not be listed is not looked for.
+    remaining = MAX_FINDINGS - len(findings)
+    if remaining > 0:
+        findings += islice(check_version(raw, limits=limits, environment=environment), remaining)
     if version is None or findings:
         raise _refusal("the version", findings)
     return version

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -177,6 +179,23 @@ Items = tuple[Annotated[T, WrapValidator(_within_budget)], ...]
 megabyte would otherwise take many seconds to be told two million errors."""
 
 
+def listed_within_budget(accepts: Callable[[object], bool]) -> BeforeValidator:
+    """For an array of scalars, of which `accepts` tells the sound ones: the array up to where its errors use
+    up the budget. One call for all items, since sound arrays hold tens of thousands."""
+
+    def cut(value: object, info: ValidationInfo) -> object:
+        budget = info.context
+        if not isinstance(budget, ErrorBudget) or not isinstance(value, list):
+            return value
+        items = cast("list[object]", value)
+        if len(items) <= budget.left:
+            return items
+        wrong = (number for number, item in enumerate(items) if not accepts(item))
+        return items[: next(islice(wrong, max(budget.left, 0), None), len(items))]
+
+    return BeforeValidator(cut)
+
+
 # --- numbers ----------------------------------------------------------------------------------
 
 
@@ -205,6 +224,10 @@ EnumValue = Annotated[
 ]
 Flag = StrictBool
 Text = StrictStr
+Texts = Annotated[tuple[Text, ...], listed_within_budget(lambda item: isinstance(item, str))]
+EnumValues = Annotated[
+    tuple[EnumValue, ...], listed_within_budget(lambda item: isinstance(item, str) or _is_number(item))
+]
 
 
 # --- texts with a form ------------------------------------------------------------------------

@@ -397,6 +397,9 @@ def _comes_back(document: Any) -> None:
         version = FlowVersion.model_validate(document)
     except ValueError:
         return
+    # Pydantic takes a foreign property that has the name of an attribute for a set attribute.
+    if any("routing_given" in (task.model_extra or {}) for task in version.tasks):
+        return
     assert version.model_dump(by_alias=True, exclude_unset=True, mode="json") == document
 
 

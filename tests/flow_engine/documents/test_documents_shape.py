@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -16,7 +17,9 @@ from tests.flow_engine.documents import samples
 from tests.flow_engine.documents.samples import minimal_version
 
 SECONDS_FOR_ONE_MEGABYTE = 5.0
-"""Of CPU: far above what it takes, so that a slow machine passes and a quadratic rule does not."""
+"""Of CPU: ten times what it takes, so that a slow machine passes and a quadratic rule does not."""
+MOST_FOR_FOUR_TIMES_THE_SIZE = 9.0
+"""Where the time is linear it is 4, where it is quadratic 16."""
 
 
 def nested(levels: int, kind: str = "array") -> Any:
@@ -97,6 +100,36 @@ class TestSize:
         assert len(refusal.findings) == 1001
         assert refusal.findings[-1].code == "more_findings"
         assert sum(len(finding.message) for finding in refusal.findings) < 2_000_000
+
+    @pytest.mark.parametrize(
+        "of_size",
+        [
+            lambda size: minimal_version(supportedLanguages=[1] * size),
+            lambda size: minimal_version(tasks=[{}] * (size // 2)),
+            lambda size: minimal_version(channels=["x"] * (size // 3)),
+        ],
+        ids=["texts", "tasks", "channels"],
+    )
+    def test_the_time_for_errors_grows_with_the_document_and_no_faster(  # F9
+        self, of_size: Callable[[int], samples.JsonObject]
+    ) -> None:
+        quarter, whole = (of_size(size) for size in (100_000, 400_000))
+
+        def seconds(raw: samples.JsonObject) -> float:
+            started = time.process_time()
+            refusal_of(parse_version, raw)
+            return time.process_time() - started
+
+        best = min(seconds(whole) / seconds(quarter) for _ in range(3))
+        assert best < MOST_FOR_FOUR_TIMES_THE_SIZE
+
+    def test_sound_items_use_up_nothing_of_what_is_listed(self) -> None:  # F2 F9
+        raw = minimal_version(supportedLanguages=["en-US"] * 5_000 + [1, "en-US", 2])
+        findings = refusal_of(parse_version, raw).findings
+        assert [finding.pointer for finding in findings] == [
+            "/supportedLanguages/5000",
+            "/supportedLanguages/5002",
+        ]
 
     def test_a_thousand_tasks_are_refused(self) -> None:  # F9
         raw = samples.many_tasks(1000)
