@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import orjson
 
-from adapters.models.tools import Arguments, ToolRegistry
+from adapters.models.tools import Arguments, ToolRegistry, Undecided
 from flow_engine.ports.models import (
     LanguageModel,
     LLMAnswer,
@@ -23,7 +23,7 @@ from flow_engine.values import JsonValue
 
 MAX_ITERATIONS = 10
 
-LoopStatus = Literal["completed", "max_iterations", "error"]
+LoopStatus = Literal["completed", "max_iterations", "error", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class ToolFinished:
 class LoopResult:
     """`messages` are all turns, the request's included: a later run may go on from them.
 
-    `error` is the failure of the model that ended the loop. Tokens are those of all answers.
+    `error` is the failure of the model that ended the loop. Tokens are those of all answers. A loop that is
+    `waiting` has calls that nobody has decided on yet: `unanswered(messages)`.
     """
 
     status: LoopStatus
@@ -74,6 +75,14 @@ class LoopResult:
 LoopEvent: TypeAlias = ModelEvent | ToolStarted | ToolFinished | LoopResult
 
 
+def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """The calls of the last assistant's turn that no tool has answered yet."""
+    last = next((at for at in reversed(range(len(messages))) if messages[at].role == "assistant"), None)
+    if last is None:
+        return ()
+    return messages[last].tool_calls[len(messages) - last - 1 :]
+
+
 @dataclass(slots=True)
 class _Run:
     messages: list[Message]
@@ -81,6 +90,12 @@ class _Run:
     iterations: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """The model had nothing more to call."""
+        last = self.messages[-1]
+        return last.role == "assistant" and not last.tool_calls
 
     def result(self, status: LoopStatus, *, final: str | None = None, error: str | None = None) -> LoopResult:
         return LoopResult(
@@ -96,7 +111,12 @@ class _Run:
 
 
 async def tool_loop(
-    model: LanguageModel, request: LLMRequest, tools: ToolRegistry, max_iterations: int = MAX_ITERATIONS
+    model: LanguageModel,
+    request: LLMRequest,
+    tools: ToolRegistry,
+    max_iterations: int = MAX_ITERATIONS,
+    *,
+    earlier: LoopResult | None = None,
 ) -> AsyncGenerator[LoopEvent]:
     """Ask, run what is called for, append, ask again; the model is asked `max_iterations` times at most.
 
@@ -104,12 +124,27 @@ async def tool_loop(
     one after the other (a later call may count on what an earlier one did), and at last the `LoopResult`.
     A failing model ends it with status `error`; a failing tool does not. `request.messages` are the
     dialogue so far, the system message included; its `tools` are those of the registry.
+
+    With `earlier`, a loop that had to stop goes on from what it came to, calls that nobody has answered
+    first; its messages stand for the request's.
     """
-    run = _Run(list(request.messages))
-    while run.iterations < max_iterations:
+    run = _Run(list(request.messages)) if earlier is None else _going_on(earlier)
+    if earlier is not None and run.has_ended:
+        yield run.result("completed", final=run.messages[-1].content)
+        return
+    pending = unanswered(run.messages)
+    while pending or run.iterations < max_iterations:
+        if pending:
+            async with aclosing(_answered(pending, tools, run)) as answered:
+                async for event in answered:
+                    yield event
+            if unanswered(run.messages):
+                yield run.result("waiting")
+                return
+            pending = ()
+            continue
         run.iterations += 1
         asked = replace(request, messages=tuple(run.messages), tools=tools.specs())
-        calls: tuple[ToolCall, ...] = ()
         try:
             async with aclosing(model.stream(asked)) as events:
                 async for event in events:
@@ -117,25 +152,44 @@ async def tool_loop(
                         run.messages.append(event.message)
                         run.input_tokens += event.input_tokens
                         run.output_tokens += event.output_tokens
-                        calls = event.message.tool_calls
+                        pending = event.message.tool_calls
                     yield event
         except ModelFailed as failure:
             yield run.result("error", error=str(failure))
             return
-        if not calls:
+        if run.has_ended:
             yield run.result("completed", final=run.messages[-1].content)
             return
-        for call in calls:
-            result = refusal = await tools.refusal(call)
-            if refusal is None:
-                yield ToolStarted(call, run.iterations)
-                result = await tools.run(call)
-            record = ToolCallRecord(call.name, call.arguments, result, run.iterations)
-            message = Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
-            run.records.append(record)
-            run.messages.append(message)
-            yield ToolFinished(call, record, message, executed=refusal is None)
     yield run.result("max_iterations")
+
+
+def _going_on(earlier: LoopResult) -> _Run:
+    return _Run(
+        list(earlier.messages),
+        list(earlier.tool_calls),
+        earlier.iterations,
+        earlier.input_tokens,
+        earlier.output_tokens,
+    )
+
+
+async def _answered(
+    calls: Sequence[ToolCall], tools: ToolRegistry, run: _Run
+) -> AsyncGenerator[ToolStarted | ToolFinished]:
+    """Each call in its turn, up to one that is undecided."""
+    for call in calls:
+        try:
+            result = refusal = await tools.refusal(call)
+        except Undecided:
+            return
+        if refusal is None:
+            yield ToolStarted(call, run.iterations)
+            result = await tools.run(call)
+        record = ToolCallRecord(call.name, call.arguments, result, run.iterations)
+        message = Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
+        run.records.append(record)
+        run.messages.append(message)
+        yield ToolFinished(call, record, message, executed=refusal is None)
 
 
 async def run_tool_loop(

@@ -60,10 +60,16 @@ class Policy(Protocol):
     def verdict(self, call: ToolCall) -> Verdict: ...
 
 
+class Undecided(Exception):
+    """The person will answer later: the call is to be made again then, with what came before it."""
+
+
 class Person(Protocol):
     """Somebody who can be asked to confirm a call."""
 
-    async def confirms(self, call: ToolCall) -> bool: ...
+    async def confirms(self, call: ToolCall) -> bool:
+        """Raises Undecided."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +140,14 @@ class ToolRegistry:
         return tuple(registered.tool.spec for registered in self._tools.values())
 
     async def execute(self, call: ToolCall) -> JsonValue:
-        """The tool's result, or an object with `error`. Never raises for what a tool or a model does."""
+        """The tool's result, or an object with `error`. Never raises for what a tool or a model does; raises
+        Undecided."""
         refusal = await self.refusal(call)
         return await self.run(call) if refusal is None else refusal
 
     async def refusal(self, call: ToolCall) -> dict[str, JsonValue] | None:
         """An object with `error` for a call of an unknown tool, with arguments that do not fit, or that may
-        not run; None for any other. May wait for a person."""
+        not run; None for any other. May wait for a person. Raises Undecided."""
         registered = self._tools.get(call.name)
         if registered is None:
             return {"error": f"no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}"}

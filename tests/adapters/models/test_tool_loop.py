@@ -9,9 +9,16 @@ import orjson
 import pytest
 
 from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.loop import LoopResult, ToolFinished, ToolStarted, run_tool_loop, tool_loop
+from adapters.models.loop import (
+    LoopResult,
+    ToolFinished,
+    ToolStarted,
+    run_tool_loop,
+    tool_loop,
+    unanswered,
+)
 from adapters.models.scripted import CallsToolBadly, CallsTools, Fails, Says, ScriptedModel
-from adapters.models.tools import Approval, ToolRule, ToolRules
+from adapters.models.tools import Approval, ToolRegistry, ToolRule, ToolRules, Undecided
 from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, TextDelta, ToolCall, ToolCallDelta
 from tests.adapters.models.model_worlds import vendor
 from tests.adapters.models.test_tool_registry import Recorder, registry
@@ -134,3 +141,53 @@ async def test_the_loop_tells_each_step_as_it_happens() -> None:
     assert [(f.call.id, f.executed) for f in finished] == [("c1", True), ("c2", False)]
     assert "forbids" in str(finished[1].record.result)
     assert len(recorder.calls) == 1
+
+
+class Later:
+    """A person who answers when there is an answer."""
+
+    def __init__(self, answer: bool | None = None) -> None:
+        self.answer = answer
+
+    async def confirms(self, call: ToolCall) -> bool:
+        if self.answer is None:
+            raise Undecided
+        return self.answer
+
+
+async def _result(model: ScriptedModel, tools: ToolRegistry, earlier: LoopResult | None = None) -> LoopResult:
+    async with aclosing(tool_loop(model, MAIL, tools, earlier=earlier)) as events:
+        return [event async for event in events if isinstance(event, LoopResult)][-1]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_a_loop_whose_call_waits_goes_on_from_it_when_there_is_a_decision(answer: bool) -> None:
+    """M11: what came before is not done again, what comes after is done then."""
+    recorder, person = Recorder({"hits": 2}), Later()
+    tools = registry(recorder.tool(), approval=Approval(ToolRules((ToolRule("prompt", "order"),)), person))
+    tools.register(recorder.tool("order"))
+    order = ToolCall("c2", "order", {"query": "x"})
+    model = ScriptedModel([CallsTools([*SEARCH.calls, order, ToolCall("c3", *_search("y"))]), Says("Done.")])
+    stopped = await _result(model, tools)
+    assert (stopped.status, stopped.iterations) == ("waiting", 1)
+    assert [call.id for call in unanswered(stopped.messages)] == ["c2", "c3"]
+    assert len(recorder.calls) == 1
+
+    person.answer = answer
+    result = await _result(model, tools, stopped)
+    assert (result.status, result.final_message, result.iterations) == ("completed", "Done.", 2)
+    assert [line.tool_name for line in result.tool_calls] == ["search", "order", "search"]
+    assert len(recorder.calls) == (3 if answer else 2)
+    assert ("error" in orjson.dumps(result.tool_calls[1].result).decode()) is not answer
+
+
+async def test_a_loop_that_had_ended_is_not_begun_again() -> None:
+    model = ScriptedModel([Says("Yes.")])
+    tools = registry(Recorder().tool())
+    ended = await _result(model, tools)
+    assert await _result(model, tools, ended) == ended
+    assert len(model.requests) == 1
+
+
+def _search(query: str) -> tuple[str, dict[str, str]]:
+    return "search", {"query": query}
