@@ -17,12 +17,12 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from channels.chat.bootstrap import BOOTSTRAP
 from channels.chat.decisions import Decision, Orchestrator
 from channels.chat.inheritance import effective
 from channels.chat.router import IntentRouter
 from channels.chat.rows import SMALLTALK, StoredRow, whole
 from channels.chat.settings import ChatSettings
+from channels.chat.table import BOOTSTRAP
 
 TABLE = Path(__file__).parent / "chat_router.json"
 TOP_1_GOAL = 0.85

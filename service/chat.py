@@ -22,7 +22,6 @@ from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from api.auth import Authenticator, Principal, require
 from channels.chat.accounts import Accounts
-from channels.chat.agent_routes import AgentRoutes
 from channels.chat.agents import AgentLoader
 from channels.chat.answering import Answering
 from channels.chat.app import chat_app
@@ -30,7 +29,7 @@ from channels.chat.decisions import Orchestrator
 from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MAX_FRAME_BYTES
 from channels.chat.http import Scope
-from channels.chat.session_routes import SessionRoutes
+from channels.chat.routes import AgentRoutes, SessionRoutes
 from channels.chat.sessions import Sessions, SessionStore
 from channels.chat.settings import ChatSettings
 from channels.chat.table import AgentTable

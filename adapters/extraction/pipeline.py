@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
-from adapters.extraction.booleans import answer
+from adapters.extraction.contact_details import emails, phones
 from adapters.extraction.context import Fit, Mention, Turn, last_meant
 from adapters.extraction.dates import Today, dates
-from adapters.extraction.emails import emails
-from adapters.extraction.enums import enums, is_rather_anothers
+from adapters.extraction.enums import answer, enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
 from adapters.extraction.numbers import free_of, numbers
-from adapters.extraction.phones import phones
 from adapters.extraction.questions import (
     Profile,
     asked_for,

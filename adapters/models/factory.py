@@ -8,13 +8,16 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from adapters.models.audit import AuditedModel, CallLog, LoggedCalls
-from adapters.models.limits import CallBudget, LimitedModel, Limits, ProcessCallBudget
 from adapters.models.providers import ModelName, UnknownModelName, parse_model_names
-from adapters.models.retrying import (
+from adapters.models.wrappers import (
     ALSO_UNUSABLE,
     PASSING,
     RETRIES,
+    CallBudget,
     FallbackModel,
+    LimitedModel,
+    Limits,
+    ProcessCallBudget,
     RetryBudget,
     RetryingModel,
 )

@@ -1,7 +1,17 @@
-"""The chat's ASGI application: REST, the WebSocket, and probes."""
+"""The chat's ASGI application: REST, probes, and the WebSocket (C12) with hello, messages, and a session's
+frames without gap or double.
+
+1. A user has one connection: a newer one, on any replica, takes over. The older is told, and closed with
+   4001.
+2. The frames come from the session's log. What the bus brings is sent when it is the next number; anything
+   else is a reason to read the log, which happens every `RESYNC_S` too.
+3. Nothing that a client sends ends the connection, but a frame that is too long, or binary, and a hello that
+   is not allowed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -10,9 +20,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from channels.chat.connection import Connection
+from channels.chat.frames import (
+    BadFrame,
+    Cancel,
+    ClientFrame,
+    Confirm,
+    Hello,
+    UserMessage,
+    bare_frame,
+    numbered,
+    read_frame,
+)
 from channels.chat.http import (
     Doorkeeper,
     Endpoint,
@@ -25,8 +45,252 @@ from channels.chat.http import (
     routes,
 )
 from channels.chat.sessions import Sessions
-from channels.chat.tokens import Tokens
-from flow_engine.errors import CorrectTheInput, FlowEngineError
+from channels.chat.state import SessionState
+from channels.chat.tokens import TokenHolder, Tokens
+from flow_engine.errors import CorrectTheInput, FlowEngineError, RetryLater
+from flow_engine.ports.chat import LoggedFrame, SessionRef, frames_topic
+from flow_engine.values import JsonValue
+
+HELLO_WITHIN_S: Final = 15.0
+RESYNC_S: Final = 5.0
+SEND_WITHIN_S: Final = 30.0
+
+TAKEN_OVER: Final = 4001
+BAD_HELLO: Final = 4400
+NOT_ALLOWED: Final = 4403
+SESSION_UNKNOWN: Final = 4004
+BINARY: Final = 1003
+TRY_LATER: Final = 1013
+
+
+class _Closed(Exception):
+    """The connection ends, with this code."""
+
+    def __init__(self, code: int, frame: bytes | None = None) -> None:
+        super().__init__(str(code))
+        self.code = code
+        self.frame = frame
+
+
+class Connection:
+    """From the upgrade to the close. `principal` was let in already."""
+
+    def __init__(self, socket: WebSocket, principal: Principal, sessions: Sessions) -> None:
+        self._socket = socket
+        self._principal = principal
+        self._sessions = sessions
+        self._news: asyncio.Queue[LoggedFrame | None] = asyncio.Queue()
+        self._bare: asyncio.Queue[bytes] = asyncio.Queue()
+        self._taken_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._number = 0
+        self._sent = 0
+
+    async def serve(self) -> None:
+        await self._socket.accept()
+        try:
+            hello = await self._hello()
+            await self._serve(hello)
+        except _Closed as closed:
+            await self._close(closed)
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # the client has gone; its answer goes on
+        except FlowEngineError as error:
+            log.warning("connection_closed", code=error.code)
+            await self._close(_Closed(TRY_LATER, _error(error.code, error.detail)))
+
+    async def _serve(self, hello: Hello) -> None:
+        tenant_id = self._principal.tenant_id
+        bus, store = self._sessions.bus, self._sessions.store
+        users = f"users:{tenant_id}:{hello.user}"
+        ref, state = await self._session(hello)
+        self._number = await store.arrive(tenant_id, hello.user)
+        heard, arrived = self._heard, self._arrived
+        await bus.listen(users, arrived)
+        await bus.listen(frames_topic(ref), heard)
+        try:
+            await bus.publish(users, b"%d" % self._number)
+            await self._welcome(ref, state, hello)
+            await self._talk(ref)
+        finally:
+            await bus.unlisten(frames_topic(ref), heard)
+            await bus.unlisten(users, arrived)
+
+    # Hello ------------------------------------------------------------------------------------------
+
+    async def _hello(self) -> Hello:
+        """Raises _Closed for anything else, and for a user that the credential does not allow."""
+        try:
+            async with asyncio.timeout(HELLO_WITHIN_S):
+                frame = await self._received()
+        except TimeoutError:
+            raise _Closed(BAD_HELLO, _error("hello_missing", "the first frame is a hello")) from None
+        except BadFrame as bad:
+            raise _Closed(BAD_HELLO, _bad(bad)) from None
+        if not isinstance(frame, Hello):
+            raise _Closed(BAD_HELLO, _error("hello_missing", "the first frame is a hello"))
+        if isinstance(self._principal, TokenHolder) and frame.user != self._principal.user:
+            raise _Closed(NOT_ALLOWED, _error("user_not_allowed", "the token is another user's"))
+        return frame
+
+    async def _session(self, hello: Hello) -> tuple[SessionRef, SessionState]:
+        """Raises _Closed for a session that is unknown, or another user's."""
+        tenant_id = self._principal.tenant_id
+        if hello.session is None:
+            ref = await self._sessions.create(tenant_id, hello.user, hello.language)
+            return ref, SessionState(user=hello.user, language=hello.language)
+        ref = SessionRef(tenant_id, hello.session)
+        text = await self._sessions.store.load(ref)
+        state = None if text is None else SessionState.read(text)
+        if state is None or state.user != hello.user:
+            raise _Closed(SESSION_UNKNOWN, _error("session_unknown", "the user has no such session"))
+        return ref, state
+
+    async def _welcome(self, ref: SessionRef, state: SessionState, hello: Hello) -> None:
+        """The welcome, then what was missed. Frames that come meanwhile wait in `_news`."""
+        store, session = self._sessions.store, ref.session_id
+        last = await store.last(ref)
+        await self._send(bare_frame("state", {"event": "welcome", "last_seq": last}, session=session))
+        self._sent = last if hello.after is None else min(hello.after, last)
+        missed = await store.after(ref, self._sent)
+        if self._sent < last and (not missed or missed[0].seq > self._sent + 1):
+            oldest = missed[0].seq if missed else last + 1
+            history: list[JsonValue] = [turn.model_dump(mode="json") for turn in state.history]
+            gap: dict[str, JsonValue] = {"event": "gap", "oldest_seq": oldest, "history": history}
+            await self._send(bare_frame("state", gap, session=session))
+            self._sent = oldest - 1
+        for frame in missed:
+            await self._send_next(frame)
+
+    # The talk ---------------------------------------------------------------------------------------
+
+    async def _talk(self, ref: SessionRef) -> None:
+        reading = asyncio.create_task(self._read(ref))
+        writing = asyncio.create_task(self._write(ref))
+        try:
+            done, _ = await asyncio.wait(
+                {reading, writing, self._taken_over}, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+        if self._taken_over in done:
+            raise _Closed(TAKEN_OVER, bare_frame("state", {"event": "taken_over"}, session=ref.session_id))
+        for task in done:
+            await task
+
+    async def _read(self, ref: SessionRef) -> None:
+        """Raises WebSocketDisconnect when the client goes, _Closed."""
+        while True:
+            try:
+                frame = await self._received()
+                await self._take(ref, frame)
+            except BadFrame as bad:
+                self._bare.put_nowait(_bad(bad))
+                self._news.put_nowait(None)
+            except RetryLater as away:
+                self._tell(_error(away.code, away.detail))
+
+    async def _take(self, ref: SessionRef, frame: ClientFrame) -> None:
+        sessions = self._sessions
+        match frame:
+            case UserMessage(id=message_id, content=content):
+                outcome = await sessions.submit(ref, message_id, content)
+                if outcome == "duplicate":
+                    self._tell(_error("duplicate", "a message with this id was taken already", message_id))
+                elif outcome == "busy":
+                    self._tell(_error("busy", "too many messages wait for an answer", message_id))
+            case Cancel(id=message_id):
+                await sessions.cancel(ref, message_id)
+            case Confirm(call=call, decision=decision):
+                await sessions.confirm(ref, call, decision)
+            case Hello():
+                self._tell(_error("hello_again", "the session has begun already"))
+
+    async def _write(self, ref: SessionRef) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(RESYNC_S):
+                    frame = await self._news.get()
+            except TimeoutError:
+                await self._catch_up(ref)
+                continue
+            while not self._bare.empty():
+                await self._send(self._bare.get_nowait())
+            if frame is None or frame.seq <= self._sent:
+                continue
+            if frame.seq == self._sent + 1:
+                await self._send_next(frame)
+            else:
+                await self._catch_up(ref)
+
+    async def _catch_up(self, ref: SessionRef) -> None:
+        try:
+            missed = await self._sessions.store.after(ref, self._sent)
+        except RetryLater:
+            return  # asked again at the next resync
+        for frame in missed:
+            await self._send_next(frame)
+
+    async def _send_next(self, frame: LoggedFrame) -> None:
+        if frame.seq > self._sent:
+            await self._send(numbered(frame))
+            self._sent = frame.seq
+
+    # Wire -------------------------------------------------------------------------------------------
+
+    def _heard(self, message: bytes) -> None:
+        number, _, frame = message.partition(b"\n")
+        self._news.put_nowait(LoggedFrame(int(number), frame))
+
+    def _arrived(self, number: bytes) -> None:
+        if int(number) > self._number and not self._taken_over.done():
+            self._taken_over.set_result(None)
+
+    def _tell(self, frame: bytes) -> None:
+        self._bare.put_nowait(frame)
+        self._news.put_nowait(None)
+
+    async def _received(self) -> ClientFrame:
+        """Raises BadFrame, _Closed, WebSocketDisconnect."""
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1000))
+        text = message.get("text")
+        if text is None:
+            raise _Closed(BINARY)
+        return read_frame(text)
+
+    async def _send(self, frame: bytes) -> None:
+        try:
+            async with asyncio.timeout(SEND_WITHIN_S):
+                await self._socket.send_text(frame.decode())
+        except TimeoutError:
+            raise _Closed(TRY_LATER) from None
+
+    async def _close(self, closed: _Closed) -> None:
+        try:
+            if closed.frame is not None:
+                await self._send(closed.frame)
+            if self._socket.application_state is WebSocketState.CONNECTED:
+                await self._socket.close(closed.code)
+        except (_Closed, WebSocketDisconnect, RuntimeError):
+            pass  # gone meanwhile
+
+
+def _error(code: str, message: str, id: str | None = None) -> bytes:
+    return bare_frame("error", {"code": code, "message": message}, id=id)
+
+
+def _bad(bad: BadFrame) -> bytes:
+    finding = bad.finding
+    content: dict[str, JsonValue] = {
+        "code": "frame_invalid" if finding.code != "json_invalid" else "json_invalid",
+        "message": finding.message,
+        "pointer": finding.pointer,
+    }
+    return bare_frame("error", content)
+
 
 SOCKET_PATH: Final = "/v1/chat/ws"
 REFUSED: Final = 4401

@@ -49,9 +49,8 @@ from channels.engine_client.client import (
     Source,
     Utterance,
 )
-from channels.engine_client.errors import EngineError, RequestRefused, StateConflict
 from channels.engine_client.mcp_tools import OpenMcp
-from channels.engine_client.replies import AgentData, TaskRefused
+from channels.engine_client.replies import AgentData, EngineError, RequestRefused, StateConflict, TaskRefused
 from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache
 from channels.engine_client.tools import (
     CHANGE_TASK,

@@ -4,7 +4,7 @@
    it takes effect once, whatever became of the answer to the try before.
 2. Repeated is what another try can mend: no connection, no answer in time, 502, 503, 504, and a 409 whose
    only remedy is the same request again. At most three tries in all, with growing pauses.
-3. Everything else leaves as one of the errors of `channels/engine_client/errors.py`, never as one of httpx2.
+3. Everything else leaves as one of the errors of `channels/engine_client/replies.py`, never as one of httpx2.
 4. The address is the operator's own configuration: loopback is as good as any other. Proxies of the
    environment are not used, redirects not followed.
 """
@@ -24,20 +24,18 @@ import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from channels.engine_client.errors import (
-    EngineMisbehaved,
-    EngineUnavailable,
-    Problem,
-    RequestRefused,
-    StateConflict,
-)
 from channels.engine_client.replies import (
     AgentData,
     ChangeTaskReply,
     ContactEndReply,
+    EngineMisbehaved,
+    EngineUnavailable,
     MemoryDump,
     Notified,
+    Problem,
     PromptReply,
+    RequestRefused,
+    StateConflict,
     TaskChanged,
     TaskRefused,
     UtteranceReply,
@@ -144,7 +142,7 @@ def engine_http(base_url: str, api_key: str | None = None) -> httpx2.AsyncClient
 
 
 class EngineClient:
-    """Every method raises the errors of `channels/engine_client/errors.py`.
+    """Every method raises the errors of `channels/engine_client/replies.py`.
 
     `http` is `engine_http(...)`, or any other client whose base URL is the engine's; who made it closes it.
     `pause` waits that many seconds, `new_key` makes idempotency keys.

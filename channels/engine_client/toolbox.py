@@ -15,9 +15,8 @@ from cachetools import TLRUCache
 
 from adapters.models.tools import Approval, Tool, ToolRegistry
 from channels.engine_client.client import EngineClient
-from channels.engine_client.errors import EngineError
 from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
-from channels.engine_client.replies import AgentData, ServerTools
+from channels.engine_client.replies import AgentData, EngineError, ServerTools
 from channels.engine_client.tools import (
     CallContext,
     TaskTool,

@@ -8,16 +8,21 @@ their order, by method and path, the last one again and again, or `{}` where the
 
 Instead of what was recorded, answers can be named by method and path, and the model can be one that plays a
 script. A flow's engine is asked by HTTP calls like any other; its MCP servers are away.
+
+Time is that of an event loop which jumps: when everything waits for a timer, the clock is set to it, so an
+hour of a call takes a moment, and takes it each time alike. Real sockets would never get their time, so there
+must be none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -29,10 +34,45 @@ from channels.voice.carriers.carrier import Decoder, StreamCodec
 from channels.voice.metrics import Counting
 from channels.voice.recording import Entry, RecordingRefused, Side, as_json
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.virtual_time import run_in_virtual_time
 from channels.voice.wires.openai_realtime import RealtimeLink, decode
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
+
+T = TypeVar("T")
+
+
+class NothingLeftToDo(RuntimeError):
+    """Everything waits for something that cannot happen any more."""
+
+
+class _Jumping(selectors.DefaultSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise NothingLeftToDo("every task waits, and no timer is set")
+        self.now += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """`time` starts at 0 and jumps."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run_in_virtual_time(main: Coroutine[object, object, T]) -> T:
+    """As `asyncio.run`. Raises NothingLeftToDo for a deadlock."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
+
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 REPLY_AFTER_S = 0.001

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from channels.chat.connection import BAD_HELLO, BINARY, NOT_ALLOWED, SESSION_UNKNOWN, TAKEN_OVER, TRY_LATER
+from channels.chat.app import BAD_HELLO, BINARY, NOT_ALLOWED, SESSION_UNKNOWN, TAKEN_OVER, TRY_LATER
 from channels.chat.frames import read_frame
 from channels.chat.rows import FIELDS, row_findings
 from channels.chat.settings import ChatSettings

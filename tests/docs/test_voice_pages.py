@@ -29,7 +29,7 @@ from channels.http_tools.templates import JsonTemplate, UrlTemplate
 from channels.voice.config import models
 from channels.voice.config.loader import load_config
 from channels.voice.config.review import AGENT_NAMES, ROOT_NAMES
-from channels.voice.config.voices import VOICES
+from channels.voice.config.vocabulary import VOICES
 from channels.voice.metrics import Counting
 from channels.voice.recording import read_recording
 from channels.voice.server.settings import VoiceSettings, variable_of

@@ -9,7 +9,7 @@ from channels.voice.call.events import AgentAudio
 from channels.voice.call.playback_tracker import Cut, Interruption, PlaybackTracker
 from channels.voice.call.ports import AudioFormat, Line, Turn
 from channels.voice.call.transcript import Transcript
-from channels.voice.wires.audio import duration_ms
+from channels.voice.wires.frames import duration_ms
 
 MOST_WAITING_MS = 180_000.0
 

@@ -30,7 +30,7 @@ from channels.voice.call.ports import (
 from channels.voice.config.declarations import Declaration, NotDeclarations, declarations
 from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import ConfigUrlSession, InlineSession, ResponseMapping, VoiceConfig
-from channels.voice.config.voices import VOICES
+from channels.voice.config.vocabulary import VOICES
 from channels.voice.deliveries import Deliveries
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue

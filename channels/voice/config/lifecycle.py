@@ -20,7 +20,7 @@ from channels.http_tools.scope import Scope, Values
 from channels.http_tools.tools import CallContext
 from channels.voice.call.ports import Caller, Ending, Refused, Turn
 from channels.voice.config.models import OutcomeRule, PreCallCheck, VoiceConfig
-from channels.voice.config.wording import Wording, wording
+from channels.voice.config.vocabulary import Wording, wording
 from channels.voice.deliveries import Deliveries
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue

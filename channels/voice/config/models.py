@@ -34,8 +34,7 @@ from channels.http_tools.templates import JsonTemplate, Mistakes
 from channels.voice.call.ports import AudioFormat, SessionSettings, TurnDetection
 from channels.voice.carriers.call_control import parse_target
 from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
-from channels.voice.config.voices import DEFAULT_VOICE, VOICES
-from channels.voice.config.wording import wording
+from channels.voice.config.vocabulary import DEFAULT_VOICE, VOICES, wording
 from flow_engine.errors import CorrectTheInput
 from flow_engine.values import JsonValue
 

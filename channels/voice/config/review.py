@@ -12,7 +12,7 @@ from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import OPEN, Constant, Default, Placeholder, placeholder_at
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Path
 from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
-from channels.voice.config.voices import VOICES, unknown_voice
+from channels.voice.config.vocabulary import VOICES, unknown_voice
 from flow_engine.documents.findings import listed
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue

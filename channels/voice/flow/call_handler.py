@@ -27,9 +27,15 @@ import structlog
 
 from adapters.models.tools import Approval
 from channels.engine_client.client import EngineClient, Utterance
-from channels.engine_client.errors import EngineError, StateConflict
 from channels.engine_client.mcp_tools import McpServers
-from channels.engine_client.replies import AgentData, PromptReply, ReachableTask, TaskRefused
+from channels.engine_client.replies import (
+    AgentData,
+    EngineError,
+    PromptReply,
+    ReachableTask,
+    StateConflict,
+    TaskRefused,
+)
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
 from channels.voice.call.ports import (
@@ -44,19 +50,18 @@ from channels.voice.call.ports import (
     TransferFailed,
     Turn,
 )
-from channels.voice.flow.prompt_refresh import PromptRefresher
-from channels.voice.flow.reporting import DialogueReport
-from channels.voice.flow.start import FlowStart, new_contact
+from channels.voice.flow.engine_sync import DialogueReport, PromptRefresher, TranscriptBarrier
 from channels.voice.flow.task_context import (
     LOST,
     NOBODY_FREE,
     SILENCES_BEFORE_GOODBYE,
     TRY_AGAIN,
+    FlowStart,
     TaskContext,
+    new_contact,
     nobody_spoke,
     session_settings,
 )
-from channels.voice.flow.transcript_barrier import TranscriptBarrier
 from flow_engine.ports.models import ToolCall
 from flow_engine.values import JsonValue
 

@@ -17,7 +17,7 @@ from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import FlowSession, Lifecycle, VoiceConfig
 from channels.voice.deliveries import Deliveries
 from channels.voice.flow.call_handler import FlowCallHandler
-from channels.voice.flow.start import FlowStart
+from channels.voice.flow.task_context import FlowStart
 from channels.voice.recording import RecordedTransport, Side
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue

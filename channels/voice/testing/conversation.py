@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from channels.voice.testing.realtime_checks import Refusal
-from channels.voice.wires.wire_json import Object
+from channels.voice.wires.frames import Object
 from flow_engine.values import JsonValue
 
 

@@ -33,7 +33,7 @@ from channels.voice.testing.fake_realtime import PATH, Connection, FakeRealtime
 from channels.voice.testing.realtime_checks import refusal_of
 from channels.voice.testing.realtime_session import RealtimeSession
 from channels.voice.testing.sockets import eventually
-from channels.voice.wires.wire_json import Object, read_object
+from channels.voice.wires.frames import Object, read_object
 
 Action = Literal["accept", "reject", "refer", "hangup"]
 State = Literal["ringing", "live", "over"]

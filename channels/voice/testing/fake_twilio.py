@@ -31,8 +31,7 @@ from picows import WSHandshakeError, ws_connect  # pyright: ignore[reportUnknown
 from channels.voice.testing.playout import Playout
 from channels.voice.testing.signals import silence, speech
 from channels.voice.testing.sockets import MOST_BYTES, Delay, Socket
-from channels.voice.wires.audio import audio_of
-from channels.voice.wires.wire_json import Malformed, Object, name, part, read_object, text
+from channels.voice.wires.frames import Malformed, Object, audio_of, name, part, read_object, text
 
 FRAME_MS: Final = 20
 _SILENCE: Final = base64.b64encode(silence(FRAME_MS)).decode()

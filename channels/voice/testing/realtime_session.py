@@ -19,13 +19,11 @@ import orjson
 from channels.voice.call.ports import AudioFormat
 from channels.voice.testing.conversation import Conversation, Item, item_of
 from channels.voice.testing.fake_response import CancelReason, FakeResponse, Pace
-from channels.voice.testing.fake_vad import Began, Ended, FakeVad
-from channels.voice.testing.output_buffer import OutputBuffer
-from channels.voice.testing.realtime_checks import Refusal, refusal_of
-from channels.voice.testing.realtime_settings import SessionState
+from channels.voice.testing.playout import OutputBuffer
+from channels.voice.testing.realtime_checks import Refusal, SessionState, refusal_of
 from channels.voice.testing.script import Script, ScriptCursor
-from channels.voice.wires.audio import audio_of
-from channels.voice.wires.wire_json import Malformed, Object, optional_part, read_object
+from channels.voice.testing.signals import Began, Ended, FakeVad
+from channels.voice.wires.frames import Malformed, Object, audio_of, optional_part, read_object
 from flow_engine.values import JsonValue
 
 _APPEND: Final = "input_audio_buffer.append"

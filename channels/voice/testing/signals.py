@@ -7,6 +7,9 @@ the doubles write into it arrives at the other side:
   has understood, and silence between or around does no harm.
 - An agent's speech carries, millisecond by millisecond, the number of its item and its own position, so that
   what a line played can be told exactly.
+
+A fake model detects voice activity in it. It counts milliseconds of audio, not time, as the real one does:
+audio that comes late is late for it too.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from channels.voice.call.ports import AudioFormat
-from channels.voice.wires.audio import BYTES_PER_MS
+from channels.voice.wires.frames import BYTES_PER_MS
 
 _SILENT_BYTE: Final[dict[AudioFormat, bytes]] = {"g711_ulaw": b"\xff", "g711_alaw": b"\xd5", "pcm16": b"\x00"}
 
@@ -124,3 +127,55 @@ def _append(found: list[Stretch], new: Stretch) -> None:
         found[-1] = Stretch(last.item, last.begins_ms, new.ends_ms)
     else:
         found.append(new)
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """Speech, from `at_ms` of all audio on."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    at_ms: int
+    text: str
+    """Empty when the speech could not be understood."""
+
+
+class FakeVad:
+    def __init__(self) -> None:
+        self.heard_ms = 0.0
+        """All audio so far."""
+        self.speech = bytearray()
+        self._is_speech = False
+        self._quiet_ms = 0.0
+
+    def hear(
+        self, raw: bytes, fmt: AudioFormat, *, silence_ms: float, padding_ms: float
+    ) -> Began | Ended | None:
+        ms = len(raw) / BYTES_PER_MS[fmt]
+        began_ms = self.heard_ms
+        self.heard_ms += ms
+        if not is_silent(raw, fmt):
+            self._quiet_ms = 0.0
+            self.speech += raw
+            if not self._is_speech:
+                self._is_speech = True
+                return Began(int(max(0.0, began_ms - padding_ms)))
+        elif self._is_speech:
+            self._quiet_ms += ms
+            if self._quiet_ms >= silence_ms:
+                return Ended(int(self.heard_ms), self.take())
+        return None
+
+    def take(self) -> str:
+        """What was said up to here; listening begins anew."""
+        text = understood(bytes(self.speech))
+        self.forget()
+        return text
+
+    def forget(self) -> None:
+        self.speech.clear()
+        self._is_speech = False
+        self._quiet_ms = 0.0

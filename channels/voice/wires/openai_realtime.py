@@ -54,10 +54,10 @@ from channels.voice.call.ports import (
     SessionSettings,
     TextItem,
 )
-from channels.voice.wires.audio import audio_of
-from channels.voice.wires.wire_json import (
+from channels.voice.wires.frames import (
     Malformed,
     Object,
+    audio_of,
     name,
     optional_part,
     optional_text,

@@ -9,11 +9,17 @@ from datetime import UTC, datetime
 from adapters.models.audit import AuditedModel, ModelCallRecord
 from adapters.models.factory import InstalledModel
 from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.limits import LimitedModel, Limits, ProcessCallBudget
 from adapters.models.providers import parse_model_name
 from adapters.models.pydantic_ai_model import PydanticAiModel
-from adapters.models.retrying import FallbackModel, RetryBudget, RetryingModel
 from adapters.models.scripted import ScriptedModel, Step
+from adapters.models.wrappers import (
+    FallbackModel,
+    LimitedModel,
+    Limits,
+    ProcessCallBudget,
+    RetryBudget,
+    RetryingModel,
+)
 from flow_engine.ports.models import (
     FailureReason,
     LanguageModel,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fakeredis import FakeServer
 
-from adapters.models.limits import CallBudget, ProcessCallBudget
+from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from flow_engine.errors import RetryLater
 from memory.call_budget import RedisCallBudget
 from memory.connection import connect, embedded

@@ -10,9 +10,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from adapters.models.audit import AuditedModel
-from adapters.models.limits import LimitedModel, Limits, ProcessCallBudget
-from adapters.models.retrying import FallbackModel, RetryBudget, RetryingModel
 from adapters.models.scripted import DropsStream, Fails, Says, ScriptedModel, Stalls, Step
+from adapters.models.wrappers import (
+    FallbackModel,
+    LimitedModel,
+    Limits,
+    ProcessCallBudget,
+    RetryBudget,
+    RetryingModel,
+)
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import (

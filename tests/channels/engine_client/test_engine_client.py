@@ -19,8 +19,14 @@ from channels.engine_client.client import (
     Utterance,
     engine_http,
 )
-from channels.engine_client.errors import EngineMisbehaved, EngineUnavailable, RequestRefused, StateConflict
-from channels.engine_client.replies import TaskChanged, TaskRefused
+from channels.engine_client.replies import (
+    EngineMisbehaved,
+    EngineUnavailable,
+    RequestRefused,
+    StateConflict,
+    TaskChanged,
+    TaskRefused,
+)
 from tests.api.harness import clinic, entry, open_scene
 from tests.api.test_mcp_server import base_of, listening_socket, served
 from tests.channels.engine_client.engine_doubles import client_of, client_with

@@ -38,8 +38,8 @@ from channels.voice.call.ports import (
     Refused,
     SessionSettings,
 )
+from channels.voice.replay import run_in_virtual_time
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.virtual_time import run_in_virtual_time
 from flow_engine.values import JsonValue
 from tests.channels.voice.books import Book, Watcher
 from tests.channels.voice.recording_doubles import RecordingLine, RecordingModel

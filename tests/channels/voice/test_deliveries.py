@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.voice.deliveries import KEY_HEADER, Deliveries
-from channels.voice.virtual_time import run_in_virtual_time
+from channels.voice.replay import run_in_virtual_time
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 
 FIELDS = {"agent_id": "a", "call_id": "c-1"}

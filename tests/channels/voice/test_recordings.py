@@ -18,7 +18,7 @@ from channels.voice.recording import (
     create_recording,
     read_recording,
 )
-from channels.voice.virtual_time import NothingLeftToDo, run_in_virtual_time
+from channels.voice.replay import NothingLeftToDo, run_in_virtual_time
 from flow_engine.ports.outbound import OutboundReply
 
 pytestmark = pytest.mark.anyio

@@ -1,14 +1,30 @@
-"""Twilio as a carrier: offers by webhook, answers in TwiML, control by REST, audio by Media Streams."""
+"""Twilio as a carrier: offers by signed webhook, answers in TwiML, control by REST, audio by Media Streams.
+
+`X-Twilio-Signature` is HMAC-SHA1 with the account's auth token. Signed is the URL as Twilio knows it,
+followed by the names and values of a form, sorted and without anything between. What Twilio takes for that
+URL varies, so each of these counts:
+
+- with its port and without: Twilio signs some requests to `https://host:8443/` as if the port were not there,
+  and others to `https://host/` as if `:443` were;
+- for the WebSocket, `wss://` for `https://`, and the path with and without a slash at its end.
+
+No variant names another host, path or form, so whoever holds a signature can use it for nothing else.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
+from xml.sax.saxutils import escape, quoteattr
 
 from channels.voice.carriers.call_control import (
     LineControlFailed,
+    Target,
     caller_number,
     check,
     parse_target,
@@ -23,12 +39,145 @@ from channels.voice.carriers.carrier import (
     RejectBusy,
     SpeakAndDial,
 )
-from channels.voice.carriers.twilio import twiml
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.carriers.twilio.signature import TwilioRequestValidator
-from channels.voice.server.public_address import PublicAddress, RequestInfo
+from channels.voice.server.public_address import PublicAddress, RequestInfo, is_local
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender
+
+HEADER = "x-twilio-signature"
+
+Form = Mapping[str, Sequence[str]]
+
+_URL = re.compile(
+    r"(?P<scheme>[a-z]+)://(?P<host>[^/?]*?)(?P<port>:[0-9]+)?(?P<path>/[^?]*)?(?P<query>\?.*)?\Z"
+)
+_DEFAULT_PORT = {"http": ":80", "ws": ":80", "https": ":443", "wss": ":443"}
+
+
+def signature(token: str, url: str, form: Form) -> str:
+    """As Twilio computes it. Of a value that comes twice under one name, one counts."""
+    signed = [url]
+    for name in sorted(form):
+        signed += [name + value for value in sorted(set(form[name]))]
+    text = "".join(signed).encode("utf-8", "surrogateescape")
+    return base64.b64encode(hmac.new(token.encode(), text, hashlib.sha1).digest()).decode()
+
+
+class TwilioRequestValidator:
+    """Lets Twilio in, and without a token whoever is on this machine."""
+
+    def __init__(self, token: str | None, address: PublicAddress) -> None:
+        self._token = token
+        self._address = address
+
+    def admit_request(self, info: RequestInfo, form: Form) -> None:
+        """Raises CorrectTheInput `signature_missing`, `signature_wrong` or `not_local`."""
+        self._admit(info, form, _with_ports(self._address.url(info)))
+
+    def admit_upgrade(self, info: RequestInfo) -> None:
+        """The same for the WebSocket of a stream, which carries no form."""
+        scheme, _, rest = self._address.url(info).partition("://")
+        schemes = ("wss",) if scheme == "https" else ("wss", "ws")
+        slashed = (url for told in schemes for url in _with_slashes(f"{told}://{rest}"))
+        self._admit(info, {}, (url for spelled in slashed for url in _with_ports(spelled)))
+
+    def _admit(self, info: RequestInfo, form: Form, urls: Iterable[str]) -> None:
+        if self._token is None:
+            if is_local(info):
+                return
+            raise CorrectTheInput(
+                "not_local",
+                "without FLOW_ENGINE_TWILIO_AUTH_TOKEN calls come from this machine, through no proxy",
+            )
+        sent = info.headers.get(HEADER)
+        if sent is None:
+            raise CorrectTheInput("signature_missing", f"the header {HEADER} is missing")
+        told = sent.encode("utf-8", "surrogateescape")
+        # All are compared, so that the time tells nothing of which one would have been right.
+        matches = [hmac.compare_digest(signature(self._token, url, form).encode(), told) for url in urls]
+        if not any(matches):
+            raise CorrectTheInput(
+                "signature_wrong",
+                "the signature is not that of this URL and form; FLOW_ENGINE_PUBLIC_URL names the URL that "
+                "Twilio calls, FLOW_ENGINE_TRUSTED_PROXIES the proxies in between",
+            )
+
+
+def _with_ports(url: str) -> tuple[str, ...]:
+    parts = _URL.match(url)
+    if parts is None:
+        return (url,)
+    scheme, host, port, path, query = parts.group("scheme", "host", "port", "path", "query")
+    other = "" if port else _DEFAULT_PORT.get(scheme, "")
+    return tuple(
+        f"{scheme}://{host}{spelled}{path or ''}{query or ''}"
+        for spelled in dict.fromkeys((port or "", other))
+    )
+
+
+def _with_slashes(url: str) -> tuple[str, ...]:
+    path, mark, query = url.partition("?")
+    bare = path.rstrip("/")
+    return tuple(spelled + mark + query for spelled in (bare, bare + "/"))
+
+
+MEDIA_TYPE = "text/xml"
+LONGEST_PARAMETER = 400
+"""Twilio refuses a parameter whose name and value have more than 500 characters together."""
+
+_NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def connect_twiml(stream_url: str, parameters: Mapping[str, str], action_url: str) -> str:
+    """Give the call's audio to a WebSocket, both ways; the parameters come with its start event. When the
+    stream has ended, `action_url` is posted to for the next document."""
+    inner = "".join(
+        f"<Parameter name={_attribute(name)} value={_attribute(value[:LONGEST_PARAMETER])}/>"
+        for name, value in parameters.items()
+    )
+    return _response(
+        f"<Connect action={_attribute(action_url)}>"
+        f"<Stream url={_attribute(stream_url)}>{inner}</Stream></Connect>"
+    )
+
+
+def busy_twiml() -> str:
+    """The caller hears the busy tone, and nobody pays."""
+    return _response('<Reject reason="busy"/>')
+
+
+def hang_up_twiml() -> str:
+    return _response("<Hangup/>")
+
+
+def say_twiml(words: str, language: str, target: Target | None) -> str:
+    """Words in a language of BCP 47, and after them the call for somebody else, or its end."""
+    spoken = f"<Say language={_attribute(language)}>{escape(_readable(words))}</Say>"
+    return _response(spoken + ("" if target is None else _dial(target)))
+
+
+def dial_twiml(target: Target) -> str:
+    """Give the call to somebody else."""
+    return _response(_dial(target))
+
+
+def _dial(target: Target) -> str:
+    to = escape(_readable(target.uri if target.is_sip else target.number))
+    return f"<Dial><Sip>{to}</Sip></Dial>" if target.is_sip else f"<Dial>{to}</Dial>"
+
+
+def _response(inner: str) -> str:
+    return f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
+
+
+def _attribute(value: str) -> str:
+    return quoteattr(_readable(value))
+
+
+def _readable(text: str) -> str:
+    """Without the characters that no escape brings into an XML document."""
+    return _NOT_IN_XML.sub("", text)
+
 
 DEFAULT_API_URL = "https://api.twilio.com"
 MOST_FIELDS = 500
@@ -73,19 +222,19 @@ class TwilioCarrier(TwilioStreams):
     def answer(self, instruction: Instruction) -> Document:
         match instruction:
             case ConnectStream(url, parameters, ended_url):
-                text = twiml.connect(url, parameters, ended_url)
+                text = connect_twiml(url, parameters, ended_url)
             case RejectBusy():
-                text = twiml.busy()
+                text = busy_twiml()
             case SpeakAndDial(words, language, target):
-                text = twiml.say(words, language, None if target is None else parse_target(target))
+                text = say_twiml(words, language, None if target is None else parse_target(target))
             case HangUp():
-                text = twiml.hang_up()
-        return Document(twiml.MEDIA_TYPE, text)
+                text = hang_up_twiml()
+        return Document(MEDIA_TYPE, text)
 
     async def transfer(self, call_id: str | None, target: str) -> None:
         """Twilio ends the stream when the call is redirected."""
         account = self._account
-        document = twiml.dial(parse_target(target))
+        document = dial_twiml(parse_target(target))
         if account.sid is None or account.auth_token is None or call_id is None:
             raise LineControlFailed(
                 "a transfer on Twilio needs FLOW_ENGINE_TWILIO_ACCOUNT_SID, FLOW_ENGINE_TWILIO_AUTH_TOKEN "

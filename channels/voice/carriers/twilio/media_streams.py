@@ -24,10 +24,10 @@ from channels.voice.call.events import (
 )
 from channels.voice.call.ports import AudioFormat, Line
 from channels.voice.carriers.carrier import Decoder
-from channels.voice.wires.audio import audio_of
-from channels.voice.wires.wire_json import (
+from channels.voice.wires.frames import (
     Malformed,
     Object,
+    audio_of,
     name,
     optional_part,
     optional_text,

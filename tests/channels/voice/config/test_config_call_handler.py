@@ -24,7 +24,7 @@ from channels.voice.config.call_handler import (
 from channels.voice.config.lifecycle import outcome_of, summary
 from channels.voice.config.loader import load_config
 from channels.voice.config.models import OutcomeRule
-from channels.voice.config.wording import wording
+from channels.voice.config.vocabulary import wording
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from tests.channels.voice.config.original_configs import example
 from tests.channels.voice.config.voice_scene import (

@@ -19,7 +19,7 @@ from channels.engine_client.fake_mcp import ScriptedMcp, ScriptedTool
 from channels.engine_client.mcp_tools import McpTool
 from channels.voice.call.ports import Caller, Ending, EndReason, SessionSettings, Turn
 from channels.voice.flow.call_handler import FlowCallHandler
-from channels.voice.flow.start import FlowStart
+from channels.voice.flow.task_context import FlowStart
 from flow_engine.values import JsonValue
 from flows.samples import load_samples
 from tests.api.harness import Scene, open_scene

@@ -34,7 +34,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from channels.voice.carriers.twilio.signature import signature
+from channels.voice.carriers.twilio.carrier import signature
 from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.fake_twilio import FakeTwilioCall

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from channels.engine_client.client import Contact, EngineClient, Utterance
-from channels.voice.flow.reporting import DialogueReport
+from channels.voice.flow.engine_sync import DialogueReport
 from tests.api.harness import BASE_URL
 from tests.channels.engine_client.engine_doubles import Pauses
 from tests.channels.voice.flow.flow_call import eventually

@@ -11,7 +11,7 @@ import pytest
 
 from channels.engine_client.client import EngineClient
 from channels.engine_client.replies import PromptReply
-from channels.voice.flow.prompt_refresh import WAITS, PromptRefresher, without_clock
+from channels.voice.flow.engine_sync import WAITS, PromptRefresher, without_clock
 from tests.api.harness import BASE_URL, clinic, entry, open_scene
 from tests.channels.engine_client.engine_doubles import Pauses
 from tests.channels.voice.flow.flow_call import eventually

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from pydantic import SecretStr
 
-from channels.voice.carriers.twilio.signature import HEADER, signature
+from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.config.loader import load_config
 from channels.voice.manager.agents_list import Listed, read_agents
 from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles

@@ -9,7 +9,7 @@ import pytest
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 from structlog.testing import capture_logs
 
-from channels.voice.carriers.twilio.signature import HEADER, signature
+from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.server import line_sockets as upgrade
 from tests.channels.voice.server.front_desk import (
     TOKEN,

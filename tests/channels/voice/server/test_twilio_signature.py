@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from channels.voice.carriers.twilio.signature import HEADER, TwilioRequestValidator, signature
+from channels.voice.carriers.twilio.carrier import HEADER, TwilioRequestValidator, signature
 from channels.voice.server.public_address import (
     PublicAddress,
     RequestInfo,

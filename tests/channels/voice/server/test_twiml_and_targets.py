@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.voice.carriers.call_control import address_in, number_in, parse_target
-from channels.voice.carriers.twilio import twiml
+from channels.voice.carriers.twilio.carrier import connect_twiml, dial_twiml
 from flow_engine.errors import CorrectTheInput
 
 ENDED = "https://a.example/stream-ended"
 
 
 def test_a_call_is_connected_with_its_parameters() -> None:  # V12
-    document = ET.fromstring(twiml.connect("wss://a.example/media-stream", {"callerPhone": "+331"}, ENDED))
+    document = ET.fromstring(connect_twiml("wss://a.example/media-stream", {"callerPhone": "+331"}, ENDED))
     stream = document.find("Connect/Stream")
     assert stream is not None
     assert stream.get("url") == "wss://a.example/media-stream"
@@ -26,7 +26,7 @@ def test_a_call_is_connected_with_its_parameters() -> None:  # V12
 @given(st.text(max_size=300))
 def test_no_value_of_a_caller_gets_out_of_its_attribute(value: str) -> None:  # V12
     document = ET.fromstring(
-        twiml.connect("wss://a.example", {"callerPhone": value, "callSid": "CA1"}, ENDED)
+        connect_twiml("wss://a.example", {"callerPhone": value, "callSid": "CA1"}, ENDED)
     )
     stream = document.find("Connect/Stream")
     assert stream is not None
@@ -37,8 +37,8 @@ def test_no_value_of_a_caller_gets_out_of_its_attribute(value: str) -> None:  # 
 
 
 def test_a_long_value_is_cut_as_twilio_refuses_it() -> None:  # V12
-    assert "x" * 400 + "&" not in twiml.connect("wss://a", {"callerPhone": "x" * 10_000}, ENDED)
-    assert len(twiml.connect("wss://a", {"callerPhone": "x" * 10_000}, ENDED)) < 700
+    assert "x" * 400 + "&" not in connect_twiml("wss://a", {"callerPhone": "x" * 10_000}, ENDED)
+    assert len(connect_twiml("wss://a", {"callerPhone": "x" * 10_000}, ENDED)) < 700
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_long_value_is_cut_as_twilio_refuses_it() -> None:  # V12
     ],
 )
 def test_a_call_is_given_to_a_number_or_a_sip_address(target: str, inner: str) -> None:  # V12
-    assert f"<Response>{inner}</Response>" in twiml.dial(parse_target(target))
+    assert f"<Response>{inner}</Response>" in dial_twiml(parse_target(target))
 
 
 @pytest.mark.parametrize(

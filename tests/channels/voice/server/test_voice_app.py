@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.call.state import Counts
-from channels.voice.carriers.twilio.signature import HEADER, signature
+from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.metrics import Counting
 from channels.voice.server import http as http_module
 from channels.voice.server.app import voice_app

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from channels.voice.carriers.call_control import caller_number
 from channels.voice.carriers.carrier import SpeakAndDial
-from channels.voice.carriers.twilio.signature import HEADER, signature
+from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.config.loader import ConfigRefused, load_config
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_twilio import FakeTwilioCall

@@ -16,7 +16,7 @@ from channels.voice.testing.signals import (
     stretches,
     understood,
 )
-from channels.voice.wires.audio import BYTES_PER_MS
+from channels.voice.wires.frames import BYTES_PER_MS
 
 FORMATS = st.sampled_from(sorted(BYTES_PER_MS))
 

@@ -23,7 +23,7 @@ from channels.voice.carriers.twilio.media_streams import TwilioLine, decode_line
 from channels.voice.testing.fake_twilio import CallRefused, FakeTwilioCall, signature
 from channels.voice.testing.signals import Stretch, agent_audio, understood
 from channels.voice.testing.sockets import Socket, eventually
-from channels.voice.wires.audio import duration_ms
+from channels.voice.wires.frames import duration_ms
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.voice.call.ports import AudioFormat
-from channels.voice.wires.audio import BYTES_PER_MS, audio_of, duration_ms
+from channels.voice.wires.frames import BYTES_PER_MS, audio_of, duration_ms
 
 
 @given(st.binary(max_size=2000), st.sampled_from(sorted(BYTES_PER_MS)))

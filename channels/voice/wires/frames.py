@@ -1,13 +1,17 @@
-"""Reading JSON frames that somebody else wrote: every field is checked where it is taken.
+"""What the frames of every wire hold: JSON that somebody else wrote, and audio.
 
-What is wrong is said by `Malformed` with the names of fields only; the content may be a caller's words.
+Every field is checked where it is taken. What is wrong is said by `Malformed` with the names of fields only;
+the content may be a caller's words. Audio is base64 of whole samples, measured by its length, never decoded.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import orjson
+
+from channels.voice.call.events import Audio
+from channels.voice.call.ports import AudioFormat
 
 Object: TypeAlias = dict[str, object]
 
@@ -57,3 +61,25 @@ def part(source: Object, key: str) -> Object:
 def optional_part(source: Object, key: str) -> Object:
     """Empty when the field is missing or null. Raises Malformed for anything else that is no object."""
     return {} if source.get(key) is None else part(source, key)
+
+
+BYTES_PER_MS: Final[dict[AudioFormat, int]] = {"g711_ulaw": 8, "g711_alaw": 8, "pcm16": 48}
+
+_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+def duration_ms(payload: Audio, fmt: AudioFormat) -> float:
+    """How long the audio plays."""
+    return len(payload.rstrip(b"=")) * 3 // 4 / BYTES_PER_MS[fmt]
+
+
+def audio_of(text: str) -> Audio | None:
+    """The text as audio; None when it is not base64.
+
+    Audio goes from one wire to the other by concatenation, so a quote in it would be a command of whoever
+    sent it: nothing but the alphabet passes.
+    """
+    payload = text.encode("ascii", "replace")
+    if len(payload) % 4 or payload.rstrip(b"=").translate(None, _ALPHABET):
+        return None
+    return payload

@@ -1,8 +1,29 @@
-"""The few words that the agent brings along itself, by language."""
+"""The voices of the model, and the few words that the agent brings along itself, by language."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+DEFAULT_VOICE: Final = "sage"
+# Configs outlive voices: an unknown one is replaced, not refused.
+VOICES: Final = (
+    "alloy",
+    "ash",
+    "ballad",
+    "cedar",
+    "coral",
+    "echo",
+    "marin",
+    "sage",
+    "shimmer",
+    "verse",
+)
+
+
+def unknown_voice(voice: str, used: str) -> str:
+    """Says what became of a voice that there is not."""
+    return f"there is no voice {voice!r}: {used!r} is used; the model has {', '.join(map(repr, VOICES))}"
 
 
 @dataclass(frozen=True, slots=True)

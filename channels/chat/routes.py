@@ -1,4 +1,4 @@
-"""REST of sessions, decisions and tokens, under `/v1/chat`."""
+"""REST: sessions, decisions and tokens under `/v1/chat`, the agents table under `/v1/ai-agents` (C1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from channels.chat.answering import Answering
 from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MOST_CHARS
 from channels.chat.http import Call, Endpoint, json_response
+from channels.chat.rows import StoredRow
 from channels.chat.sessions import Sessions
+from channels.chat.table import AgentTable, Change, RevisionStale, patched, put
 from channels.chat.tokens import DEFAULT_S, LONGEST_S, Tokens
 from channels.engine_client.client import HumanOutcome
 from flow_engine.documents.findings import findings_of
@@ -23,7 +25,8 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import ModelFailed
 from flow_engine.values import JsonValue, utc_text
 
-BASE: Final = "/v1/chat"
+CHAT: Final = "/v1/chat"
+TABLE: Final = "/v1/ai-agents"
 _DRY_RUN: Final = "dry-run"
 
 
@@ -68,10 +71,10 @@ class SessionRoutes:
         self._flows = flows
 
     def endpoints(self) -> Sequence[Endpoint]:
-        one = BASE + "/sessions/{session}"
+        one = CHAT + "/sessions/{session}"
         return [
-            Endpoint("POST", BASE + "/tokens", ("chat",), self.token),
-            Endpoint("POST", BASE + "/route", ("chat", "designer"), self.route),
+            Endpoint("POST", CHAT + "/tokens", ("chat",), self.token),
+            Endpoint("POST", CHAT + "/route", ("chat", "designer"), self.route),
             Endpoint("GET", one + "/decisions", ("chat", "designer"), self.decisions),
             Endpoint("GET", one + "/runs", ("chat", "designer"), self.runs),
             Endpoint("POST", one + "/end", ("chat", "agent"), self.end),
@@ -138,3 +141,84 @@ def _read(call: Call, model: type[Read]) -> Read:
     except ValidationError as error:
         findings = list(findings_of(error, model, raw, most=20))
         raise CorrectTheInput("body_invalid", "the body breaks rules of this route", findings) from None
+
+
+class AgentRoutes:
+    """Every route needs a key of scope `designer`; the tenant is the key's."""
+
+    def __init__(self, table: AgentTable) -> None:
+        self._table = table
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        one = TABLE + "/{name}"
+        routes = (
+            ("GET", TABLE, self.list),
+            ("POST", TABLE, self.create),
+            ("POST", TABLE + "/validate", self.validate),
+            ("GET", one, self.get),
+            ("PUT", one, self.put),
+            ("PATCH", one, self.patch),
+            ("DELETE", one, self.delete),
+            ("GET", one + "/effective", self.effective),
+            ("GET", one + "/history", self.history),
+        )
+        return [Endpoint(method, path, ("designer",), handler) for method, path, handler in routes]
+
+    async def list(self, call: Call) -> Response:
+        rows = await self._table.rows(call.principal.tenant_id)
+        return json_response([_reply(row) for row in rows.values()])
+
+    async def create(self, call: Call) -> Response:
+        row = await self._table.create(call.principal.tenant_id, call.json(), call.principal.name)
+        return _sent(row, 201, {"Location": f"{TABLE}/{row.name}"})
+
+    async def validate(self, call: Call) -> Response:
+        found = await self._table.findings(call.principal.tenant_id, call.json())
+        errors = [{"pointer": f.pointer, "code": f.code, "message": f.message} for f in found]
+        return json_response({"valid": not errors, "errors": errors})
+
+    async def get(self, call: Call) -> Response:
+        return _sent(await self._table.row(call.principal.tenant_id, call.path("name")))
+
+    async def put(self, call: Call) -> Response:
+        name = call.path("name")
+        return await self._changed(call, Change("update", call.principal.name, put(call.object(), name)))
+
+    async def patch(self, call: Call) -> Response:
+        name = call.path("name")
+        return await self._changed(call, Change("update", call.principal.name, patched(call.object(), name)))
+
+    async def delete(self, call: Call) -> Response:
+        return await self._changed(call, Change("delete", call.principal.name, None))
+
+    async def effective(self, call: Call) -> Response:
+        agent = await self._table.effective(call.principal.tenant_id, call.path("name"))
+        fields = {name: {"value": value, "from": agent.sources[name]} for name, value in agent.fields.items()}
+        return json_response(
+            {
+                "name": agent.name,
+                "revision": agent.revision,
+                "fields": fields,
+                "system_prompt": agent.system_prompt,
+            }
+        )
+
+    async def history(self, call: Call) -> Response:
+        return json_response(await self._table.history(call.principal.tenant_id, call.path("name")))
+
+    async def _changed(self, call: Call, change: Change) -> Response:
+        wanted = Change(change.action, change.by, change.fields, call.if_match)
+        try:
+            row = await self._table.change(call.principal.tenant_id, call.path("name"), wanted)
+        except RevisionStale as stale:
+            message = f"{stale}; read it again and decide"
+            raise CorrectTheInput("revision_stale", message) from None
+        return Response(status_code=204) if row is None else _sent(row)
+
+
+def _sent(row: StoredRow, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return json_response(_reply(row), status, {"ETag": f'"{row.revision}"', **(headers or {})})
+
+
+def _reply(row: StoredRow) -> dict[str, object]:
+    return {**row.fields, "revision": row.revision}

@@ -1,4 +1,4 @@
-"""Trying again and trying elsewhere, as models around models.
+"""Models around a model: the platform's limits on calls, trying again, and trying elsewhere.
 
 A request whose first piece is out is tried neither again nor elsewhere: its reader would get two answers.
 """
@@ -8,12 +8,119 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
+from flow_engine.errors import RetryLater
 from flow_engine.ports.models import FailureReason, LanguageModel, LLMRequest, ModelEvent, ModelFailed
+
+CALLS_A_MINUTE = 600
+AT_ONCE = 16
+WINDOW_S = 60.0
+
+
+class CallBudget(Protocol):
+    """Calls a minute, over all processes that share it. Raises RetryLater when its store is away."""
+
+    async def take(self, tenant_id: str = "") -> float:
+        """0 when a call is granted, else the seconds until it is worth asking again.
+
+        Once half of a minute's calls are gone, no tenant gets more than its equal part while others call;
+        calls without a tenant are of none's part.
+        """
+        ...
+
+
+class ProcessCallBudget:
+    """Implements `CallBudget` for one process: fixed windows of a minute."""
+
+    def __init__(
+        self, calls_a_minute: int = CALLS_A_MINUTE, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._calls = calls_a_minute
+        self._clock = clock
+        self._window = -1
+        self._taken: Counter[str] = Counter()
+
+    async def take(self, tenant_id: str = "") -> float:
+        window, into = divmod(self._clock(), WINDOW_S)
+        if window != self._window:
+            self._window = int(window)
+            self._taken.clear()
+        total, tenants = self._taken.total(), {*self._taken, tenant_id} - {""}
+        over = bool(tenant_id) and self._taken[tenant_id] >= self._calls / len(tenants)
+        if total >= self._calls or (over and 2 * total >= self._calls):
+            return WINDOW_S - into
+        self._taken[tenant_id] += 1
+        return 0.0
+
+
+class Limits:
+    """At most `at_once` calls at a time, and what `budget` grants a minute: for all models that share it.
+
+    A call beyond that waits up to `wait_s`, then fails as `too_many_calls`.
+    """
+
+    def __init__(
+        self,
+        budget: CallBudget,
+        *,
+        at_once: int = AT_ONCE,
+        wait_s: float = 2.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._budget = budget
+        self._at_once = at_once
+        self._places = asyncio.Semaphore(at_once)
+        self._wait_s = wait_s
+        self._sleep = sleep
+
+    @asynccontextmanager
+    async def admitted(self, tenant_id: str) -> AsyncGenerator[None]:
+        """Raises ModelFailed `too_many_calls`, or `unreachable` when the budget's store is away."""
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._places.acquire()
+        except TimeoutError:
+            detail = f"{self._at_once} calls are under way"
+            raise ModelFailed("too_many_calls", detail) from None
+        try:
+            await self._granted(tenant_id)
+            yield
+        finally:
+            self._places.release()
+
+    async def _granted(self, tenant_id: str) -> None:
+        waited = 0.0
+        while wait := await self._wait(tenant_id):
+            waited += wait
+            if waited > self._wait_s:
+                raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
+            await self._sleep(wait)
+
+    async def _wait(self, tenant_id: str) -> float:
+        try:
+            return await self._budget.take(tenant_id)
+        except RetryLater as away:
+            raise ModelFailed("unreachable", "the budget of model calls does not answer") from away
+
+
+class LimitedModel:
+    """Implements `LanguageModel` within `limits`."""
+
+    def __init__(self, model: LanguageModel, limits: Limits) -> None:
+        self._model = model
+        self._limits = limits
+
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        tenant_id = request.conversation.tenant_id if request.conversation else ""
+        async with self._limits.admitted(tenant_id), aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                yield event
+
 
 PASSING: Final[frozenset[FailureReason]] = frozenset(("timeout", "unreachable"))
 """What another attempt may cure. A refusal or an unusable answer would only be paid for twice."""

@@ -1,0 +1,210 @@
+"""Call and engine kept in step: what is said goes there, what has moved there comes back (F23, F31, F33).
+
+Messages go in order and beside the call. A realtime model hears, and may act at once; the engine reads the
+words, which come later: a task that needs a day would be refused right after the caller has named it. So
+where the words decide, they are waited for.
+
+Every prompt differs from the one before, because the time of day is in it. The model gets it again only when
+something else than the clock has moved, be it a single digit: a session update costs the model the cache of
+the whole dialogue. The engine's ETag spares a prompt that cannot have moved, the prefix's hash tells another
+task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import structlog
+
+from channels.engine_client.client import Contact, EngineClient, TaggedPrompt, Utterance
+from channels.engine_client.replies import EngineError, PromptReply, StateConflict
+from channels.voice.call.ports import CallTranscript
+
+log: Any = structlog.get_logger("flow_engine.voice")
+
+MOST_WAITING: Final = 200
+
+
+class DialogueReport:
+    """A queue with one sender. While the engine is away the newest messages are kept, up to a bound, and the
+    oldest given up. `told` is called after each message that arrived."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        contact: Contact,
+        told: Callable[[Utterance], None],
+        *,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        self._engine = engine
+        self._contact = contact
+        self._told = told
+        self._most_waiting = most_waiting
+        self._waiting: deque[Utterance] = deque()
+        self._sender: asyncio.Task[None] | None = None
+
+    def add(self, said: Utterance) -> None:
+        """Returns at once."""
+        if len(self._waiting) >= self._most_waiting:
+            dropped = self._waiting.popleft()
+            log.warning("utterance_dropped", reason="too many wait", message_id=dropped.message_id)
+        self._waiting.append(said)
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send())
+
+    async def finish(self, within_s: float) -> None:
+        """Send what still waits; what is not sent by then never is."""
+        sender = self._sender
+        if sender is None or sender.done():
+            return
+        _, unfinished = await asyncio.wait({sender}, timeout=within_s)
+        if unfinished:
+            sender.cancel()
+            await asyncio.wait(unfinished)
+            log.warning("utterances_lost", count=len(self._waiting), within_s=within_s)
+
+    async def _send(self) -> None:
+        while self._waiting:
+            said = self._waiting[0]
+            try:
+                await self._engine.utterance(self._contact, said)
+            except EngineError as error:
+                log.warning("utterance_dropped", reason=str(error), message_id=said.message_id)
+            else:
+                self._told(said)
+            if self._waiting and self._waiting[0] is said:
+                self._waiting.popleft()
+
+
+WAIT_MS: Final = 1_500
+WAITS: Final = 3
+"""How often a prompt is waited for after a turn, until its values have been found."""
+
+_NOW = re.compile(r"^(?!- ).* \d{4}-\d{2}-\d{2}, .*\b\d{2}:\d{2}\b.* \([^()]+\)$", re.MULTILINE)
+
+
+def without_clock(prompt: str) -> str:
+    """A prompt without the two lines that tell the time: the date and time of day, and the memory's age.
+
+    The memory is the last paragraph, and the line above tells its age. The line of the time of day has an ISO
+    date, a comma, hours and minutes, and the time zone in brackets, in every language.
+    """
+    head, _, memory = prompt.rpartition("\n\n")
+    return f"{_NOW.sub('', head.rpartition(chr(10))[0])}\n\n{memory}"
+
+
+class PromptRefresher:
+    """`changed` is awaited with every prompt that says something new, one at a time. It returns whether the
+    model has it now; one that came too late is not remembered. `closed` is called when the engine says that
+    the conversation is."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        conversation_id: str,
+        changed: Callable[[PromptReply], Awaitable[bool]],
+        closed: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._conversation_id = conversation_id
+        self._changed = changed
+        self._closed = closed
+        self._known: tuple[str, str] | None = None
+        self._last: TaggedPrompt | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._turns = 0
+        self._watcher: asyncio.Task[None] | None = None
+
+    def knows(self, prefix_hash: str, prompt: str) -> None:
+        """The model has just been given this prompt."""
+        self._known, self._last = (prefix_hash, without_clock(prompt)), None
+
+    def after_user_turn(self) -> None:
+        """Values may be found in what was said: look until they have been. Returns at once."""
+        self._turns += 1
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch())
+
+    async def look(self, wait_ms: int = 0) -> bool:
+        """Look once. False when the last turn has not been read yet, or the engine does not answer."""
+        last = self._last
+        etag = None if last is None else last.etag
+        try:
+            tagged = await self._engine.prompt(self._conversation_id, wait_ms=wait_ms, unless=etag)
+        except StateConflict:
+            self._closed()
+            return True
+        except EngineError as error:
+            log.warning("prompt_not_refreshed", reason=str(error))
+            return False
+        if tagged is None:
+            return last is not None and last.reply.memory_fresh
+        async with self._one_at_a_time:
+            await self._take(tagged)
+        return tagged.reply.memory_fresh
+
+    async def stop(self) -> None:
+        if self._watcher is not None and not self._watcher.done():
+            self._watcher.cancel()
+            await asyncio.wait({self._watcher})
+
+    async def _take(self, tagged: TaggedPrompt) -> None:
+        reply = tagged.reply
+        now = (reply.prefix_hash, without_clock(reply.prompt))
+        if self._last is not None and _is_older(reply, self._last.reply):
+            return
+        if now == self._known or await self._changed(reply):
+            self._known, self._last = now, tagged
+
+    async def _watch(self) -> None:
+        seen = -1
+        while seen != self._turns:
+            seen = self._turns
+            for _ in range(WAITS):
+                if await self.look(WAIT_MS):
+                    break
+
+
+def _is_older(one: PromptReply, other: PromptReply) -> bool:
+    return one.revision < other.revision or one.memory_revision < other.memory_revision
+
+
+READ_WITHIN_S: Final = 2.0
+"""Nobody listens to silence any longer for the sake of a value that may not even be there."""
+
+_LOOK_S: Final = 0.02
+
+
+class TranscriptBarrier:
+    """Whether all that the caller has said is known to the engine, and has been read there for values."""
+
+    def __init__(self, transcript: CallTranscript, watch: PromptRefresher) -> None:
+        self._call = transcript
+        self._watch = watch
+        self._last: Utterance | None = None
+
+    def told(self, said: Utterance) -> None:
+        """A turn of the caller has arrived at the engine."""
+        self._last = said
+
+    async def read(self, within_s: float = READ_WITHIN_S) -> None:
+        """Until everything has been read, or for that long."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        # Words that are not understood end the waiting too, and nobody is told of those.
+        while self._are_on_their_way() and now() - began < within_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        left_s = max(within_s - (now() - began), 0.0)
+        if not await self._watch.look(round(left_s * 1000)):
+            log.info("words_not_read", within_s=within_s)
+
+    def _are_on_their_way(self) -> bool:
+        if self._call.awaits_transcript:
+            return True
+        said = [turn for turn in self._call.transcript if turn.role == "user"]
+        return bool(said) and (self._last is None or self._last.at < said[-1].at)
