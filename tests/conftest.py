@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.redis_fixture import redis_cluster, redis_server, start_redis
 
@@ -49,3 +51,16 @@ def network_blocked_except_loopback() -> Iterator[None]:
     socket.socket.connect, socket.socket.connect_ex = connect, connect_ex  # type: ignore[method-assign]
     yield
     socket.socket.connect, socket.socket.connect_ex = real_connect, real_connect_ex  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def loggers_forget_what_a_program_configured() -> Iterator[None]:
+    """A program that runs inside a test sets level and processors for its process, and each logger keeps what
+    it had at its first line: the next test would log by that, past its own `capture_logs`."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        for module in tuple(sys.modules.values()):
+            for name in ("log", "_log"):
+                if "bind" in (kept := getattr(vars(module).get(name), "__dict__", {})):
+                    del kept["bind"]

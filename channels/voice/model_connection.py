@@ -145,7 +145,8 @@ class ModelConnection:
         if self.state is not ConnectionState.OPEN or not self._line_plays:
             return
         age = self._clock() - self._opened_at
-        if age >= RENEW_AT_LAST_S or (age >= RENEW_AFTER_S and self.call.is_calm()):
+        is_told_all = self.call.is_calm() and not self.call.awaits_text
+        if age >= RENEW_AT_LAST_S or (age >= RENEW_AFTER_S and is_told_all):
             self._log.info("model_renewed_in_time")
             self._begin_renewal()
 

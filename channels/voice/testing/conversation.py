@@ -104,11 +104,12 @@ class Conversation:
 
 
 def item_of(wire: Object, item_id: str) -> Item | None:
-    """The item of a command of the right form; None for a kind that a client does not create here."""
+    """The item of a command of the right form; None for what no client creates: items of other kinds, and a
+    function call without its `call_id`."""
     call_id, output = wire.get("call_id"), wire.get("output")
     if wire.get("type") == "function_call_output":
         return Item(item_id, "function_call_output", call_id=str(call_id), text=str(output))
-    if wire.get("type") == "function_call":
+    if wire.get("type") == "function_call" and call_id:
         name, arguments = str(wire.get("name")), str(wire.get("arguments"))
         return Item(item_id, "function_call", call_id=str(call_id), name=name, text=arguments)
     if wire.get("type") != "message":

@@ -195,9 +195,8 @@ class RealtimeSession:
         given_id = wire.get("id")
         item = item_of(wire, given_id if isinstance(given_id, str) else _item_id(self._numbers()))
         if item is None:
-            return Refusal(
-                "invalid_value", f"An item of type {wire.get('type')!r} is not for clients.", "item"
-            )
+            message = f"Clients cannot create this item of type {wire.get('type')!r}; calls have a call_id."
+            return Refusal("invalid_value", message, "item")
         refusal = self.conversation.insert(item, command.get("previous_item_id"))
         if refusal is None:
             self._told.append(f"{item.role or 'tool'}: {item.text}")

@@ -309,6 +309,23 @@ def test_a_session_is_renewed_before_it_expires_and_only_when_nobody_speaks() ->
     assert stage.watcher.ended == ["caller_hung_up"]
 
 
+def test_a_session_is_renewed_in_time_only_when_the_callers_words_are_written_down() -> None:  # voice-1, V12
+    async def talks_long(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
+        await asyncio.sleep(55 * 60 - 2)
+        stage.event(InputCommitted("u1"))
+        await asyncio.sleep(3)
+        assert len(stage.models.links) == 1
+        stage.event(InputTranscript("u1", "two pizzas"))
+        await asyncio.sleep(1)
+        await hangs_up(stage, runner)
+
+    _, renewed = Stage().play(talks_long).models.links
+    [(_, history)] = renewed.said("add_history")
+    assert [turn.text for turn in history] == ["Greet.", "two pizzas"]
+
+
 def test_a_tool_that_breaks_has_an_answer_too() -> None:  # V6
     async def breaks(name: str) -> JsonValue:
         raise RuntimeError("a bug")

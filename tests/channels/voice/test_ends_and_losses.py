@@ -67,7 +67,8 @@ def told(session: RealtimeSession) -> list[tuple[str, str]]:
 
 
 async def test_a_tool_that_has_answered_is_not_asked_again_by_the_next_session() -> None:  # voice-1
-    async with talking(ORDERS, Script()) as (model, business, agent):
+    # Words that are not written down yet are lost with their model: here they are before the tool is asked.
+    async with talking(ORDERS, Script(), pace=Pace(transcription_ms=0)) as (model, business, agent):
         async with FakeTwilioCall(agent.line_url, latency_s=0.0) as call:
             await eventually(lambda: sum(heard.until - heard.at for heard in call.playout.heard) > 0.19)
             await call.say("two pizzas", 300)
@@ -75,7 +76,7 @@ async def test_a_tool_that_has_answered_is_not_asked_again_by_the_next_session()
             await eventually(lambda: len(first.sent("response.output_audio.done")) == 2)
             model.connections[0].drop()
             second = await model.session(1)
-            await eventually(lambda: second.received("response.create") != [] or len(told(second)) >= 4)
+            await eventually(lambda: len(told(second)) >= 5)
             [asked] = [item for item in first.conversation.items if item.kind == "function_call"]
             assert told(second)[:5] == [
                 ("message", "Greet the caller."),

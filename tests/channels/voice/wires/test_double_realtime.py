@@ -407,6 +407,14 @@ FRAMES_REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     (
         {
             "type": "conversation.item.create",
+            "item": {"type": "function_call", "name": "x", "arguments": "{}"},
+        },
+        "invalid_value",
+        "item",
+    ),
+    (
+        {
+            "type": "conversation.item.create",
             "previous_item_id": "item_0",
             "item": {"type": "message", "role": "user", "content": []},
         },
