@@ -42,6 +42,7 @@ MOST_TIMEOUT_S: Final = 120.0
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+_BASE_URL_USED = re.compile(r"\{\{\s*base_url\b")
 _ENV = re.compile(r"\$\{env:([^{}]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -314,3 +315,17 @@ def check_builders(tools: Mapping[str, HttpTool | BuiltinTool], known: Collectio
         for name, tool in tools.items()
         if isinstance(tool, HttpTool) and tool.body_builder is not None and tool.body_builder not in known
     ]
+
+
+def base_url_findings(raw: JsonValue) -> list[Finding]:
+    """A finding where a config's templates use `base_url` and it has none."""
+    if isinstance(raw, dict) and raw.get("base_url") is None and _uses_base_url(raw):
+        return [Finding("/base_url", "missing_property", "is required, as templates use {{base_url}}")]
+    return []
+
+
+def _uses_base_url(value: JsonValue) -> bool:
+    if isinstance(value, str):
+        return _BASE_URL_USED.search(value) is not None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_uses_base_url, inner))

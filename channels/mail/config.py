@@ -23,6 +23,9 @@ from channels.mail.addresses import normal_address, normal_domain
 from flow_engine.values import JsonValue
 
 DEFAULT_MODEL: Final = "gemini/gemini-2.5-pro"
+MAIL_TOOLS: Final = frozenset({"send_reply", "create_draft", "escalate", "search_thread"})
+"""What every mail agent may be allowed to call, beside the tools of the config (M11)."""
+
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 IMAP_PORTS: Final = {"implicit": 993, "starttls": 143, "none": 143}
 SMTP_PORTS: Final = {"implicit": 465, "starttls": 587, "none": 25}

@@ -5,10 +5,52 @@ Malformed MIME, charsets that lie and headers that cannot be read are no errors:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.message import Message
+from email.parser import BytesParser
+from email.policy import compat32
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
+from itertools import islice
+from typing import Final, cast
 
-from channels.mail.addresses import Address
+from channels.mail.addresses import Address, read_addresses
+from channels.mail.attachments import (
+    MOST_BYTES,
+    Invitation,
+    attached_text,
+    invitations,
+    opens,
+)
+from channels.mail.attachments import MOST_TEXT as TEXT_KEPT
+from channels.mail.text import decoded, header_text, html_text, own_words, tidy
+
+MOST_HEADERS: Final = 2_000
+MOST_TEXT: Final = 200_000
+"""Characters of a mail's text that are kept."""
+
+_LONGEST_HEADER: Final = 20_000
+_LONGEST_LIST: Final = 256_000
+"""Characters of a header that lists addresses."""
+
+_MOST_REFERENCES: Final = 100
+_DEEPEST: Final = 60
+"""Parts inside of parts that are taken apart; a mail that has more is read as one text."""
+
+_LISTS: Final = ("from", "to", "cc", "reply-to", "x-forwarded-from")
+_ID: Final = re.compile(r"<[^<>\s]{1,990}>")
+_NESTING: Final = re.compile(rb"boundary\s*=|message/rfc822", re.IGNORECASE)
+_FORWARD: Final = re.compile(r"\s*(?:fwd?|wg|tr|přepos\w*|fw\s*\(\d+\))\s*:", re.IGNORECASE)
+_ODD_PARAMETERS: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
+"""What the standard library raises for parameters that are none."""
+
+_MOST_ATTACHMENTS: Final = 200
+_MOST_OPENED: Final = 20
+_NO_TEXT: Final = ("image/", "audio/", "video/", "application/", "font/", "model/")
+_SHOWN: Final = frozenset({"from", "to", "date", "subject"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +63,6 @@ class Attachment:
     size: int
     text: str | None = None
     is_inline: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """One event of a calendar part; moments as ISO 8601 text in the invitation's own zone."""
-
-    method: str
-    summary: str
-    starts: str
-    ends: str
-    location: str
-    organizer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +80,8 @@ class ParsedMail:
     reply_to: tuple[Address, ...]
     to: tuple[Address, ...]
     cc: tuple[Address, ...]
+    forwarded_from: tuple[Address, ...]
+    """Of `X-Forwarded-From`."""
     subject: str
     date: datetime | None
     in_reply_to: tuple[str, ...]
@@ -82,4 +114,191 @@ class ParsedMail:
 
 def parse_mail(raw: bytes, *, size: int | None = None) -> ParsedMail:
     """`raw` is the mail, or the beginning of one of `size` bytes. Never raises for what a mail can hold."""
-    raise NotImplementedError
+    message = _message(raw)
+    headers = tuple(_headers(message))
+    whole = ParsedMail(headers, None, (), (), (), (), (), "", None, (), (), "", "")
+    subject = next(iter(whole.values("Subject")), "")
+    found = _Parts(is_forward=_FORWARD.match(subject) is not None)
+    found.read(message, 0)
+    text, own = found.texts()
+    raw_lists = {name: _lists(message, name) for name in _LISTS}
+    ids = [identifier for value in whole.values("Message-ID") for identifier in _ids(value, bare=True)]
+    references = [each for value in whole.values("References") for each in _ids(value)]
+    return replace(
+        whole,
+        message_id=ids[0] if ids else None,
+        senders=raw_lists["from"],
+        reply_to=raw_lists["reply-to"],
+        to=raw_lists["to"],
+        cc=raw_lists["cc"],
+        forwarded_from=raw_lists["x-forwarded-from"],
+        subject=subject,
+        date=_date(whole.values("Date")),
+        in_reply_to=tuple(each for value in whole.values("In-Reply-To") for each in _ids(value))[:10],
+        references=tuple(dict.fromkeys((*references[:1], *references[1:][-_MOST_REFERENCES:]))),
+        text=text[:MOST_TEXT],
+        own_text=own[:MOST_TEXT],
+        content_type=_parameter(message.get_content_type) or "text/plain",
+        attachments=tuple(found.attachments),
+        invitations=tuple(found.invitations),
+        size=len(raw) if size is None else size,
+        is_cut=size is not None and size > len(raw),
+        digest=_digest(raw, whole),
+    )
+
+
+def _message(raw: bytes) -> Message:
+    """Taken apart, unless it is nested so deeply that only the time of whoever reads it is meant."""
+    if len(_NESTING.findall(raw, 0, 2_000_000)) <= _DEEPEST:
+        return BytesParser(policy=compat32).parsebytes(raw)
+    return BytesParser(policy=compat32).parsebytes(raw[:MOST_TEXT], headersonly=True)
+
+
+def _headers(message: Message) -> Iterator[tuple[str, str]]:
+    for name, value in islice(message.raw_items(), MOST_HEADERS):
+        yield name, header_text(str(value)[: _LONGEST_LIST if name.lower() in _LISTS else _LONGEST_HEADER])
+
+
+def _lists(message: Message, name: str) -> tuple[Address, ...]:
+    """The entries of all headers of that name. Read before encoded words are decoded: what a name says is
+    no address."""
+    values = [str(value)[:_LONGEST_LIST] for header, value in message.raw_items() if header.lower() == name]
+    entries = [entry for value in values[:20] for entry in read_addresses(value.replace("\r\n", " "))]
+    return tuple(Address(header_text(entry.name), entry.email) for entry in entries)
+
+
+def _ids(value: str, *, bare: bool = False) -> list[str]:
+    """Message-IDs; with `bare` one that lacks its brackets too."""
+    found: list[str] = _ID.findall(value)
+    if not found and bare and value and len(value) < 990 and not re.search(r"[\s<>]", value):
+        return [f"<{value}>"]
+    return found
+
+
+def _date(values: tuple[str, ...]) -> datetime | None:
+    """In UTC; a date without a zone is taken as UTC."""
+    try:
+        moment = parsedate_to_datetime(values[0])
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, LookupError, TypeError, OverflowError):
+        return None
+
+
+def _digest(raw: bytes, mail: ParsedMail) -> str:
+    named = [value for name in ("From", "To", "Date", "Subject") for value in mail.values(name)]
+    ends = [at + len(gap) for gap in (b"\r\n\r\n", b"\n\n") if (at := raw.find(gap)) >= 0]
+    body = raw[min(ends) :] if ends else b""
+    lines = body.replace(b"\r\n", b"\n").rstrip()
+    return sha256("\0".join(named).encode() + b"\0" + lines).hexdigest()
+
+
+def _parameter(read: Callable[[], str | None]) -> str | None:
+    try:
+        return read()
+    except _ODD_PARAMETERS:
+        return None
+
+
+class _Parts:
+    """What has been found in the parts of a mail so far."""
+
+    def __init__(self, *, is_forward: bool) -> None:
+        self.attachments: list[Attachment] = []
+        self.invitations: list[Invitation] = []
+        self._is_forward = is_forward
+        self._texts: list[str] = []
+        self._own: list[str] = []
+
+    def texts(self) -> tuple[str, str]:
+        """All of the text, and what the author wrote of it."""
+        return "\n\n".join(self._texts).strip(), "\n\n".join(self._own).strip()
+
+    def read(self, part: Message, depth: int) -> None:
+        content_type = _parameter(part.get_content_type) or "text/plain"
+        children = _children(part)
+        if content_type == "message/rfc822" and depth > 0:
+            self._forwarded(part)
+        elif children is not None:
+            if content_type == "multipart/alternative":
+                children = _alternatives(children)
+            for child in children if depth < _DEEPEST else ():
+                self.read(child, depth + 1)
+        else:
+            self._leaf(part, content_type)
+
+    def _leaf(self, part: Message, content_type: str) -> None:
+        name = header_text(_parameter(part.get_filename) or "")
+        disposition = (_parameter(part.get_content_disposition) or "").lower()
+        charset = _parameter(part.get_content_charset)
+        if content_type == "text/calendar":
+            self.invitations += invitations(_payload(part), charset)
+        is_text = content_type in ("text/plain", "text/html") or not content_type.startswith(_NO_TEXT)
+        if disposition != "attachment" and not name and is_text and content_type != "text/calendar":
+            text = decoded(_payload(part)[:MOST_BYTES], charset)
+            is_html = content_type == "text/html"
+            self._texts.append(html_text(text) if is_html else tidy(text))
+            own = html_text(text, own=not self._is_forward) if is_html else tidy(text)
+            self._own.append(own_words(own, is_forward=self._is_forward))
+        elif content_type != "text/calendar" or name:
+            self._attach(part, content_type, name, charset, disposition)
+
+    def _attach(
+        self, part: Message, content_type: str, name: str, charset: str | None, disposition: str
+    ) -> None:
+        payload = part.get_payload()
+        written = payload if isinstance(payload, str) else ""
+        is_base64 = str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64"
+        size = len(written) * 3 // 4 if is_base64 else len(written)
+        text = None
+        if opens(content_type) and size <= MOST_BYTES and len(self.attachments) < _MOST_OPENED:
+            data = _payload(part)
+            size, text = len(data), attached_text(content_type, data, charset)
+        is_inline = disposition == "inline" or (
+            content_type.startswith("image/") and part.get("Content-ID") is not None and not disposition
+        )
+        if len(self.attachments) < _MOST_ATTACHMENTS:
+            self.attachments.append(Attachment(_file_name(name), content_type, size, text, is_inline))
+
+    def _forwarded(self, part: Message) -> None:
+        """A mail that is attached to this one, as an attachment that has its text."""
+        children = _children(part)
+        if not children:
+            return
+        inner = children[0]
+        headers = [(name, value) for name, value in _headers(inner) if name.lower() in _SHOWN]
+        parts = _Parts(is_forward=True)
+        parts.read(inner, 1)
+        text = "\n".join(f"{name}: {value}" for name, value in headers) + "\n\n" + parts.texts()[0]
+        name = next((value for name, value in headers if name.lower() == "subject"), "")
+        attached = Attachment(_file_name(f"{name}.eml"), "message/rfc822", len(text), text[:TEXT_KEPT])
+        self.attachments += [attached, *parts.attachments][: _MOST_ATTACHMENTS - len(self.attachments)]
+
+
+def _children(part: Message) -> list[Message] | None:
+    """The parts of a part; None for one that is text or data."""
+    payload = cast("list[object] | str | None", part.get_payload())
+    return [child for child in payload if isinstance(child, Message)] if isinstance(payload, list) else None
+
+
+def _alternatives(parts: list[Message]) -> list[Message]:
+    """The one version of a text that is read: the plain one, unless it is empty; calendars always."""
+    texts = [part for part in parts if (_parameter(part.get_content_type) or "") == "text/plain"]
+    plain = [part for part in texts if _payload(part).strip()][:1]
+    calendars = [part for part in parts if _parameter(part.get_content_type) == "text/calendar"]
+    others = [part for part in parts if part not in texts and part not in calendars]
+    return [*(plain or others[-1:] or parts[:1]), *calendars]
+
+
+def _payload(part: Message) -> bytes:
+    """Decoded; as it stands where its encoding is not what it says."""
+    try:
+        payload = part.get_payload(decode=True)
+    except _ODD_PARAMETERS:
+        payload = None
+    return payload if isinstance(payload, bytes) else b""
+
+
+def _file_name(name: str) -> str:
+    """The last part of a path, as people call a file."""
+    plain = re.split(r"[/\\]", name.strip())[-1].strip() or "unnamed"
+    return plain[:200]

@@ -5,49 +5,26 @@ The caller has stored the run before, and stores the outcome after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from adapters.models.audit import CallLog
-from channels.mail.config import MailboxConfig, MailConfig
+from channels.mail.config import MailboxConfig
+from channels.mail.loading import LoadedConfig
 from channels.mail.message import ParsedMail
 from channels.mail.ports import (
     Allowance,
     Decision,
     FlowContact,
-    Job,
     Mailbox,
-    Route,
     RunJournal,
     RunOutcome,
     RunProgress,
 )
+from channels.mail.routing import Judgement
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel
 from flow_engine.ports.outbound import OutboundSender
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What becomes of a mail, decided by the config alone, without any call. `rule` and `profile` are null
-    for the default route; `sends` says that rule and trust allow to send; `automatic` is the reason why the
-    mail is never answered."""
-
-    rule: str | None
-    route: Route
-    profile: str | None
-    is_authenticated: bool
-    sends: bool
-    automatic: str | None
-
-    @property
-    def job(self) -> Job:
-        return "agent_process" if self.route == "agent" else "classify"
-
-
-def judge(config: MailConfig, box: MailboxConfig, mail: ParsedMail) -> Judgement:
-    """The first rule that matches, trust, and whether the mail was sent by a machine."""
-    raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +40,12 @@ class MailRun:
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """What a run works with. `prompts` are the texts of the profiles' system prompts by profile; with
-    `overrides_model` the profiles' own models are not asked for. `calls` gets a record of every model call,
-    whose purpose is `agent`, `classify` or `draft`. `monotonic` gives seconds."""
+    """What a run works with. With `overrides_model` the profiles' own models are not asked for. `calls`
+    gets a record of every model call, whose purpose is `agent`, `classify` or `draft`. `monotonic` gives
+    seconds."""
 
-    config: MailConfig
+    loaded: LoadedConfig
     box: MailboxConfig
-    prompts: Mapping[str, str]
     model: LanguageModel
     overrides_model: bool
     mailbox: Mailbox

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from channels.http_tools.documents import check_builders
+from channels.http_tools.documents import base_url_findings, check_builders
 from channels.voice.config.models import VoiceConfig
 from channels.voice.config.review import review
 from flow_engine.documents.findings import findings_of, listed
@@ -22,8 +21,6 @@ from flow_engine.values import JsonValue, ValueRejected, check_json
 MOST_PROBLEMS = 200
 """Of one config; what is beyond is not listed."""
 MAX_CONFIG_BYTES = 1_000_000
-
-_BASE_URL_USED = re.compile(r"\{\{\s*base_url\b")
 
 
 class ConfigRefused(Exception):
@@ -67,8 +64,8 @@ def load_config(
         config = VoiceConfig.model_validate(raw)
     except ValidationError as error:
         found = findings_of(error, VoiceConfig, raw, most=MOST_PROBLEMS)
-        raise ConfigRefused([*found, *_base_url(raw)]) from error
-    problems = [*check_builders(config.tools, builders), *_base_url(raw)]
+        raise ConfigRefused([*found, *base_url_findings(raw)]) from error
+    problems = [*check_builders(config.tools, builders), *base_url_findings(raw)]
     if audio_formats is not None:
         problems += _formats(config, audio_formats)
     if problems:
@@ -86,12 +83,6 @@ def _content(path: Path) -> bytes:
         raise ConfigRefused([Finding("", "not_readable", message)]) from error
 
 
-def _base_url(raw: JsonValue) -> list[Finding]:
-    if isinstance(raw, dict) and raw.get("base_url") is None and _uses_base_url(raw):
-        return [Finding("/base_url", "missing_property", "is required, as templates use {{base_url}}")]
-    return []
-
-
 def _formats(config: VoiceConfig, carried: Collection[str]) -> Iterator[Finding]:
     """What a line cannot carry is noise on it."""
     for name in ("input_audio_format", "output_audio_format"):
@@ -99,13 +90,6 @@ def _formats(config: VoiceConfig, carried: Collection[str]) -> Iterator[Finding]
         if audio_format not in carried:
             message = f"{audio_format!r} cannot be played on the carrier's line; accepted: {listed(carried)}"
             yield Finding(pointer("openai", name), "audio_format_not_carried", message)
-
-
-def _uses_base_url(value: JsonValue) -> bool:
-    if isinstance(value, str):
-        return _BASE_URL_USED.search(value) is not None
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_uses_base_url, inner))
 
 
 # The file as JSON: what is asked of it before its content is looked at ----------------------------------

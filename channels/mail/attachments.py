@@ -1,0 +1,124 @@
+"""What attachments say, where a kept library can tell within bounds; everything else is named only.
+
+Archives and office documents are never opened.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from icalendar import Calendar, Component
+from pypdf import PdfReader
+from pypdf.errors import PyPdfError
+
+from channels.mail.text import clean, decoded, html_text, tidy
+
+MOST_BYTES: Final = 3_000_000
+"""Of an attachment that is opened."""
+
+MOST_TEXT: Final = 20_000
+"""Characters kept of one attachment."""
+
+_MOST_PAGES: Final = 20
+_MOST_EVENTS: Final = 5
+_PLAIN: Final = frozenset(
+    {"text/plain", "text/csv", "text/markdown", "text/tab-separated-values", "application/json", "text/xml"}
+)
+_PDF_ERRORS: Final = (
+    PyPdfError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    OSError,
+    EOFError,
+    AssertionError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+)
+"""What a hostile PDF makes its reader raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One event of a calendar part; moments as ISO 8601 text in the invitation's own zone."""
+
+    method: str
+    summary: str
+    starts: str
+    ends: str
+    location: str
+    organizer: str
+
+
+def opens(content_type: str) -> bool:
+    """Whether such an attachment may have text for `attached_text`."""
+    return content_type in _PLAIN or content_type in ("text/html", "application/pdf")
+
+
+def attached_text(content_type: str, data: bytes, charset: str | None) -> str | None:
+    """The beginning of the attachment's text; None for one that cannot be read."""
+    if len(data) > MOST_BYTES or not opens(content_type):
+        return None
+    if content_type == "application/pdf":
+        return _pdf_text(data)
+    text = decoded(data, charset)
+    return (html_text(text) if content_type == "text/html" else tidy(text))[:MOST_TEXT]
+
+
+def _pdf_text(data: bytes) -> str | None:
+    found: list[str] = []
+    try:
+        for page in PdfReader(io.BytesIO(data)).pages[:_MOST_PAGES]:
+            found.append(page.extract_text())
+            if sum(map(len, found)) > MOST_TEXT:
+                break
+    except _PDF_ERRORS:
+        if not found:
+            return None
+    return tidy("\n".join(found))[:MOST_TEXT] or None
+
+
+def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:
+    """The first events of a calendar part; none where it cannot be read."""
+    if len(data) > MOST_BYTES:
+        return ()
+    try:
+        calendar = Calendar.from_ical(decoded(data, charset))
+        events = cast("Iterable[Component]", calendar.walk("VEVENT"))
+        method = _line(calendar, "METHOD")
+        return tuple(
+            _invitation(event, method) for event, _ in zip(events, range(_MOST_EVENTS), strict=False)
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+        return ()
+
+
+def _invitation(event: Component, method: str) -> Invitation:
+    return Invitation(
+        method=method,
+        summary=_line(event, "SUMMARY"),
+        starts=_moment(event, "DTSTART"),
+        ends=_moment(event, "DTEND"),
+        location=_line(event, "LOCATION"),
+        organizer=_line(event, "ORGANIZER").removeprefix("mailto:").removeprefix("MAILTO:"),
+    )
+
+
+def _line(component: Component, name: str) -> str:
+    value: object = component.get(name)
+    return "" if value is None else clean(str(value)).replace("\n", " ")[:500]
+
+
+def _moment(event: Component, name: str) -> str:
+    value: object = getattr(event.get(name), "dt", None)
+    moment = getattr(value, "isoformat", None)
+    return moment() if moment is not None else ""

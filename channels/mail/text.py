@@ -1,0 +1,245 @@
+"""The text of mails: bytes in charsets that lie, header values, HTML, quoted history and signatures.
+
+1. Bytes that are UTF-8 are UTF-8, whatever is declared; then the declared charset, then the likeliest.
+2. What comes out has no control characters but line feeds and tabs, and no lone surrogates.
+3. Everything takes time in proportion to the length of what it reads, which is bounded by the caller.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import quopri
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from charset_normalizer import from_bytes
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+MOST_HTML: Final = 2_000_000
+"""Characters of HTML that are read as text; what is beyond is cut."""
+
+_SAMPLE: Final = 20_000
+"""Bytes from which an undeclared charset is told."""
+
+_NO_TEXT: Final = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
+_MEANT: Final = {
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "ascii": "utf-8",
+    "iso8859-1": "cp1252",
+}
+"""What senders write where they mean the larger set."""
+
+_CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_ENCODED: Final = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
+_FOLD: Final = re.compile(r"[\r\n]+[ \t]*")
+
+_QUOTES: Final = (
+    "blockquote[type=cite]",
+    ".gmail_quote",
+    ".yahoo_quoted",
+    ".moz-cite-prefix",
+    "#divRplyFwdMsg",
+    "#appendonsend",
+    "[data-signature-widget]",
+    ".gmail_signature",
+    ".moz-signature",
+)
+
+
+def clean(text: str) -> str:
+    """Lines end in a line feed; nothing that could move a terminal or break a store."""
+    plain = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROLS)
+    return plain.encode("utf-8", "replace").decode() if not plain.isascii() else plain
+
+
+def decoded(data: bytes, declared: str | None) -> str:
+    """The text of a body, by rule 1. Never raises."""
+    for start, name in ((codecs.BOM_UTF8, "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if data.startswith(start):
+            return clean(data.decode(name, "replace"))
+    codec = _codec(declared)
+    likely = ["utf-8"] if codec is None or _is_one_byte(codec) else []
+    for name in (*likely, *([codec] if codec else [])):
+        try:
+            return clean(data.decode(name))
+        except (UnicodeError, LookupError):
+            continue
+    if codec in (None, "utf-8"):
+        found = from_bytes(data[:_SAMPLE]).best()
+        codec = found.encoding if found is not None else "cp1252"
+    return clean(data.decode(codec, "replace"))
+
+
+def _codec(declared: str | None) -> str | None:
+    """The charset that a declaration means; None for what is none."""
+    try:
+        info = codecs.lookup((declared or "").strip().strip("\"'"))
+        b"".decode(info.name)
+    except (LookupError, ValueError):
+        return None
+    return None if info.name in _NO_TEXT else _MEANT.get(info.name, info.name)
+
+
+def _is_one_byte(codec: str) -> bool:
+    return codec == "utf-8" or codec.startswith(("iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7"))
+
+
+# --- headers ---------------------------------------------------------------------------------------
+
+
+def header_text(raw: str) -> str:
+    """A header's value, unfolded and decoded; `raw` has unknown bytes as surrogates."""
+    if not raw.isascii():
+        raw = decoded(raw.encode("utf-8", "surrogateescape"), None)
+    unfolded = _FOLD.sub(" ", raw).strip()
+    return clean(_words_decoded(unfolded)).replace("\n", " ") if "=?" in unfolded else clean(unfolded)
+
+
+def _words_decoded(text: str) -> str:
+    """Neighbours of one charset are joined before they are decoded: senders cut inside of characters."""
+    parts: list[tuple[str | None, bytes | str]] = []
+    at = 0
+    for word in _ENCODED.finditer(text):
+        between = text[at : word.start()]
+        if between and not (between.isspace() and parts and parts[-1][0] is not None):
+            parts.append((None, between))
+        at = word.end()
+        charset, data = word[1].partition("*")[0].lower(), _word_bytes(word[2], word[3])
+        if data is None:
+            parts.append((None, word[0]))
+        elif parts and parts[-1][0] == charset:
+            before = parts.pop()[1]
+            parts.append((charset, before + data if isinstance(before, bytes) else data))
+        else:
+            parts.append((charset, data))
+    parts.append((None, text[at:]))
+    return "".join(part if isinstance(part, str) else decoded(part, charset) for charset, part in parts)
+
+
+def _word_bytes(encoding: str, text: str) -> bytes | None:
+    if encoding in "qQ":
+        return quopri.decodestring(text.replace("_", " ").encode("utf-8", "replace"), header=True)
+    letters = text.replace(" ", "").rstrip("=")
+    try:
+        return base64.b64decode(letters + "=" * (-len(letters) % 4))
+    except (binascii.Error, ValueError):
+        return None
+
+
+# --- HTML ------------------------------------------------------------------------------------------
+
+
+def html_text(html: str, *, own: bool = False) -> str:
+    """The text of an HTML part in its paragraphs, without what is hidden; with `own` without the history
+    and the signature that mail programs mark as such."""
+    tree = HTMLTree.parse(html[:MOST_HTML])
+    skipped = list(_QUOTES) if own else None
+    found: str = extract_plain_text(
+        tree, preserve_formatting=True, main_content=False, alt_texts=False, skip_elements=skipped
+    )
+    return tidy(found)
+
+
+def tidy(text: str) -> str:
+    """No spaces at the ends of lines, no more than one empty line in a row."""
+    lines = [line.rstrip() for line in clean(text).split("\n")]
+    kept = [line for at, line in enumerate(lines) if line or (at > 0 and lines[at - 1])]
+    return "\n".join(kept).strip()
+
+
+# --- what the author wrote -------------------------------------------------------------------------
+
+_ATTRIBUTION: Final = re.compile(
+    r"(?:wrote|writes|napsala?|napsal\(a\)|p[ií]sal[ao]?|pí?sal\(a\)|schrieb|a écrit|ha scritto|"
+    r"escribió|escreveu|napisał(?:a|\(a\))?)[^:\n]{0,120}:\s*$",
+    re.IGNORECASE,
+)
+_HISTORY: Final = re.compile(
+    r"\s*(?:-{2,}\s*(?:Original Message|Original-Nachricht|Ursprüngliche Nachricht|Původní zpráva|"
+    r"Pôvodná správa|Message d'origine|Messaggio originale|Mensaje original)\s*-{2,}|_{20,})\s*",
+    re.IGNORECASE,
+)
+_HEADERS_OF_HISTORY: Final = (
+    re.compile(r"\s*\*?(?:From|Od|Von|De|Da)\s?:", re.IGNORECASE),
+    re.compile(
+        r"\s*\*?(?:Sent|Date|Odesláno|Odoslané|Datum|Gesendet|Envoyé|Inviato|Enviado)\s?:", re.IGNORECASE
+    ),
+    re.compile(r"\s*\*?(?:To|Komu|An|À|A|Para|Subject|Předmět|Predmet|Betreff|Objet)\s?:", re.IGNORECASE),
+)
+_SENT_FROM: Final = re.compile(
+    r"\s*(?:Sent from my|Get Outlook for|Odesláno z|Odoslané z|Gesendet von|Von meinem|Envoyé de|Inviato da)"
+    r"\b.{0,80}",
+    re.IGNORECASE,
+)
+_LONGEST_SIGNATURE: Final = 12
+"""Lines below `--` that may be a signature."""
+
+
+def own_words(text: str, *, is_forward: bool = False) -> str:
+    """Without the quoted history at the end and the signature. Quotes between the author's own lines stay;
+    what would leave nothing is not cut. A forward's history is what the mail is about."""
+    lines = text.split("\n")
+    kept = lines if is_forward else lines[: _history_begins(lines)]
+    kept = kept[: _signature_begins(kept)]
+    while kept and (not kept[-1].strip() or (kept[-1].startswith(">") and not is_forward)):
+        kept = kept[:-1]
+    if kept and not is_forward and len(kept) < len(lines) and _ATTRIBUTION.search(kept[-1][-400:]):
+        kept = kept[:-1]
+    own = tidy("\n".join(kept))
+    return own or tidy(text)
+
+
+def _history_begins(lines: Sequence[str]) -> int:
+    """The number of the first line of history, or how many lines there are."""
+    for at, line in enumerate(lines):
+        if at > 0 and _HISTORY.fullmatch(line[:400]):
+            return at
+        if (
+            at > 0
+            and all(
+                pattern.match(after[:400])
+                for pattern, after in zip(_HEADERS_OF_HISTORY, lines[at : at + 3], strict=False)
+            )
+            and len(lines) - at >= 3
+        ):
+            return at
+        if _ATTRIBUTION.search(line[-400:]) and _only_quotes(islice(lines, at + 1, None)):
+            begins = at
+            # Long attributions are broken over two lines.
+            if begins > 0 and lines[begins - 1].strip() and not re.search(r"\d", line):
+                begins -= 1
+            return begins
+    return len(lines)
+
+
+def _only_quotes(lines: Iterator[str]) -> bool:
+    """Whether some quote follows, and nothing but quotes and signatures' few lines."""
+    has_quote, others = False, 0
+    for line in lines:
+        if line.startswith(">"):
+            has_quote, others = True, 0
+        elif line.strip():
+            others += 1
+            if not has_quote or others > _LONGEST_SIGNATURE:
+                return False
+    return has_quote and others == 0
+
+
+def _signature_begins(lines: Sequence[str]) -> int:
+    end = len(lines)
+    while end > 0 and (not lines[end - 1].strip() or lines[end - 1].startswith(">")):
+        end -= 1
+    if end and _SENT_FROM.fullmatch(lines[end - 1]):
+        return end - 1
+    for at in range(end - 1, max(-1, end - 2 - _LONGEST_SIGNATURE), -1):
+        if lines[at] in ("-- ", "--"):
+            return at
+    return len(lines)
