@@ -76,8 +76,14 @@ class Door(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Also for what the callbacks below have refused: the parser knows errors of one kind only."""
-        refusal = self._refusal or _problem(HTTPStatus.BAD_REQUEST, "http_invalid", "this is no HTTP request")
+        refusal = self._refusal or problem(HTTPStatus.BAD_REQUEST, "http_invalid", "this is no HTTP request")
         self._refuse(refusal)
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection is another protocol's, with limits of its own."""
+        self._stop_timer()
+        self._closing = True
+        super().handle_websocket_upgrade()
 
     # The parser's callbacks --------------------------------------------------------------------------
 
@@ -114,7 +120,7 @@ class Door(HttpToolsProtocol):
 
     def _too_large(self, status: HTTPStatus) -> bytes:
         limit = self.limits.head_bytes
-        return _problem(status, "head_too_large", f"request line and headers have at most {limit} bytes")
+        return problem(status, "head_too_large", f"request line and headers have at most {limit} bytes")
 
     def _look_at_open_head(self) -> None:
         """Of a line that has not ended yet the parser has told nothing, or only the beginning of the URL."""
@@ -130,13 +136,13 @@ class Door(HttpToolsProtocol):
         if self._head_open:
             seconds = self.limits.head_s
             detail = f"request line and headers have to be whole within {seconds:g} s"
-            self._refuse(_problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
+            self._refuse(problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
 
     def _look_at_open_body(self) -> None:
         self._last_data_at = self.loop.time()
         if self._request_bytes > self.limits.head_bytes + self.limits.body_bytes:
             detail = f"a request has at most {self.limits.body_bytes} bytes"
-            self._refuse(_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail))
+            self._refuse(problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail))
         elif self._timer is None:
             self._after(self.limits.body_s, self._body_may_stand_still)
 
@@ -150,7 +156,7 @@ class Door(HttpToolsProtocol):
             self._after(self.limits.body_s - waited_s, self._body_may_stand_still)
             return
         detail = f"nothing of the body has come for {self.limits.body_s:g} s"
-        self._refuse(_problem(HTTPStatus.REQUEST_TIMEOUT, "body_late", detail))
+        self._refuse(problem(HTTPStatus.REQUEST_TIMEOUT, "body_late", detail))
 
     # The end -----------------------------------------------------------------------------------------
 
@@ -183,7 +189,8 @@ class Door(HttpToolsProtocol):
             self._timer = None
 
 
-def _problem(status: HTTPStatus, code: str, detail: str) -> bytes:
+def problem(status: HTTPStatus, code: str, detail: str) -> bytes:
+    """A whole HTTP/1.1 response that closes its connection: a problem document (RFC 9457)."""
     document = orjson.dumps(
         {
             "type": f"urn:flow-engine:problem:{code}",

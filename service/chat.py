@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import socket
@@ -16,6 +17,7 @@ import uvloop
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 
+from adapters.http_door import Door
 from adapters.models.factory import ConnectedModel, build_model
 from adapters.models.tools import ToolRule, ToolRules, Verdict
 from adapters.outbound.client import GuardedClient
@@ -133,7 +135,7 @@ def chat_server(app: Starlette) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=cast("type[asyncio.Protocol]", Door),
             ws="websockets-sansio",
             ws_max_size=MAX_FRAME_BYTES,
             ws_per_message_deflate=False,  # frames are short; each connection would hold its compressor

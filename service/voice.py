@@ -126,11 +126,13 @@ class VoiceAnswering:
         return self._bridge.line_socket()
 
     def lost(self, call_id: str) -> SpeakAndDial | None:
-        config, reason = self._parts.config, self._bridge.end_reason(call_id)
-        if reason not in _WITHOUT_MODEL:
+        config, end = self._parts.config, self._bridge.end_of(call_id)
+        if end is not None and end.reason in _WITHOUT_MODEL:
+            words = config.fallback.message or config.spoken_apology
+            return SpeakAndDial(words, config.agent.language, config.fallback.number)
+        if end is None or end.unspoken is None:
             return None
-        words = config.fallback.message or config.spoken_apology
-        return SpeakAndDial(words, config.agent.language, config.fallback.number)
+        return SpeakAndDial(end.unspoken, config.agent.language)
 
     async def answer_sip(self, call: SipCall) -> None:
         calls = self._parts.sip_calls

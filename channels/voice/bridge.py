@@ -21,7 +21,7 @@ from channels.voice.call.events import (
     Unreadable,
 )
 from channels.voice.call.ports import (
-    EndReason,
+    CallEnd,
     Line,
     ModelLink,
     ModelUnreachable,
@@ -220,7 +220,7 @@ class Bridge:
         self.open_tap = open_tap
         self._calls: dict[asyncio.Task[None], CallRunner] = {}
         self._by_carrier: dict[str, CallRunner] = {}
-        self._ended: OrderedDict[str, EndReason] = OrderedDict()
+        self._ended: OrderedDict[str, CallEnd] = OrderedDict()
 
     @property
     def live_calls(self) -> int:
@@ -242,11 +242,11 @@ class Bridge:
             self._remember(started.carrier_call_id, runner, task)
         return runner
 
-    def end_reason(self, carrier_call_id: str) -> EndReason | None:
+    def end_of(self, carrier_call_id: str) -> CallEnd | None:
         """Why a call has ended, by the carrier's id of it; None while it goes on, and for one that is not
         among the last thousand."""
         runner = self._by_carrier.get(carrier_call_id)
-        return self._ended.get(carrier_call_id) if runner is None else runner.end_reason
+        return self._ended.get(carrier_call_id) if runner is None else runner.end
 
     def _remember(self, carrier_call_id: str, runner: CallRunner, task: asyncio.Task[None]) -> None:
         self._by_carrier[carrier_call_id] = runner
@@ -254,8 +254,8 @@ class Bridge:
         def over(_: asyncio.Task[None]) -> None:
             if self._by_carrier.get(carrier_call_id) is runner:
                 del self._by_carrier[carrier_call_id]
-            if runner.end_reason is not None:
-                self._ended[carrier_call_id] = runner.end_reason
+            if runner.end is not None:
+                self._ended[carrier_call_id] = runner.end
             if len(self._ended) > MOST_ENDED:
                 self._ended.popitem(last=False)
 

@@ -23,6 +23,7 @@ import structlog
 from channels.voice.call.events import FunctionCall, ModelError, StreamStarted
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import (
+    CallEnd,
     Caller,
     CallerSilent,
     ConnectModel,
@@ -132,11 +133,12 @@ class CallRunner:
             line_plays=line_plays,
         )
         self._over: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
-        self._tools: dict[str, asyncio.Task[None]] = {}
+        self._tools: dict[str, asyncio.Task[JsonValue]] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._turns: asyncio.Queue[Turn | None] = asyncio.Queue()
         self._stage = Stage.CHECKING
         self._on_start: asyncio.Task[None] | None = None
+        self._unspoken: str | None = None
         self._began = plan.clock()
 
     @property
@@ -145,9 +147,9 @@ class CallRunner:
         return self._stage is Stage.STARTED
 
     @property
-    def end_reason(self) -> EndReason | None:
+    def end(self) -> CallEnd | None:
         """None while the call goes on."""
-        return self._over.result() if self._over.done() else None
+        return CallEnd(self._over.result(), self._unspoken) if self._over.done() else None
 
     async def run(self) -> None:
         """Until the call is over. Never raises but when cancelled, and even then the call is ended."""
@@ -175,6 +177,7 @@ class CallRunner:
         taken = await self._opened()
         if isinstance(taken, Refused):
             await self._refuse(taken)
+        if not isinstance(taken, SessionSettings):
             return
         self._stage = Stage.CONNECTING
         if not await self._connected(taken):
@@ -186,7 +189,8 @@ class CallRunner:
         if greeting is not None:
             self.call.greet(greeting)
 
-    async def _opened(self) -> SessionSettings | Refused:
+    async def _opened(self) -> SessionSettings | Refused | None:
+        """None where that took too long, and the call has ended with that."""
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 refused = await self._lifecycle.refusal()
@@ -196,23 +200,28 @@ class CallRunner:
                 return await self._handler.open()
         except TimeoutError:
             self._log.error("call_not_opened", within_s=OPEN_WITHIN_S)
-            return Refused()
+            self.call.end("failed")
+            return None
 
-    async def _connected(self, settings: SessionSettings) -> bool:
+    async def _connected(self, settings: SessionSettings, otherwise: EndReason = "model_unreachable") -> bool:
         """False where no model is to be had, and the call has ended with that."""
         try:
             await self._connection.open(settings)
         except ModelUnreachable as reason:
             self._log.error("model_unreachable", reason=str(reason))
-            self.call.end("model_unreachable")
+            self.call.end(otherwise)
             return False
         return True
 
     async def _refuse(self, refused: Refused) -> None:
         self._log.info("call_refused", speaks=refused.say is not None)
+        self._unspoken = refused.say
+        # A caller whom the business does not want is not put through to it where the model is not to be had.
+        otherwise: EndReason = "refused" if self._stage is Stage.CHECKING else "model_unreachable"
         if refused.say is None:
             self.call.end("refused")
-        elif await self._connected(self._plan.apology_settings):
+        elif await self._connected(self._plan.apology_settings, otherwise):
+            self._unspoken = None
             self.call.say_last(refused.say)
 
     def _begin_lifecycle(self) -> asyncio.Task[None]:
@@ -222,9 +231,9 @@ class CallRunner:
     # Hooks -----------------------------------------------------------------------------------------
 
     def start_tool(self, call: FunctionCall) -> None:
-        task = asyncio.create_task(self._run_tool(call))
-        self._tools[call.call_id] = task
-        task.add_done_callback(lambda _: self._tools.pop(call.call_id, None))
+        began = self._plan.clock()
+        task = self._tools[call.call_id] = asyncio.create_task(self._run_tool(call))
+        task.add_done_callback(lambda done: self._tool_ended(call, began, done))
 
     def stop_other_tools(self) -> tuple[str, ...]:
         calling = asyncio.current_task()
@@ -265,20 +274,24 @@ class CallRunner:
             self.call.tick()
             self._connection.renew_if_due()
 
-    async def _run_tool(self, call: FunctionCall) -> None:
-        began = self._plan.clock()
-        output: JsonValue
+    async def _run_tool(self, call: FunctionCall) -> JsonValue:
         try:
             async with asyncio.timeout(TOOL_WITHIN_S):
                 if self._on_start is not None:
                     await asyncio.wait({self._on_start})  # it may need what the business answers there
-                output = await self._handler.run_tool(call.name, call.arguments)
+                return await self._handler.run_tool(call.name, call.arguments)
         except TimeoutError:
-            output = {"error": f"no answer within {TOOL_WITHIN_S:g} s"}
-        # A handler is anybody's code, and the model waits for an answer of every tool.
-        except Exception:  # noqa: BLE001
-            self._log.exception("tool_failed", tool=call.name)
-            output = {"error": "the tool failed"}
+            return {"error": f"no answer within {TOOL_WITHIN_S:g} s"}
+
+    def _tool_ended(self, call: FunctionCall, began: float, task: asyncio.Task[JsonValue]) -> None:
+        """A handler is anybody's code, and the model waits for an answer of every tool."""
+        self._tools.pop(call.call_id, None)
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is not None:
+            self._log.error("tool_failed", tool=call.name, exc_info=failure)
+        output: JsonValue = {"error": "the tool failed"} if failure is not None else task.result()
         self.call.tool_finished(call.call_id, output, self._plan.clock() - began)
 
     def _errand(self, errand: Coroutine[Any, Any, None]) -> None:
@@ -292,11 +305,10 @@ class CallRunner:
             await self._tried(self._handler.notice(turn), "turn_not_told")
 
     async def _tried(self, errand: Coroutine[Any, Any, None], event: str) -> None:
-        try:
-            await errand
-        # A handler is anybody's code, and none of it may end a call.
-        except Exception:  # noqa: BLE001
-            self._log.exception(event)
+        """A handler is anybody's code, and none of it may end a call."""
+        [failure] = await asyncio.gather(errand, return_exceptions=True)
+        if failure is not None:
+            self._log.error(event, exc_info=failure)
 
     async def _transfer_line(self, target: str) -> None:
         done = False
@@ -369,7 +381,7 @@ class CallRunner:
         await asyncio.wait_for(self._lifecycle.ended(ending), ENDED_WITHIN_S)
 
 
-async def _stop(*tasks: asyncio.Task[None]) -> None:
+async def _stop(*tasks: asyncio.Task[Any]) -> None:
     running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()

@@ -34,6 +34,14 @@ session ended, and no other could be opened."""
 
 
 @dataclass(frozen=True, slots=True)
+class CallEnd:
+    """Why a call has ended. `unspoken` are the words of a refusal for which no model was to be had."""
+
+    reason: EndReason
+    unspoken: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDetection:
     """When the model takes a turn as begun and ended; milliseconds."""
 

@@ -1,5 +1,6 @@
 """One address for all agents of a manager: `/<id>/…` is the agent's, `/incoming-call` is whose number it is.
 
+0. Of a head there are at most 64 KiB (431), and it is whole within 10 s (408).
 1. A connection is joined to the agent that its first request names, without the id in the path; everything
    after the head passes as it comes, so that a WebSocket does too. HTTP connections are closed after one
    exchange: the next request may be for another agent.
@@ -17,18 +18,21 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 import structlog
 
+from adapters.http_door import problem
 from channels.voice.carriers.call_control import caller_number
 
-MAX_HEAD_BYTES = 16 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024
 HEAD_WITHIN_S = 10.0
 CONNECT_WITHIN_S = 5.0
+LINGER_S = 2.0
 CHUNK_BYTES = 64 * 1024
 
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (/[^ ]*) HTTP/1\.1")
@@ -63,7 +67,14 @@ class Front:
         """Returns when the connection has ended."""
         try:
             await self._serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+        except asyncio.LimitOverrunError:
+            detail = f"request line and headers have at most {MAX_HEAD_BYTES} bytes"
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            await _refused(reader, writer, problem(status, "head_too_large", detail))
+        except TimeoutError:
+            detail = f"head and body have to be whole within {HEAD_WITHIN_S:g} s each"
+            await _refused(reader, writer, problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
+        except (OSError, asyncio.IncompleteReadError):
             pass  # whoever it was has gone, or is no HTTP client
         finally:
             writer.close()
@@ -102,6 +113,16 @@ class Front:
             inner = f'<Redirect method="POST">{escape(route.public_url)}/incoming-call</Redirect>'
         document = f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
         return _response(200, "text/xml", document.encode())
+
+
+async def _refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes) -> None:
+    """What is still sent is thrown away for a while: a reset would take the reply from the client."""
+    with suppress(OSError):
+        writer.write(reply)
+        writer.write_eof()
+        async with asyncio.timeout(LINGER_S):
+            while await reader.read(CHUNK_BYTES):
+                pass
 
 
 async def _body(reader: asyncio.StreamReader, headers: list[bytes]) -> bytes:

@@ -15,6 +15,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from http import HTTPStatus
 from typing import Any, cast
 
 import structlog
@@ -32,6 +33,7 @@ from picows import (
 )
 from uvicorn.server import ServerState
 
+from adapters.http_door import problem
 from channels.voice.carriers.carrier import Carrier
 from channels.voice.metrics import Counting
 from channels.voice.server.call_server import Admission, CallServer, Refusal
@@ -144,6 +146,9 @@ class _LineSocket(_WSProtocol):
         """Takes the head of the request, which uvicorn has read; all data after that comes by `get_buffer`,
         as this is a BufferedProtocol."""
         if len(head) > MAX_HEAD_BYTES:
+            detail = f"the head of a WebSocket's request has at most {MAX_HEAD_BYTES} bytes"
+            refusal = problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", detail)
+            self.transport.underlying_transport.write(refusal)
             self.transport.disconnect()
             return
         rest = memoryview(_with_plain_connection(head))

@@ -17,6 +17,7 @@ from typing import Any, cast
 import structlog
 import uvicorn
 
+from adapters.http_door import Door
 from channels.voice.server.app import VoiceApp
 from channels.voice.server.call_server import CallServer
 from flow_engine.errors import CallTheOperator
@@ -42,7 +43,7 @@ def server_of(app: VoiceApp) -> uvicorn.Server:
     """To be served on a socket that is bound already; leaves the process's signals alone."""
     config = uvicorn.Config(
         app.asgi,
-        http="httptools",
+        http=cast("type[asyncio.Protocol]", Door),
         ws=cast("type[asyncio.Protocol]", app.sockets),
         lifespan="off",
         access_log=False,

@@ -28,6 +28,7 @@ from channels.voice.call.events import (
 from channels.voice.call.ports import (
     AnsweredCall,
     CallControls,
+    CallEnd,
     Caller,
     CallLifecycle,
     CallSeat,
@@ -226,6 +227,36 @@ def test_an_apology_that_no_model_can_speak_ends_the_call_as_unreachable() -> No
     stage.play(lambda stage, runner: asyncio.sleep(0))
     assert stage.watcher.ended == ["model_unreachable"]
     assert lifecycle.done == ["refusal"]
+
+
+def test_a_blocked_caller_whose_message_no_model_can_speak_is_refused_with_it() -> None:  # 20, V3
+    @dataclass
+    class Blocks(Records):
+        async def refusal(self) -> Refused | None:
+            await super().refusal()
+            return Refused("Not you.")
+
+    ends: list[CallEnd | None] = []
+
+    async def notes(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(3)
+        ends.append(runner.end)
+
+    stage = Stage(models=Models(["refuses"]), lifecycle=Blocks()).play(notes)
+    assert ends == [CallEnd("refused", "Not you.")]
+    assert (stage.watcher.ended, stage.book.asked) == (["refused"], [])
+
+
+def test_a_call_that_takes_too_long_to_open_is_one_without_a_model() -> None:  # 20, voice-9
+    @dataclass
+    class Hangs(Records):
+        async def refusal(self) -> Refused | None:
+            await asyncio.sleep(3600)
+            return None
+
+    stage = Stage(lifecycle=Hangs()).play(lambda stage, runner: asyncio.sleep(0))
+    assert stage.watcher.ended == ["failed"]  # the carrier speaks then
+    assert stage.finished_at == pytest.approx(30, abs=0.5)
 
 
 def test_the_second_try_may_succeed() -> None:  # V12

@@ -65,6 +65,19 @@ def test_every_error_is_told_with_its_pointer_and_no_port_is_bound(tmp_path: Pat
     assert len(lines) == len(pointers)
 
 
+@pytest.mark.parametrize("field", ["input_audio_format", "output_audio_format"])
+@pytest.mark.parametrize("audio_format", ["pcm16", "g711_alaw"])
+def test_a_format_that_twilio_cannot_play_ends_with_2_and_its_pointer(  # 24, voice-10
+    tmp_path: Path, taken_port: int, field: str, audio_format: str
+) -> None:
+    config = example("switchboard")
+    config["openai"][field] = audio_format
+    code, [line] = serve(written(tmp_path, config), taken_port)
+    assert code == 2
+    assert f"error at /openai/{field}: " in line
+    assert "g711_ulaw" in line
+
+
 def test_a_config_without_errors_gets_as_far_as_the_port(tmp_path: Path, taken_port: int) -> None:
     code, lines = serve(written(tmp_path, example("switchboard")), taken_port)
     assert code != 0

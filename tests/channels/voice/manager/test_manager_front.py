@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.config.loader import load_config
+from channels.voice.manager import front as front_module
 from channels.voice.manager.agents_list import Listed, read_agents
 from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles
 from channels.voice.manager.fleet import AgentSpec
@@ -170,7 +171,6 @@ async def test_a_call_finds_the_agent_whose_number_it_is_for(method: str) -> Non
         b"\r\n\r\n",
         b"GET / HTTP/1.0\r\n\r\n",
         b"\xff\xfe\r\n\r\n",
-        b"GET /%b HTTP/1.1\r\n\r\n" % (b"x" * 20_000),
     ],
 )
 async def test_what_is_no_request_ends_its_connection(sent: bytes) -> None:  # 23
@@ -180,6 +180,31 @@ async def test_what_is_no_request_ends_its_connection(sent: bytes) -> None:  # 2
         writer.write(sent)
         async with asyncio.timeout(5):
             assert not (received := await reader.read()) or received.split(b" ")[1] == b"400"
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000), b"431"),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 40_000, b"431"),
+        (b"GET / HT", b"408"),
+        (b"POST /incoming-call HTTP/1.1\r\nContent-Length: 9\r\n\r\nTo=", b"408"),
+    ],
+)
+async def test_a_head_that_is_too_long_or_too_slow_is_refused(  # 12, voice-7
+    sent: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "HEAD_WITHIN_S", 0.2)
+    monkeypatch.setattr(front_module, "LINGER_S", 0.2)
+    async with fronted(Routes(lambda _: None, lambda _: None)) as front:
+        host, _, port = front.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            received = await reader.read()
+        assert received.startswith(b"HTTP/1.1 %b " % status)
+        assert b"application/problem+json" in received
         writer.close()
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from adapters.http_door import Door, DoorLimits
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.carrier import HEADER, signature
@@ -30,6 +31,29 @@ from tests.channels.voice.server.front_desk import (
 )
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_what_comes_too_slowly_or_is_too_long_is_refused_at_the_door(  # 12
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Door, "limits", DoorLimits(head_s=0.2, body_s=0.2, linger_s=0.2))
+    post = b"POST /incoming-call HTTP/1.1\r\nHost: localhost\r\n"
+    async with open_desk() as desk:
+        for sent, status in (
+            (post + b"X: " + b"x" * 70_000 + b"\r\n\r\n", b"431"),
+            (post, b"408"),
+            (post + b"Content-Length: 9\r\n\r\nFrom=", b"408"),
+        ):
+            assert (await exchange(desk.port, sent)).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_a_stream_is_bound_to_no_time_of_the_door(monkeypatch: pytest.MonkeyPatch) -> None:  # 12, V12
+    monkeypatch.setattr(Door, "limits", DoorLimits(head_s=0.1, body_s=0.1, linger_s=0.1))
+    async with open_desk() as desk:
+        caller = await desk.dial()
+        await asyncio.sleep(0.4)
+        assert await caller.say("still there") == "still there"
+
 
 CALL = {"CallSid": "CA1", "From": "+33612345678", "To": "+33123456789", "CallStatus": "ringing"}
 FORM_HEADERS = {"content-type": "application/x-www-form-urlencoded"}

@@ -18,7 +18,7 @@ from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.sockets import eventually
 from tests.channels.voice.business_server import business_server
-from tests.channels.voice.served_agent import ServedAgent, served_agent, simple_config
+from tests.channels.voice.served_agent import CHECK, ServedAgent, served_agent, simple_config
 from tests.channels.voice.server.front_desk import TOKEN, dial, open_desk, secret
 from tests.ports import free_port
 
@@ -88,6 +88,22 @@ async def test_an_unreachable_model_is_said_in_words(  # 20, voice-9
         served_agent(simple_config(fallback=fallback), business, nowhere) as agent,
     ):
         assert verbs(await _ended(agent)) == expected
+
+
+@pytest.mark.parametrize(
+    ("on_block", "expected"),
+    [({"on_block": "hangup"}, ("Hangup", None)), ({"message": "Not you."}, ("Say", "Not you."))],
+)
+async def test_a_blocked_caller_is_put_through_to_nobody_while_the_model_is_away(  # 20, V3
+    on_block: dict[str, str], expected: tuple[str, str | None]
+) -> None:
+    check = {**CHECK, "on_block": "message", **on_block}
+    config = simple_config(pre_call_checks=[check], fallback={"number": "+390612345678"})
+    nowhere = f"ws://127.0.0.1:{free_port()}/v1/realtime"
+    async with business_server() as business, served_agent(config, business, nowhere) as agent:
+        business.answers["/check"] = {"blocked": True}
+        assert verbs(await _ended(agent)) == [expected]
+        assert business.count("/start") == 0
 
 
 async def test_without_a_fallback_the_agent_apologises_in_its_language() -> None:  # 20
