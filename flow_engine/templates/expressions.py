@@ -1,7 +1,7 @@
-"""Expressions to closures, through an allow-list: what has no handler here does not exist.
+"""Expressions to closures, through an allow-list: what has no `visit_…` method here does not exist.
 
 Allowed are names, literals, lists, subscripts and slices, comparisons, `in`, `and`, `or`, `not`,
-conditional expressions, `~`, `+`, `-`, and the filters and tests of `filters.py`. Multiplication, division,
+conditional expressions, `~`, `+`, `-`, and the filters and tests of `values.py`. Multiplication, division,
 `%` and `**` are left out: prompts have no use for them, and each can make much out of little. Everything
 else is reported, all of it at once.
 """
@@ -9,12 +9,11 @@ else is reported, all of it at once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jinja2 import nodes
 
-from flow_engine.templates.filters import FILTERS, TESTS
 from flow_engine.templates.frame import Frame
 from flow_engine.templates.names import (
     ROOT_NAMES,
@@ -30,7 +29,9 @@ from flow_engine.templates.names import (
 )
 from flow_engine.templates.parsing import FORBIDDEN, JAVASCRIPT, REFERENCE_AS_VALUE, UNKNOWN_NAME, Problem
 from flow_engine.templates.values import (
+    FILTERS,
     NOTHING,
+    TESTS,
     Absent,
     added,
     contains,
@@ -89,32 +90,10 @@ class Expressions:
         self.uses: list[VariableUse] = []
         self.names: Mapping[str, int] = {}
         self.operations = 0
-        # Handlers by exact type, so that no node passes for its base class.
-        self._handlers: Mapping[type[nodes.Node], Callable[[Any], Expression]] = {
-            nodes.Const: self._const,
-            nodes.Name: self._name,
-            nodes.Getattr: self._getattr,
-            nodes.Getitem: self._getitem,
-            nodes.List: self._list,
-            nodes.Tuple: self._list,
-            nodes.Concat: self._concat,
-            nodes.Add: self._sum,
-            nodes.Sub: self._sum,
-            nodes.Neg: self._signed,
-            nodes.Pos: self._signed,
-            nodes.And: self._and,
-            nodes.Or: self._or,
-            nodes.Not: self._not,
-            nodes.Compare: self._compare,
-            nodes.CondExpr: self._conditional,
-            nodes.Filter: self._filter,
-            nodes.Test: self._test,
-            nodes.Call: self._call,
-        }
 
     # Names and paths
 
-    def _name(self, node: nodes.Name) -> Expression:
+    def visit_Name(self, node: nodes.Name) -> Expression:
         slot = self.names.get(node.name)
         if slot is not None:
             return lambda frame: frame.slots[slot]
@@ -132,18 +111,27 @@ class Expressions:
         self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
         return _always(unknown(label_of(node)))
 
-    def _getattr(self, node: nodes.Getattr) -> Expression:
+    def visit_Getattr(self, node: nodes.Getattr) -> Expression:
         if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:
             self.forbid(node, f"{node.attr!r}: names after a dot do not start with _")
         if node.attr == "length" and root_of(node) not in self.names:
             self._suspect(node, JAVASCRIPT, ".length is JavaScript, unless a key; write the filter length")
         return self._member(node, node.node, _always(node.attr), node.attr)
 
-    def _getitem(self, node: nodes.Getitem) -> Expression:
-        if isinstance(node.arg, nodes.Slice):
-            return self._slice(node, node.arg)
-        fixed = node.arg.value if isinstance(node.arg, nodes.Const) else None
-        return self._member(node, node.node, self.compile(node.arg), fixed)
+    def visit_Getitem(self, node: nodes.Getitem) -> Expression:
+        bounds = node.arg
+        if not isinstance(bounds, nodes.Slice):
+            fixed = bounds.value if isinstance(bounds, nodes.Const) else None
+            return self._member(node, node.node, self.compile(bounds), fixed)
+        inner = self.compile(node.node)
+        absent = _absent(root_of(node), label_of(node))
+        start, stop, step = (
+            _always(None) if bound is None else self.compile(bound)
+            for bound in (bounds.start, bounds.stop, bounds.step)
+        )
+        return lambda frame: section(
+            inner(frame), (start(frame), stop(frame), step(frame)), absent, frame.budget
+        )
 
     def _member(self, node: nodes.Expr, base: nodes.Expr, key: Expression, fixed: object) -> Expression:
         label = label_of(node)
@@ -159,49 +147,45 @@ class Expressions:
         inner = self.compile(base)
         return lambda frame: member(inner(frame), key(frame), absent)
 
-    def _slice(self, node: nodes.Getitem, bounds: nodes.Slice) -> Expression:
-        inner = self.compile(node.node)
-        absent = _absent(root_of(node), label_of(node))
-        start, stop, step = (
-            _always(None) if bound is None else self.compile(bound)
-            for bound in (bounds.start, bounds.stop, bounds.step)
-        )
-        return lambda frame: section(
-            inner(frame), (start(frame), stop(frame), step(frame)), absent, frame.budget
-        )
-
     # Operators
 
     def compile(self, node: nodes.Node) -> Expression:
+        """The method of the node's exact class, so that no node passes for its base class."""
         self.operations += 1
-        handler = self._handlers.get(type(node))
-        if handler is not None:
-            return handler(node)
+        visit: Callable[[Any], Expression] | None = getattr(self, f"visit_{type(node).__name__}", None)
+        if visit is not None:
+            return visit(node)
         sign = getattr(node, "operator", None)
         self.forbid(node, f"{sign or type(node).__name__.lower()!r} does not exist in these expressions")
         return _nothing
 
-    def _const(self, node: nodes.Const) -> Expression:
+    def visit_Const(self, node: nodes.Const) -> Expression:
         return _always(node.value)
 
-    def _list(self, node: nodes.List | nodes.Tuple) -> Expression:
+    def visit_List(self, node: nodes.List | nodes.Tuple) -> Expression:
         items = [self.compile(item) for item in node.items]
         return lambda frame: [item(frame) for item in items]
 
-    def _concat(self, node: nodes.Concat) -> Expression:
+    visit_Tuple = visit_List
+
+    def visit_Concat(self, node: nodes.Concat) -> Expression:
         parts = [self.compile(part) for part in node.nodes]
         return lambda frame: joined([part(frame) for part in parts], "", frame.budget)
 
-    def _sum(self, node: nodes.Add | nodes.Sub) -> Expression:
+    def visit_Add(self, node: nodes.Add | nodes.Sub) -> Expression:
         left, right = self.compile(node.left), self.compile(node.right)
         sign = 1 if isinstance(node, nodes.Add) else -1
         return lambda frame: added(left(frame), right(frame), sign, frame.budget)
 
-    def _signed(self, node: nodes.Neg | nodes.Pos) -> Expression:
+    visit_Sub = visit_Add
+
+    def visit_Neg(self, node: nodes.Neg | nodes.Pos) -> Expression:
         inner, sign = self.compile(node.node), 1 if isinstance(node, nodes.Pos) else -1
         return lambda frame: added(0, inner(frame), sign, frame.budget)
 
-    def _and(self, node: nodes.And) -> Expression:
+    visit_Pos = visit_Neg
+
+    def visit_And(self, node: nodes.And) -> Expression:
         left, right = self.condition(node.left), self.condition(node.right)
 
         def run(frame: Frame) -> object:
@@ -210,7 +194,7 @@ class Expressions:
 
         return run
 
-    def _or(self, node: nodes.Or) -> Expression:
+    def visit_Or(self, node: nodes.Or) -> Expression:
         left, right = self.condition(node.left), self.condition(node.right)
 
         def run(frame: Frame) -> object:
@@ -219,11 +203,11 @@ class Expressions:
 
         return run
 
-    def _not(self, node: nodes.Not) -> Expression:
+    def visit_Not(self, node: nodes.Not) -> Expression:
         inner = self.condition(node.node)
         return lambda frame: not truth(inner(frame))
 
-    def _compare(self, node: nodes.Compare) -> Expression:
+    def visit_Compare(self, node: nodes.Compare) -> Expression:
         first = self.condition(node.expr)
         rest = [(_COMPARISONS[operand.op], self.condition(operand.expr)) for operand in node.ops]
 
@@ -238,7 +222,7 @@ class Expressions:
 
         return run
 
-    def _conditional(self, node: nodes.CondExpr) -> Expression:
+    def visit_CondExpr(self, node: nodes.CondExpr) -> Expression:
         condition, then = self.condition(node.test), self.compile(node.expr1)
         otherwise = _nothing if node.expr2 is None else self.compile(node.expr2)
         return lambda frame: then(frame) if truth(condition(frame)) else otherwise(frame)
@@ -256,14 +240,21 @@ class Expressions:
 
     # Filters, tests, calls
 
-    def _filter(self, node: nodes.Filter) -> Expression:
+    def visit_Filter(self, node: nodes.Filter) -> Expression:
         inner = _nothing if node.node is None else self.compile(node.node)
         known = FILTERS.get(node.name)
         if known is None:
-            self.forbid(node, f"no filter {node.name!r}; there are {', '.join(FILTERS)}")
+            self.forbid(node, f"no filter {node.name!r}; there are {', '.join(sorted(FILTERS))}")
             return inner
-        arguments = self._arguments(node, known.parameters)
-        call, takes_absent = known.call, known.takes_absent
+        names, call, takes_absent = list(known.parameters), known.call, known.takes_absent
+        by_name = dict(zip(names, node.args, strict=False)) | {pair.key: pair.value for pair in node.kwargs}
+        surplus = len(node.args) > len(names) or any(pair.key not in names for pair in node.kwargs)
+        if surplus or node.dyn_args is not None or node.dyn_kwargs is not None:
+            self.forbid(node, f"the filter {node.name!r} takes ({', '.join(names)})")
+        arguments = [
+            self.compile(by_name[name]) if name in by_name else _always(default)
+            for name, default in known.parameters.items()
+        ]
 
         def run(frame: Frame) -> object:
             value = inner(frame)
@@ -273,28 +264,20 @@ class Expressions:
 
         return run
 
-    def _arguments(self, node: nodes.Filter, parameters: Mapping[str, object]) -> Sequence[Expression]:
-        names = list(parameters)
-        given = dict(zip(names, node.args, strict=False)) | {pair.key: pair.value for pair in node.kwargs}
-        surplus = len(node.args) > len(names) or any(pair.key not in parameters for pair in node.kwargs)
-        if surplus or node.dyn_args is not None or node.dyn_kwargs is not None:
-            self.forbid(node, f"the filter {node.name!r} takes ({', '.join(names)})")
-        return [self.compile(given[name]) if name in given else _always(parameters[name]) for name in names]
-
-    def _test(self, node: nodes.Test) -> Expression:
+    def visit_Test(self, node: nodes.Test) -> Expression:
         inner, known = self.compile(node.node), TESTS.get(node.name)
         if known is None or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
             self.forbid(node, f"no test {node.name!r} like this; there are {', '.join(TESTS)}")
             return inner
         return lambda frame: known(inner(frame))
 
-    def _call(self, node: nodes.Call) -> Expression:
+    def visit_Call(self, node: nodes.Call) -> Expression:
         method = node.node.attr if isinstance(node.node, nodes.Getattr) else ""
         if method in _JAVASCRIPT_METHODS:
             message = f"{method}(…) is JavaScript; write {_JAVASCRIPT_METHODS[method]}"
             self.problems.append(Problem(node.lineno, JAVASCRIPT, message))
         else:
-            self.forbid(node, f"nothing can be called; there are the filters {', '.join(FILTERS)}")
+            self.forbid(node, f"nothing can be called; there are the filters {', '.join(sorted(FILTERS))}")
         return _nothing
 
     def forbid(self, node: nodes.Node, message: str) -> None:

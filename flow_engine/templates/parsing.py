@@ -139,7 +139,12 @@ class _DollarLexer(Lexer):
                     )
                 elif kind == TOKEN_OPERATOR:
                     brackets += (text in "([{") - (text in ")]}")
-                _check_limits(line, len(tokens), brackets)
+                if len(tokens) > MAX_TOKENS:
+                    message = f"at most {MAX_TOKENS} tokens in a template"
+                    raise UnusableTemplate(Problem(line, TOO_LARGE, message))
+                if brackets > MAX_BRACKETS:
+                    message = f"at most {MAX_BRACKETS} brackets inside each other"
+                    raise UnusableTemplate(Problem(line, TOO_DEEP, message))
         except TemplateSyntaxError:
             if not scripts:
                 raise
@@ -201,28 +206,17 @@ def parse(source: str) -> nodes.Template:
     except RecursionError as error:
         # Chains such as `not not not …` recurse in the parser without brackets to count beforehand.
         raise UnusableTemplate(_too_deep(1)) from error
-    _check_depth(tree)
-    return tree
-
-
-def _check_limits(line: int, tokens: int, brackets: int) -> None:
-    if tokens > MAX_TOKENS:
-        raise UnusableTemplate(Problem(line, TOO_LARGE, f"at most {MAX_TOKENS} tokens in a template"))
-    if brackets > MAX_BRACKETS:
-        raise UnusableTemplate(Problem(line, TOO_DEEP, f"at most {MAX_BRACKETS} brackets inside each other"))
-
-
-def _too_deep(line: int) -> Problem:
-    return Problem(line, TOO_DEEP, f"at most {MAX_DEPTH} levels of blocks, operators and filters")
-
-
-def _check_depth(tree: nodes.Node) -> None:
     waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
     while waiting:
         node, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise UnusableTemplate(_too_deep(node.lineno or 1))
         waiting.extend((child, depth + 1) for child in node.iter_child_nodes())
+    return tree
+
+
+def _too_deep(line: int) -> Problem:
+    return Problem(line, TOO_DEEP, f"at most {MAX_DEPTH} levels of blocks, operators and filters")
 
 
 def _unquoted(literal: str, line: int) -> str:

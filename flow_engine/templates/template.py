@@ -1,14 +1,20 @@
-"""Compile, cache, lint and render templates."""
+"""Compile, cache, lint and render templates.
+
+`set` and macros are left out with all other blocks: without them no text can grow by being joined to itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jinja2 import nodes
 
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.templates.compiler import Statement, compile_tree
+from flow_engine.templates.expressions import Expressions
 from flow_engine.templates.frame import Allowance, Frame, OutOfBudget, TemplateScope
-from flow_engine.templates.names import VariableUse, suspicions_in_prose
+from flow_engine.templates.names import Expression, VariableUse, label_of, suspicions_in_prose
 from flow_engine.templates.parsing import (
     ERROR_CODES,
     UNKNOWN_NAME,
@@ -17,6 +23,7 @@ from flow_engine.templates.parsing import (
     check_size,
     parse,
 )
+from flow_engine.templates.values import Absent, elements, text, truth
 
 _TAGS = ("{{", "{%", "{#")
 _CACHED_CHARACTERS = 1_000_000
@@ -24,6 +31,11 @@ _CACHED_CHARACTERS = 1_000_000
 _CACHE_ENTRY_CHARACTERS = 500
 """What an entry weighs beside its source."""
 _NAMES_IN_A_MESSAGE = 10
+
+
+T = TypeVar("T")
+
+Statement = Callable[[Frame], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +81,146 @@ class Template:
         except OutOfBudget as cut:
             whole = False
             frame.parts.append(cut.marker)
-        text = "".join(frame.parts)
+        rendered = "".join(frame.parts)
         allowance.steps_left -= steps - frame.budget.steps_left
-        allowance.bytes_left -= len(text.encode(errors="replace"))
-        return Rendering(text, whole and not frame.budget.met_absent)
+        allowance.bytes_left -= len(rendered.encode(errors="replace"))
+        return Rendering(rendered, whole and not frame.budget.met_absent)
 
 
-class _Cache:
+# --- statements to closures -------------------------------------------------------------------
+
+_BLOCKS: Mapping[type[nodes.Node], str] = {
+    nodes.Assign: "set",
+    nodes.AssignBlock: "set",
+    nodes.CallBlock: "call",
+    nodes.FilterBlock: "filter",
+    nodes.FromImport: "from",
+    nodes.Scope: "autoescape",
+}
+"""Blocks whose node is not named like their tag."""
+
+
+class _Compiler:
+    """Statements to closures: output, `if` and `for` with one loop variable; no other block exists."""
+
+    def __init__(self) -> None:
+        self.expressions = Expressions()
+        self.slots = 0
+
+    def priced(self, compiling: Callable[[], T]) -> tuple[T, int]:
+        """What was compiled, with the steps that one run of it costs."""
+        before = self.expressions.operations
+        compiled = compiling()
+        return compiled, 1 + self.expressions.operations - before
+
+    def block(self, body: Sequence[nodes.Node]) -> Statement:
+        statements = tuple(self.compile(node) for node in body)
+        if len(statements) == 1:
+            return statements[0]
+
+        def run(frame: Frame) -> None:
+            for statement in statements:
+                statement(frame)
+
+        return run
+
+    def compile(self, node: nodes.Node) -> Statement:
+        self.expressions.operations += 1
+        visit: Callable[[Any], Statement] | None = getattr(self, f"visit_{type(node).__name__}", None)
+        if visit is not None:
+            return visit(node)
+        tag = _BLOCKS.get(type(node), type(node).__name__.lower())
+        self.expressions.forbid(node, f"there is no {tag!r} here, only if, for and raw")
+        return lambda _: None
+
+    def visit_Output(self, node: nodes.Output) -> Statement:
+        parts: list[str | Expression] = []
+        for part in node.nodes:
+            if isinstance(part, nodes.TemplateData):
+                self.expressions.suspicions += suspicions_in_prose(part.data, part.lineno)
+                self.expressions.operations += 1
+                parts.append(part.data)
+            else:
+                parts.append(self.expressions.compile(part))
+
+        def run(frame: Frame) -> None:
+            for part in parts:
+                frame.write(part if isinstance(part, str) else text(part(frame), frame.budget))
+
+        return run
+
+    def visit_If(self, node: nodes.If) -> Statement:
+        branches = [
+            (self.expressions.condition(branch.test), self.block(branch.body))
+            for branch in (node, *node.elif_)
+        ]
+        otherwise = self.block(node.else_)
+
+        def run(frame: Frame) -> None:
+            for condition, body in branches:
+                if truth(condition(frame)):
+                    body(frame)
+                    return
+            otherwise(frame)
+
+        return run
+
+    def visit_For(self, node: nodes.For) -> Statement:
+        iterable, label = self.expressions.condition(node.iter), label_of(node.iter)
+        otherwise = self.block(node.else_)
+        if node.recursive:
+            self.expressions.forbid(node, "recursive loops do not exist here")
+        outer, slot = self.expressions.names, self.slots
+        self.slots += 2
+        target = node.target
+        if isinstance(target, nodes.Name) and target.name[0] not in "$_" and target.name != "loop":
+            self.expressions.names = {**outer, target.name: slot}
+        else:
+            self.expressions.forbid(target, "a loop has one variable, a plain name without $ or _ in front")
+        condition = node.test
+        test, test_steps = self.priced(
+            lambda: None if condition is None else self.expressions.condition(condition)
+        )
+        self.expressions.names = {**self.expressions.names, "loop": slot + 1}
+        body, body_steps = self.priced(lambda: self.block(node.body))
+        self.expressions.names = outer
+
+        def run(frame: Frame) -> None:
+            items = elements(iterable(frame), label, frame.budget)
+            if isinstance(items, Absent):
+                frame.write(text(items, frame.budget))
+                items = ()
+            slots = frame.slots
+            if test is not None:
+                kept: list[object] = []
+                for item in items:
+                    frame.budget.charge(test_steps)
+                    slots[slot] = item
+                    if truth(test(frame)):
+                        kept.append(item)
+                items = kept
+            count = len(items)
+            for index, item in enumerate(items):
+                frame.budget.charge(body_steps)
+                slots[slot] = item
+                slots[slot + 1] = {
+                    "index": index + 1,
+                    "index0": index,
+                    "first": index == 0,
+                    "last": index == count - 1,
+                    "length": count,
+                }
+                body(frame)
+            if not count:
+                otherwise(frame)
+
+        return run
+
+
+# --- compiling once ---------------------------------------------------------------------------
+
+
+class _TemplateCache:
     """Templates by source, the least recently used leave first; bounded by the length of the sources.
 
     Single dict operations only, each atomic, so that threads may share it: at worst one compiles twice,
@@ -91,11 +236,12 @@ class _Cache:
         template = self._templates.pop(source, None)
         if template is None:
             template = _compile(source)
-            self._make_room_for(source)
+            self.make_room_for(source)
         self._templates[source] = template
         return template
 
-    def _make_room_for(self, source: str) -> None:
+    def make_room_for(self, source: str) -> None:
+        """Drop the templates that were used longest ago, as many as a source of that length needs."""
         self._weight += _weight(source)
         if self._weight <= self._capacity:
             return
@@ -115,7 +261,7 @@ def _weight(source: str) -> int:
     return len(source) + _CACHE_ENTRY_CHARACTERS
 
 
-_cache = _Cache(_CACHED_CHARACTERS)
+_cache = _TemplateCache(_CACHED_CHARACTERS)
 
 
 def compile_template(source: str, *, lenient: bool = False) -> Template:
@@ -155,7 +301,9 @@ def lint_template(
     template = _cache.get(source)
     known = frozenset(known_variables)
     missing = [use for use in template.uses if use.key not in known]
-    listed = _some(known) if missing else ""
+    shown = ", ".join(map(repr, sorted(known)[:_NAMES_IN_A_MESSAGE])) if missing else ""
+    more = len(known) - _NAMES_IN_A_MESSAGE
+    listed = f"there are {shown or 'none'}" + (f" and {more} more" if more > 0 else "")
     problems = [
         *template.problems,
         *template.suspicions,
@@ -176,20 +324,20 @@ def _compile(source: str) -> Template:
         check_size(source)
         if not any(tag in source for tag in _TAGS):
             return Template(source, suspicions=tuple(suspicions_in_prose(source, 1)))
-        compiled = compile_tree(parse(source))
+        compiler = _Compiler()
+        program = compiler.block(parse(source).body)
     except UnusableTemplate as error:
         return Template(source, error.problems)
-    program = None if compiled.problems else compiled.program
-    return Template(source, compiled.problems, compiled.suspicions, compiled.uses, program, compiled.slots)
+    found = compiler.expressions
+    return Template(
+        source,
+        tuple(found.problems),
+        tuple(found.suspicions),
+        tuple(found.uses),
+        None if found.problems else program,
+        compiler.slots,
+    )
 
 
 def _finding(pointer: str, problem: Problem) -> Finding:
     return Finding(pointer, problem.code, str(problem))
-
-
-def _some(names: Collection[str]) -> str:
-    if not names:
-        return "there are none"
-    shown = ", ".join(map(repr, sorted(names)[:_NAMES_IN_A_MESSAGE]))
-    more = len(names) - _NAMES_IN_A_MESSAGE
-    return f"there are {shown}" + (f" and {more} more" if more > 0 else "")

@@ -1,18 +1,23 @@
-"""What template expressions evaluate to, and the operations on it.
+"""What template expressions evaluate to, and all that can be done with it: operators, filters, tests.
 
 1. Values are JSON: text, numbers, booleans, null, lists, objects. Objects are looked into by key, lists
    and texts by position; no Python attribute is ever read.
 2. What does not exist is an `Absent`: false in conditions, equal to nothing, visible when written. Its
    marker names the place in the template and never a value.
-3. No operation raises, whatever it is given; each pays the budget before it works.
+3. No operation raises, whatever its arguments; each pays the budget before it works.
+4. Filters and tests mean what Jinja's of the same name mean, with three differences: `default` also
+   replaces null, since a memory without a value is null; what is absent passes through the other filters
+   unchanged, so that its marker stays visible; and a value that a filter cannot take becomes a marker.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
+
+from jinja2.filters import do_title
 
 from flow_engine.templates.frame import Budget
 
@@ -103,8 +108,11 @@ class _JsonWriter:
         elif isinstance(value, str):
             self.budget.charge_text(len(value))
             self._put(_json_text(value))
+        elif isinstance(value, Absent):
+            self._put(_json_text(value.marker))
         else:
-            self._put(_scalar(value))
+            is_scalar = value is None or isinstance(value, bool) or is_number(value)
+            self._put(json.dumps(value) if is_scalar else '"[not JSON]"')
 
     def _put(self, chunk: str) -> None:
         self.length += len(chunk)
@@ -114,14 +122,6 @@ class _JsonWriter:
 
 def _json_text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _scalar(value: object) -> str:
-    if value is None or isinstance(value, bool) or is_number(value):
-        return json.dumps(value)
-    if isinstance(value, Absent):
-        return _json_text(value.marker)
-    return '"[not JSON]"'
 
 
 def member(base: object, key: object, absent: object) -> object:
@@ -235,3 +235,146 @@ def elements(value: object, label: str, budget: Budget) -> Sequence[object] | Ab
         budget.charge(len(value))
         return cast(Sequence[object], tuple(value))
     return Absent(f"[not a list: {label}]")
+
+
+# --- filters and tests ------------------------------------------------------------------------
+
+FilterCall = Callable[[object, tuple[object, ...], Budget], object]
+"""Value, arguments (as many as the filter has parameters), budget → value."""
+
+_LONGEST_NUMBER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """`parameters` in order, with their defaults. `takes_absent`: it is asked about what is not there too."""
+
+    call: FilterCall
+    parameters: Mapping[str, object] = field(default_factory=dict[str, object])
+    takes_absent: bool = False
+
+
+FILTERS: dict[str, Filter] = {}
+"""By name. No other filter exists."""
+
+
+def _filter(
+    name: str, *, takes_absent: bool = False, **parameters: object
+) -> Callable[[FilterCall], FilterCall]:
+    def enter(call: FilterCall) -> FilterCall:
+        FILTERS[name] = Filter(call, parameters, takes_absent)
+        return call
+
+    return enter
+
+
+def _refusal(name: str) -> Absent:
+    return Absent(f"[{name} cannot take this value]")
+
+
+@_filter("default", takes_absent=True, default_value="", boolean=False)
+def _default(value: object, arguments: tuple[object, ...], _: Budget) -> object:
+    fallback, when_false = arguments
+    missing = value is None or isinstance(value, Absent)
+    return fallback if missing or (truth(when_false) and not truth(value)) else value
+
+
+def _on_text(change: Callable[[str], str], weight: int) -> FilterCall:
+    def call(value: object, _: tuple[object, ...], budget: Budget) -> object:
+        plain = text(value, budget)
+        budget.charge_text(len(plain), weight)
+        return change(plain)
+
+    return call
+
+
+@_filter("join", d="")
+def _join(value: object, arguments: tuple[object, ...], budget: Budget) -> object:
+    separator = text(arguments[0], budget)
+    if is_list(value):
+        return joined(value, separator, budget)
+    return value if value is None or isinstance(value, str) else _refusal("join")
+
+
+@_filter("length")
+def _length(value: object, _: tuple[object, ...], __: Budget) -> object:
+    if value is None:
+        return 0
+    return len(value) if isinstance(value, str) or is_list(value) or is_object(value) else _refusal("length")
+
+
+def _at(position: int, name: str) -> FilterCall:
+    def call(value: object, _: tuple[object, ...], __: Budget) -> object:
+        if value is None or isinstance(value, str) or is_list(value):
+            return member(value, position, NOTHING)
+        return _refusal(name)
+
+    return call
+
+
+@_filter("replace", old="", new="")
+def _replace(value: object, arguments: tuple[object, ...], budget: Budget) -> object:
+    plain, old, new = text(value, budget), text(arguments[0], budget), text(arguments[1], budget)
+    budget.charge_text(len(plain), weight=2)
+    budget.charge_text(max(0, len(plain) + plain.count(old) * (len(new) - len(old))))
+    return plain.replace(old, new)
+
+
+@_filter("round", precision=0)
+def _round(value: object, arguments: tuple[object, ...], _: Budget) -> object:
+    digits = arguments[0]
+    if not is_number(value) or not is_integer(digits):
+        return _refusal("round")
+    # Far outside this range Python computes a power of ten of that size.
+    return round(value, min(max(digits, 0), 15))
+
+
+@_filter("int", default=0)
+def _int(value: object, arguments: tuple[object, ...], _: Budget) -> object:
+    number = _number(value)
+    try:
+        return arguments[0] if number is None else int(number)
+    except (OverflowError, ValueError):  # an infinity, or not a number
+        return arguments[0]
+
+
+@_filter("float", default=0.0)
+def _float(value: object, arguments: tuple[object, ...], _: Budget) -> object:
+    number = _number(value)
+    return arguments[0] if number is None else float(number)
+
+
+def _number(value: object) -> int | float | None:
+    if is_number(value) or isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
+        return None
+    for convert in (int, float):
+        try:
+            return convert(value)
+        except ValueError:
+            continue
+    return None
+
+
+for _name, _position in (("first", 0), ("last", -1)):
+    FILTERS[_name] = Filter(_at(_position, _name))
+for _name, _change, _weight in (
+    ("lower", str.lower, 2),
+    ("string", str, 2),
+    ("title", do_title, 16),
+    ("trim", str.strip, 2),
+    ("upper", str.upper, 2),
+):
+    FILTERS[_name] = Filter(_on_text(_change, _weight))
+
+TESTS: Mapping[str, Callable[[object], bool]] = {
+    "boolean": lambda value: isinstance(value, bool),
+    "defined": lambda value: not isinstance(value, Absent),
+    "mapping": is_object,
+    "none": lambda value: value is None,
+    "number": lambda value: is_number(value) or isinstance(value, bool),
+    "sequence": is_list,
+    "string": lambda value: isinstance(value, str),
+    "undefined": lambda value: isinstance(value, Absent),
+}
