@@ -1,4 +1,4 @@
-"""JSON values as such: their size and their parts, whatever they mean."""
+"""JSON values as such: their size, their parts, when two are equal, whatever they mean."""
 
 from __future__ import annotations
 
@@ -30,3 +30,29 @@ def rough_size(value: object) -> int:
 def json_bytes(value: object) -> int:
     """The size of a value as JSON, in bytes."""
     return len(orjson.dumps(value))
+
+
+def same_json(left: object, right: object) -> bool:
+    """Equal as JSON: booleans are no numbers, and 1 is 1.0. Takes any depth."""
+    open_pairs: list[tuple[object, object]] = [(left, right)]
+    while open_pairs:
+        one, other = open_pairs.pop()
+        if isinstance(one, list) and isinstance(other, list):
+            items, others = cast("list[object]", one), cast("list[object]", other)
+            if len(items) != len(others):
+                return False
+            open_pairs.extend(zip(items, others, strict=True))
+        elif isinstance(one, dict) and isinstance(other, dict):
+            members, counterparts = cast("dict[str, object]", one), cast("dict[str, object]", other)
+            if members.keys() != counterparts.keys():
+                return False
+            open_pairs.extend((value, counterparts[name]) for name, value in members.items())
+        elif isinstance(one, bool) != isinstance(other, bool) or one != other:
+            return False
+    return True
+
+
+def as_object(value: object) -> Mapping[str, object]:
+    """The value where it is a JSON object, else an empty one: no stranger's answer is trusted to have its
+    shape."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}

@@ -9,16 +9,16 @@ A sample's file holds `{"flow": …, "version": …}`; commands that take versio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
 from flow_engine.idempotency import FinalReply
+from flow_engine.json_values import as_object
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
@@ -67,25 +67,25 @@ def load_samples(directory: Path = _DIRECTORY) -> tuple[SampleFlow, ...]:
 
     Only the wrapping is checked here; the version's own rules are checked where versions are saved.
     """
-    return tuple(_load(path) for path in sorted(directory.glob("*.json")))
-
-
-def _load(path: Path) -> SampleFlow:
-    try:
-        file = _File.model_validate(orjson.loads(path.read_bytes()))
-    except (OSError, orjson.JSONDecodeError, ValidationError) as error:
-        raise CallTheOperator(
-            "sample_invalid",
-            f"{path.name} must be {{flow: {{_id, name, campaignId}}, tag?, version}}: {error}",
-        ) from error
-    return SampleFlow(
-        flow_id=file.flow.id,
-        name=file.flow.name,
-        campaign_id=file.flow.campaign_id,
-        version_id=str(file.version.get("_id", "")),
-        document=orjson.dumps(file.version),
-        tags=() if file.tag is None else (file.tag,),
-    )
+    samples: list[SampleFlow] = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            file = _File.model_validate(orjson.loads(path.read_bytes()))
+        except (OSError, orjson.JSONDecodeError, ValidationError) as error:
+            raise CallTheOperator(
+                "sample_invalid",
+                f"{path.name} must be {{flow: {{_id, name, campaignId}}, tag?, version}}: {error}",
+            ) from error
+        sample = SampleFlow(
+            flow_id=file.flow.id,
+            name=file.flow.name,
+            campaign_id=file.flow.campaign_id,
+            version_id=str(file.version.get("_id", "")),
+            document=orjson.dumps(file.version),
+            tags=() if file.tag is None else (file.tag,),
+        )
+        samples.append(sample)
+    return tuple(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ def unwrapped(raw: object) -> VersionFile:
 
     A version is closed and has no property `version`: it cannot be mistaken for the wrapping.
     """
-    outer = _object(raw)
+    outer = as_object(raw)
     wrapped = isinstance(outer.get("version"), dict)
-    version = _object(outer["version"]) if wrapped else outer
-    flow_id = _object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
+    version = as_object(outer["version"]) if wrapped else outer
+    flow_id = as_object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
     return VersionFile(
         version=version if isinstance(raw, dict) else raw,
         flow_id=flow_id if isinstance(flow_id, str) else "flow",
@@ -114,48 +114,43 @@ def unwrapped(raw: object) -> VersionFile:
     )
 
 
-def _object(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
-
-
 async def install_samples(
     flows: FlowStore, versions: VersionStore, submissions: Submissions, clock: Clock
 ) -> None:
-    """Put the samples into a store by the designers' own use cases; one that is there is left as it is."""
+    """Put the samples into a store by the designers' own use cases; one that is there is left as it is.
+
+    Raises what they raise, and CallTheOperator `sample_invalid`.
+    """
     for sample in load_samples():
-        if await flows.get(TENANT, sample.flow_id) is None:
-            await _install(sample, flows, versions, submissions, clock)
-
-
-async def _install(
-    sample: SampleFlow, flows: FlowStore, versions: VersionStore, submissions: Submissions, clock: Clock
-) -> None:
-    flow_service = FlowService(flows=flows, versions=versions, clock=clock, new_id=lambda: sample.flow_id)
-    try:
-        await flow_service.create_flow(
+        if await flows.get(TENANT, sample.flow_id) is not None:
+            continue
+        new_id = partial(str, sample.flow_id)
+        flow_service = FlowService(flows=flows, versions=versions, clock=clock, new_id=new_id)
+        try:
+            await flow_service.create_flow(
+                TENANT,
+                name=sample.name,
+                campaign_id=sample.campaign_id,
+                schema_version="1.0.0",
+                updated_by=AUTHOR,
+                respond=_no_reply,
+            )
+        except ReloadAndDecide as taken:
+            if taken.code != "flow_id_taken":
+                raise
+            continue  # a process that starts at the same moment on the same store is installing it
+        submission = submissions.check(
+            sample.document, flow_id=sample.flow_id, created_by=AUTHOR, now=clock.now()
+        )
+        await flow_service.save_version(
             TENANT,
-            name=sample.name,
-            campaign_id=sample.campaign_id,
-            schema_version="1.0.0",
-            updated_by=AUTHOR,
+            sample.flow_id,
+            document=submission.document,
+            entry=submission.entry,
+            parent_version_id=None,
+            tag=next(iter(sample.tags), None),
             respond=_no_reply,
         )
-    except ReloadAndDecide as taken:
-        if taken.code != "flow_id_taken":
-            raise
-        return  # a process that starts at the same moment on the same store is installing it
-    submission = submissions.check(
-        sample.document, flow_id=sample.flow_id, created_by=AUTHOR, now=clock.now()
-    )
-    await flow_service.save_version(
-        TENANT,
-        sample.flow_id,
-        document=submission.document,
-        entry=submission.entry,
-        parent_version_id=None,
-        tag=next(iter(sample.tags), None),
-        respond=_no_reply,
-    )
 
 
 def _no_reply(flow: FlowRecord) -> FinalReply:

@@ -20,8 +20,9 @@ from channels.chat.agents import Agents
 from channels.chat.router import Candidate
 from channels.chat.settings import ChatSettings
 from channels.chat.thoughts import without_thoughts
+from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, Message, as_object, ask
+from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, Message, ask
 from flow_engine.values import JsonValue
 
 Action = Literal["accept", "clarify", "refuse", "continue"]

@@ -29,6 +29,7 @@ from channels.engine_client.replies import (
     ServerTools,
     ToolParameter,
 )
+from flow_engine.json_values import as_object
 from flow_engine.values import JsonValue
 
 CHANGE_TASK: Final = "change_task"
@@ -224,13 +225,13 @@ def _free_name(server: str, tool: str, taken: set[str]) -> str:
 
 def _chosen_by_model(tool: McpTool, assigned: Sequence[ToolParameter]) -> dict[str, object]:
     schema = dict(tool.parameters)
-    properties = dict(_object(schema.get("properties")))
+    properties = dict(as_object(schema.get("properties")))
     strategies = {parameter.parameter_name: parameter for parameter in assigned}
     hidden = {name for name, p in strategies.items() if p.assignment_strategy in ("fixed", "variable")}
     hidden |= INJECTED & properties.keys()
     for name, parameter in strategies.items():
         if parameter.assignment_strategy == "prompt" and name in properties:
-            properties[name] = _described(_object(properties[name]), parameter.assignment_value)
+            properties[name] = _described(as_object(properties[name]), parameter.assignment_value)
     schema["type"] = "object"
     schema["properties"] = {name: own for name, own in properties.items() if name not in hidden}
     schema["required"] = [name for name in _required(tool) if name not in hidden]
@@ -249,7 +250,7 @@ def call_arguments(
     tool: TaskTool, chosen: Mapping[str, JsonValue], context: CallContext
 ) -> dict[str, object]:
     """What the tool is called with. Raises VariablesMissing."""
-    properties = _object(tool.listed.parameters.get("properties"))
+    properties = as_object(tool.listed.parameters.get("properties"))
     required = _required(tool.listed)
     arguments: dict[str, object] = dict(chosen)
     missing: list[str] = []
@@ -292,7 +293,7 @@ def _fitted(value: JsonValue, types: frozenset[str]) -> object:
 
 def _types(schema: object) -> frozenset[str]:
     """The JSON types that a parameter's schema names, null aside; empty where it names none."""
-    named = _object(schema).get("type")
+    named = as_object(schema).get("type")
     every = cast("list[object]", named) if isinstance(named, list) else [named]
     return frozenset(kind for kind in every if isinstance(kind, str) and kind != "null")
 
@@ -301,7 +302,3 @@ def _required(tool: McpTool) -> list[str]:
     named = tool.parameters.get("required")
     every = cast("list[object]", named) if isinstance(named, list) else []
     return [name for name in every if isinstance(name, str)]
-
-
-def _object(schema: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", schema) if isinstance(schema, Mapping) else {}

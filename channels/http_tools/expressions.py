@@ -31,6 +31,7 @@ from channels.http_tools.placeholders import (
     read_placeholder,
 )
 from channels.http_tools.scope import NAMESPACES, Path, Scope, Values, walk
+from flow_engine.json_values import same_json
 from flow_engine.values import JsonValue
 
 MAX_CHARS: Final = 2_000
@@ -91,7 +92,7 @@ class _Comparison:
         left, right = _value(self.left, facts), _value(self.right, facts)
         if self.sign in _ORDERS:
             return _ordered(_ORDERS[self.sign], left, right)
-        return same(left, right) == (self.sign == "==")
+        return same_json(left, right) == (self.sign == "==")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class _Membership:
 
     def holds(self, facts: _Facts) -> bool:
         value = _value(self.operand, facts)
-        return any(same(value, _value(member, facts)) for member in self.members) == self.inside
+        return any(same_json(value, _value(member, facts)) for member in self.members) == self.inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,27 +148,6 @@ class Condition:
     def holds(self, scope: Scope, document: JsonValue = None, names: Values = _NO_NAMES) -> bool:
         """`document` is what `$` stands for, `names` the values of the step's extracts."""
         return self.node.holds(_Facts(scope, document, names))
-
-
-def same(left: JsonValue, right: JsonValue) -> bool:
-    """Equal as JSON: booleans are no numbers, and 1 is 1.0. Takes any depth."""
-    open_pairs = [(left, right)]
-    while open_pairs:
-        one, other = open_pairs.pop()
-        if isinstance(one, list) and isinstance(other, list):
-            if len(one) != len(other):
-                return False
-            open_pairs.extend(zip(one, other, strict=True))
-        elif isinstance(one, dict) and isinstance(other, dict):
-            if one.keys() != other.keys():
-                return False
-            open_pairs.extend((value, other[name]) for name, value in one.items())
-        elif isinstance(one, list | dict | bool) or isinstance(other, list | dict | bool):
-            if type(one) is not type(other) or one != other:
-                return False
-        elif one != other:
-            return False
-    return True
 
 
 def _value(operand: _Operand, facts: _Facts) -> JsonValue:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flow_engine.documents import FlowVersion, Task
+from flow_engine.documents import FlowVersion
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.vocabulary import Channel, TaskType
 
@@ -76,18 +76,31 @@ def drawing_of(version: FlowVersion) -> Drawing:
             "nothing_to_draw", "this draft has no tasks yet", accepted=("a version with at least one task",)
         )
     names = {variable.id: variable.name for variable in version.variables}
-    boxes = [_box(number, task, names) for number, task in enumerate(version.tasks)]
+    boxes: list[Box] = []
+    for number, task in enumerate(version.tasks):
+        required = tuple(dict.fromkeys(p.variable_id for p in task.transition_parameters if p.required))
+        box = Box(
+            number=number,
+            task_id=task.id,
+            name=plain(task.effective_name),
+            type=task.type,
+            channels=task.channels,
+            required=required,
+            required_names=tuple(plain(names.get(each) or each) for each in required),
+            pauses=task.closure_config.multi_contact,
+        )
+        boxes.append(box)
     by_id: dict[str, Box] = {}
     gaps: list[str] = []
     for box in boxes:
         if by_id.setdefault(box.task_id, box) is not box:
             gaps.append(f"two tasks have the id {plain(box.task_id)!r}")
-    asked = [task_id for task in version.tasks for task_id in task.connected_tasks]
+    named = [task_id for task in version.tasks for task_id in task.connected_tasks]
     if "first_task" in version.model_fields_set:
-        asked.append(version.first_task)
+        named.append(version.first_task)
     else:
         gaps.append("the first task is not set")
-    for task_id in dict.fromkeys(asked):
+    for task_id in dict.fromkeys(named):
         if task_id not in by_id:
             by_id[task_id] = Box(len(boxes), task_id, plain(task_id), None)
             boxes.append(by_id[task_id])
@@ -101,38 +114,26 @@ def drawing_of(version: FlowVersion) -> Drawing:
     return Drawing(tuple(boxes), tuple(arrows), by_id.get(version.first_task), tuple(gaps))
 
 
-def _box(number: int, task: Task, names: dict[str, str]) -> Box:
-    required = tuple(dict.fromkeys(p.variable_id for p in task.transition_parameters if p.required))
-    return Box(
-        number=number,
-        task_id=task.id,
-        name=plain(task.effective_name),
-        type=task.type,
-        channels=task.channels,
-        required=required,
-        required_names=tuple(plain(names.get(each) or each) for each in required),
-        pauses=task.closure_config.multi_contact,
-    )
-
-
 def conditions(box: Box) -> tuple[str, ...]:
-    """What must hold to enter a task, in words."""
-    said: list[str] = []
+    """What must hold to enter a task, in words; empty where nothing must."""
+    words: list[str] = []
     if box.required_names:
-        said.append(f"needs {listed(box.required_names)}")
+        words.append(f"needs {listed(box.required_names)}")
     if box.channels is not None:
-        said.append(f"only on {listed(box.channels)}" if box.channels else "on no channel")
-    return tuple(said)
+        words.append(f"only on {listed(box.channels)}" if box.channels else "on no channel")
+    return tuple(words)
 
 
 def listed(names: Iterable[str]) -> str:
+    """Names in their order, after `LISTED_NAMES` of them the count of the rest."""
     every: Sequence[str] = tuple(names)
     shown = ", ".join(every[:LISTED_NAMES])
     return shown if len(every) <= LISTED_NAMES else f"{shown} and {len(every) - LISTED_NAMES} more"
 
 
 def plain(text: str) -> str:
-    """One short line without control characters, never empty: what a label holds before it is quoted."""
+    """One line of at most `LONGEST_NAME` characters, none a control character, never empty: a label before
+    it is quoted."""
     head = text[: LONGEST_NAME * 4]
     visible = "".join(char if char.isprintable() or char in _JOINERS else " " for char in head)
     line = " ".join(visible.split()) or "–"

@@ -36,44 +36,38 @@ digraph flow {
 
 
 def dot(version: FlowVersion) -> str:
-    """Text of the graph, with a line break at its end. Raises what `drawing_of` raises."""
-    return "\n".join(_lines(drawing_of(version))) + "\n"
-
-
-def _lines(drawing: Drawing) -> Iterator[str]:
-    yield _HEAD
+    """DOT text of the graph, with a line break at its end. Raises what `drawing_of` raises."""
+    drawing = drawing_of(version)
+    lines = [_HEAD]
     if len(drawing.boxes) > _MANY:
-        yield "  nslimit=2"
-    yield '  subgraph cluster_active {\n    graph [label="active", labeljust=l, style="rounded,filled",'
-    yield '           color="#d5dae1", fillcolor="#f9fafb", margin=14]'
-    for box in drawing.boxes:
-        yield "    " + _node(box)
-    yield "  }"
+        lines.append("  nslimit=2")
+    lines.append(
+        '  subgraph cluster_active {\n    graph [label="active", labeljust=l, style="rounded,filled",'
+    )
+    lines.append('           color="#d5dae1", fillcolor="#f9fafb", margin=14]')
+    lines += ["    " + node(box) for box in drawing.boxes]
+    lines.append("  }")
     if drawing.first is not None:
-        yield f'  start -> {_id(drawing.first)} [color="#333a44"]'
-    yield from (f"  {line}" for line in _edges(drawing.arrows))
-    yield from _ends(drawing)
-    yield "}"
+        lines.append(f'  start -> t{drawing.first.number} [color="#333a44"]')
+    return "\n".join([*lines, *edges(drawing.arrows), *ends(drawing), "}"]) + "\n"
 
 
-def _node(box: Box) -> str:
+def node(box: Box) -> str:
+    """A task as a table of its name, its sub-states and what must hold to enter it."""
     kind = None if box.type is None else TASK_KINDS[box.type]
     colours = _MISSING if kind is None else kind.graphviz
     rows = [
         f'<b>{_lines_of(box.name)}</b> <font point-size="9" color="{colours.line}">'
         f" {box.type or 'missing'}</font>"
     ]
-    rows += [_small(quoted(kind.diagram_path))] if kind is not None and kind.diagram_path else []
-    rows += [_small(_lines_of(said)) for said in conditions(box)]
+    small = [quoted(kind.diagram_path)] if kind is not None and kind.diagram_path else []
+    small += [_lines_of(condition) for condition in conditions(box)]
+    rows += [f'<font point-size="9">{markup}</font>' for markup in small]
     table = "".join(f"<tr><td>{row}</td></tr>" for row in rows)
     label = f'<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{table}</table>'
     colours_of = f'fillcolor="{colours.fill}", color="{colours.line}", fontcolor="{colours.text}"'
     dashed = "" if box.type else ', style="rounded,filled,dashed"'
-    return f"{_id(box)} [label=<{label}>, {colours_of}{dashed}]"
-
-
-def _small(markup: str) -> str:
-    return f'<font point-size="9">{markup}</font>'
+    return f"t{box.number} [label=<{label}>, {colours_of}{dashed}]"
 
 
 def _lines_of(text: str) -> str:
@@ -86,19 +80,19 @@ def quoted(text: str) -> str:
     return "".join(char if char.isalnum() or char in _UNQUOTED else f"&#{ord(char)};" for char in text)
 
 
-def _edges(arrows: tuple[Arrow, ...]) -> Iterator[str]:
+def edges(arrows: tuple[Arrow, ...]) -> Iterator[str]:
     """There and back is one line with two heads, drawn from whichever of the two comes first."""
     ways = {(arrow.source.number, arrow.target.number) for arrow in arrows}
     for source, target in sorted(ways):
         if (target, source) not in ways:
-            yield f"t{source} -> t{target}"
+            yield f"  t{source} -> t{target}"
         elif source < target:
-            yield f"t{source} -> t{target} [dir=both]"
+            yield f"  t{source} -> t{target} [dir=both]"
 
 
-def _ends(drawing: Drawing) -> Iterator[str]:
+def ends(drawing: Drawing) -> Iterator[str]:
     """Edges that leave the frame need a box inside to hold on to: the last one stands lowest."""
-    anchor = _id(drawing.boxes[-1])
+    anchor = f"t{drawing.boxes[-1].number}"
     closing = _label("conversation closed")
     if drawing.pausing:
         ended, resumed = _label(drawing.end_of_contact), _label("contact resumed in the same task")
@@ -113,7 +107,3 @@ def _label(text: str) -> str:
     """Of an edge, kept off its line by a margin."""
     row = f'<tr><td width="8"></td><td>{_lines_of(text)}</td></tr>'
     return f'<<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{row}</table>>'
-
-
-def _id(box: Box) -> str:
-    return f"t{box.number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flow_engine.diagrams.drawing import Box, Drawing, conditions, drawing_of
+from flow_engine.diagrams.drawing import Box, conditions, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.task_types import TASK_KINDS
 
@@ -22,60 +22,47 @@ _CLASSES = {
 
 def mermaid(version: FlowVersion) -> str:
     """Text of the diagram, with a line break at its end. Raises what `drawing_of` raises."""
-    return "\n".join(_lines(drawing_of(version))) + "\n"
-
-
-def _lines(drawing: Drawing) -> Iterator[str]:
-    yield "stateDiagram-v2"
-    yield "    [*] --> active"
-    yield "    state active {"
+    drawing = drawing_of(version)
+    lines = ["stateDiagram-v2", "    [*] --> active", "    state active {"]
     if drawing.first is not None:
-        yield f"        [*] --> {_id(drawing.first)}"
+        lines.append(f"        [*] --> t{drawing.first.number}")
     for box in drawing.boxes:
-        yield from (f"        {line}" for line in _state(box))
+        lines += [f"        {line}" for line in state(box)]
     for arrow in drawing.arrows:
-        yield f"        {_id(arrow.source)} --> {_id(arrow.target)}{_label(arrow.target)}"
-    yield "    }"
+        label = " · ".join(conditions(arrow.target))
+        way = f"        t{arrow.source.number} --> t{arrow.target.number}"
+        lines.append(f"{way} : {quoted(label)}" if label else way)
+    lines.append("    }")
     if drawing.pausing:
-        yield f"    active --> between_contacts : {quoted(drawing.end_of_contact)}"
-        yield "    between_contacts --> active : contact resumed in the same task"
-        yield "    between_contacts --> closed : conversation closed"
-    yield "    active --> closed : conversation closed"
-    yield "    closed --> [*]"
+        lines.append(f"    active --> between_contacts : {quoted(drawing.end_of_contact)}")
+        lines.append("    between_contacts --> active : contact resumed in the same task")
+        lines.append("    between_contacts --> closed : conversation closed")
+    lines += ["    active --> closed : conversation closed", "    closed --> [*]"]
     for name, style in _CLASSES.items():
-        members = [_id(box) for box in drawing.boxes if (box.type or "missing") == name]
+        members = [f"t{box.number}" for box in drawing.boxes if (box.type or "missing") == name]
         if members:
-            yield f"    classDef {name} {style}"
-            yield f"    class {','.join(members)} {name}"
+            lines += [f"    classDef {name} {style}", f"    class {','.join(members)} {name}"]
+    return "\n".join(lines) + "\n"
 
 
-def _state(box: Box) -> Iterator[str]:
-    if box.type is None:
-        yield f'state "{quoted(box.name)} · missing" as {_id(box)}'
-        return
-    heading = f'state "{quoted(box.name)} · {box.type}" as {_id(box)}'
-    inner = TASK_KINDS[box.type].sub_states
-    if not inner:
+def state(box: Box) -> Iterator[str]:
+    """The lines of a task, with the states inside of it and the arrows between them."""
+    this = f"t{box.number}"
+    heading = f'state "{quoted(box.name)} · {box.type or "missing"}" as {this}'
+    inner = TASK_KINDS[box.type].sub_states if box.type else ()
+    if box.type is None or not inner:
         yield heading
         return
     yield heading + " {"
     for name in inner:
-        yield f'    state "{name}" as {_id(box)}_{name}'
-    yield f"    [*] --> {_id(box)}_{inner[0]}"
+        yield f'    state "{name}" as {this}_{name}'
+    yield f"    [*] --> {this}_{inner[0]}"
     for event, arcs in TASK_KINDS[box.type].events.items():
         for source, target in arcs:
-            yield f"    {_id(box)}_{source} --> {_id(box)}_{target} : {quoted(event.replace('_', ' '))}"
+            yield f"    {this}_{source} --> {this}_{target} : {quoted(event.replace('_', ' '))}"
     yield "}"
 
 
-def _id(box: Box) -> str:
-    return f"t{box.number}"
-
-
-def _label(target: Box) -> str:
-    said = " · ".join(conditions(target))
-    return f" : {quoted(said)}" if said else ""
-
-
 def quoted(text: str) -> str:
+    """Letters and digits as they are, nearly all else as entities by decimal code point (`#35;`)."""
     return "".join(char if char.isalnum() or char in _UNQUOTED else f"#{ord(char)};" for char in text)

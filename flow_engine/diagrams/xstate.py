@@ -19,10 +19,9 @@ named, with what they ask for, and read by the caller's implementations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from urllib.parse import quote
 
-from flow_engine.diagrams.drawing import Box, Drawing, drawing_of
+from flow_engine.diagrams.drawing import Box, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
@@ -46,8 +45,23 @@ def xstate(version: FlowVersion) -> JsonObject:
             f"this draft is not a machine yet: {'; '.join(drawing.gaps[:20])}",
             accepted=("mermaid", "svg"),
         )
-    _check_size(drawing)
-    states: JsonObject = {ACTIVE: _active(drawing, drawing.first)}
+    sizes = {box.number: sum(map(len, box.required)) for box in drawing.boxes}
+    if sum(sizes[arrow.target.number] for arrow in drawing.arrows) > MOST_REQUIRED:
+        message = (
+            "the guards of this version are too large to be repeated on every transition: ask for mermaid"
+        )
+        raise CorrectTheInput("diagram_too_large", message, [Finding("", "diagram_too_large", message)])
+    transitions: dict[int, JsonObject] = {box.number: {} for box in drawing.boxes}
+    for arrow in drawing.arrows:
+        transitions[arrow.source.number][_key("enter", arrow.target.task_id)] = entry(arrow.target)
+    first = _key("task", drawing.first.task_id)
+    tasks: JsonObject = {_key("task", b.task_id): task(b, transitions[b.number]) for b in drawing.boxes}
+    active: JsonObject = {
+        "initial": first,
+        "on": {"conversation_closed": CLOSED},
+        "states": {**tasks, "back": {"type": "history", "history": "shallow", "target": first}},
+    }
+    states: JsonObject = {ACTIVE: active}
     if drawing.pausing:
         states[BETWEEN_CONTACTS] = {
             "id": BETWEEN_CONTACTS,
@@ -57,31 +71,8 @@ def xstate(version: FlowVersion) -> JsonObject:
     return {"id": _key("version", version.id), "initial": ACTIVE, "states": states}
 
 
-def _check_size(drawing: Drawing) -> None:
-    sizes = {box.number: sum(map(len, box.required)) for box in drawing.boxes}
-    if sum(sizes[arrow.target.number] for arrow in drawing.arrows) > MOST_REQUIRED:
-        message = (
-            "the guards of this version are too large to be repeated on every transition: ask for mermaid"
-        )
-        raise CorrectTheInput("diagram_too_large", message, [Finding("", "diagram_too_large", message)])
-
-
-def _active(drawing: Drawing, first: Box) -> JsonObject:
-    transitions: dict[int, JsonObject] = {box.number: {} for box in drawing.boxes}
-    for arrow in drawing.arrows:
-        transitions[arrow.source.number][_key("enter", arrow.target.task_id)] = _entry(arrow.target)
-    tasks: JsonObject = {
-        _key("task", box.task_id): _task(box, transitions[box.number]) for box in drawing.boxes
-    }
-    back: JsonObject = {"type": "history", "history": "shallow", "target": _key("task", first.task_id)}
-    return {
-        "initial": _key("task", first.task_id),
-        "on": {"conversation_closed": CLOSED},
-        "states": {**tasks, "back": back},
-    }
-
-
-def _task(box: Box, transitions: JsonObject) -> JsonObject:
+def task(box: Box, transitions: JsonObject) -> JsonObject:
+    """The state of a task: its own states within, the `transitions` to others by their event."""
     if box.pauses:
         transitions["contact_ended"] = f"#{BETWEEN_CONTACTS}"
     state: JsonObject = {
@@ -102,7 +93,8 @@ def _task(box: Box, transitions: JsonObject) -> JsonObject:
     }
 
 
-def _entry(target: Box) -> Mapping[str, object]:
+def entry(target: Box) -> JsonObject:
+    """The transition into a task, with one guard where something must hold."""
     guards: list[JsonObject] = []
     if target.required:
         guards.append({"type": "hasVariables", "params": {"required": list(target.required)}})

@@ -1,6 +1,6 @@
 """What may be wrong with a version although its schema and its references are sound (F9).
 
-Errors refuse a save, warnings are told with it. `codes.toml` is the one table of codes, from
+Errors refuse a save, warnings are returned with it. `codes.toml` is the one table of codes, from
 which `docs/lint.md` is written; the rules are by theme in `rules/`, each a pure function.
 """
 

@@ -36,13 +36,10 @@ class Code(BaseModel):
     example: str
 
 
-def _read() -> dict[str, Code]:
-    table = tomllib.loads(files("flow_engine.linting").joinpath("codes.toml").read_text("utf-8"))
-    rows = TypeAdapter(dict[str, dict[str, str]]).validate_python(table)
-    return {code: Code.model_validate({"code": code, **row}) for code, row in rows.items()}
-
-
-CODES: Mapping[str, Code] = _read()
+_ROWS = TypeAdapter(dict[str, dict[str, str]]).validate_python(
+    tomllib.loads(files("flow_engine.linting").joinpath("codes.toml").read_text("utf-8"))
+)
+CODES: Mapping[str, Code] = {code: Code.model_validate({"code": code, **row}) for code, row in _ROWS.items()}
 """By code, in the order of the page. Read at the import, which fails when a row lacks something."""
 
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from flow_engine.documents import BaseSttConfig, BaseTtsConfig, FlowVersion, ReviewEnvironment, Task, Variable
+from flow_engine.documents import (
+    BaseSttConfig,
+    BaseTtsConfig,
+    FlowVersion,
+    McpToolParameter,
+    ReviewEnvironment,
+    Task,
+    Variable,
+)
 from flow_engine.documents.findings import quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings
@@ -26,6 +34,19 @@ class PlacedTemplate:
     pointer: str
     source: str
     template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class ToolParameterUse:
+    """A parameter of a tool that a task selects. `pointer` leads to what is assigned to it; `variable` is the
+    one that the value comes from, None for fixed values, prompts and unknown variables."""
+
+    pointer: str
+    task_id: str
+    server: str
+    tool: str
+    parameter: McpToolParameter
+    variable: Variable | None
 
 
 @dataclass(frozen=True)
@@ -82,10 +103,11 @@ class Inspection:
 
     def closes(self, task: Task) -> bool:
         """Whether the task ends a conversation that otherwise outlives its contacts: a deliberate end."""
-        return self._keeps_conversations and not task.closure_config.multi_contact
+        return self.keeps_conversations and not task.closure_config.multi_contact
 
     @cached_property
-    def _keeps_conversations(self) -> bool:
+    def keeps_conversations(self) -> bool:
+        """Whether a conversation may go on with another contact."""
         return self.version.closure_config.multi_contact and any(
             task.closure_config.multi_contact for task in self.version.tasks
         )
@@ -127,23 +149,42 @@ class Inspection:
     @cached_property
     def templates(self) -> tuple[PlacedTemplate, ...]:
         """Everything that is rendered, with its place: prompts, descriptions, providers, voices."""
+        sources = [("/globalPrompt", self.version.global_prompt)]
+        for number, task in enumerate(self.version.tasks):
+            sources.append((pointer("tasks", number, "prompt"), task.prompt))
+            sources.append((pointer("tasks", number, "description"), task.description))
+        for place, config in self.speech():
+            if "{{" in config.provider:  # without a tag these are passed on as they are
+                sources.append((f"{place}/provider", config.provider))
+            if isinstance(config, BaseTtsConfig) and "{{" in config.voice:
+                sources.append((f"{place}/voice", config.voice))
         return tuple(
-            PlacedTemplate(place, source, compile_template(source, lenient=True))
-            for place, source in self._sources()
+            PlacedTemplate(place, source, compile_template(source, lenient=True)) for place, source in sources
         )
 
-    def _sources(self) -> Iterator[tuple[str, str]]:
-        yield "/globalPrompt", self.version.global_prompt
-        for number, task in enumerate(self.version.tasks):
-            yield pointer("tasks", number, "prompt"), task.prompt
-            yield pointer("tasks", number, "description"), task.description
-        for place, config in self._speech():
-            if "{{" in config.provider:  # without a tag these are passed on as they are
-                yield f"{place}/provider", config.provider
-            if isinstance(config, BaseTtsConfig) and "{{" in config.voice:
-                yield f"{place}/voice", config.voice
+    @cached_property
+    def tool_parameters(self) -> tuple[ToolParameterUse, ...]:
+        """Every parameter of every selected tool, in the order of the document."""
+        return tuple(
+            ToolParameterUse(
+                pointer("tasks", number, "mcpToolSelection", s, "selectedTools", t)
+                + f"/toolParameters/{p}/assignmentValue",
+                task.id,
+                selection.mcp_server_name,
+                tool.tool_name,
+                parameter,
+                self.variables.get(parameter.assignment_value)
+                if parameter.assignment_strategy == "variable"
+                else None,
+            )
+            for number, task in enumerate(self.version.tasks)
+            for s, selection in enumerate(task.mcp_tool_selection)
+            for t, tool in enumerate(selection.selected_tools)
+            for p, parameter in enumerate(tool.tool_parameters)
+        )
 
-    def _speech(self) -> Iterator[tuple[str, BaseSttConfig | BaseTtsConfig]]:
+    def speech(self) -> Iterator[tuple[str, BaseSttConfig | BaseTtsConfig]]:
+        """The settings of recognisers and voices, each with its RFC 6901 pointer."""
         audio = self.version.media_config.audio
         for kind, config in (("stt", audio.stt), ("tts", audio.tts)):
             if config is None:

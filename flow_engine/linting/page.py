@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flow_engine.linting import CODES, Code
+from flow_engine.linting import CODES
 
 _INTRODUCTION = """# What is said about a flow version
 
@@ -32,6 +32,7 @@ which variable, a tool that any task on the way has selected may have written it
 
 
 def lint_page() -> str:
+    """The page as Markdown, of every code in `codes.toml`."""
     return "\n".join(
         [
             _INTRODUCTION,
@@ -40,7 +41,13 @@ def lint_page() -> str:
             "\n## Warnings\n",
             *_table("warning"),
             "\n## Every code\n",
-            *(_entry(row) for row in CODES.values()),
+            *(
+                f"### {row.code}\n\n"
+                f"{row.severity.capitalize()}. {row.title}. {row.why}\n\n"
+                f"- For example: {row.example}\n"
+                f"- What to do: {row.advice}\n"
+                for row in CODES.values()
+            ),
         ]
     )
 
@@ -51,15 +58,6 @@ def _table(severity: str) -> Iterator[str]:
     for row in CODES.values():
         if row.severity == severity:
             yield f"| [`{row.code}`](#{row.code}) | {row.title} |"
-
-
-def _entry(row: Code) -> str:
-    return (
-        f"### {row.code}\n\n"
-        f"{row.severity.capitalize()}. {row.title}. {row.why}\n\n"
-        f"- For example: {row.example}\n"
-        f"- What to do: {row.advice}\n"
-    )
 
 
 if __name__ == "__main__":

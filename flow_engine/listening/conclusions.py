@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from flow_engine.json_values import as_object
 from flow_engine.listening.mining import dialogue_text
 from flow_engine.ports.dialogue import DialogueTurn, SummaryRequest
-from flow_engine.ports.models import LLMRequest, as_object, instruction
+from flow_engine.ports.models import LLMRequest, instruction
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.runtime.events import system_event
 from flow_engine.runtime.memory import PreviousContact

@@ -20,9 +20,10 @@ from datetime import UTC, datetime, tzinfo
 from typing import cast
 
 from flow_engine.documents import AiHelper, Checkpoint
+from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.ports.extraction import ExtractionRequest
-from flow_engine.ports.models import LLMRequest, as_object, instruction
+from flow_engine.ports.models import LLMRequest, instruction
 from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
 from flow_engine.runtime.prompt import PromptSections, tenant_zone

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.values import JsonValue
@@ -144,11 +144,6 @@ async def ask(model: LanguageModel, request: LLMRequest) -> LLMAnswer:
 def instruction(system: str, user: str) -> tuple[Message, ...]:
     """The messages of a single question: instructions, and the material that they are about."""
     return Message("system", system), Message("user", user)
-
-
-def as_object(data: object) -> Mapping[str, object]:
-    """A model's data read as a JSON object, whatever it is: no answer is trusted to have its shape."""
-    return cast("Mapping[str, object]", data) if isinstance(data, dict) else {}
 
 
 class NoModel:

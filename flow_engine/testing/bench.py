@@ -58,10 +58,10 @@ class ScriptedHandler:
 
     def __init__(self) -> None:
         self.verdict: Verdict = False
-        self.asked = 0
+        self.requests = 0
 
     async def request(self, method: str, url: str, **options: object) -> OutboundReply:
-        self.asked += 1
+        self.requests += 1
         if self.verdict == "fails":
             raise OutboundFailed(f"{url} fails, as the scenario wants it")
         return OutboundReply(200, b"true" if self.verdict else b"false")

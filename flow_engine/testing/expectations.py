@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
@@ -10,7 +10,9 @@ from typing import Any, cast
 import orjson
 
 from flow_engine.errors import CorrectTheInput, FlowEngineError, ReloadAndDecide
+from flow_engine.json_values import same_json
 from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.rules import ReachableTask, reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
@@ -52,9 +54,11 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
     if refusal is not None:
         yield f"refused with {refusal['code']}: {refusal['reason']}"
         yield f"expected: the change to be made, or `expect: {{refused: {refusal['code']}}}` after it"
-        yield f"accepted now: {_reachable_text(refusal['reachableTasks'])}"
+        tasks = [_with_missing(task["name"], task["missingVariables"]) for task in refusal["reachableTasks"]]
+        yield f"accepted now: {', '.join(tasks) or 'no task'}"
         for missing in refusal["missing"]:
-            fillable = " or ".join(map(_filler, missing["fillableBy"])) or "nothing in this task"
+            fillers = ["the dialogue" if by == MINER else f"tool {by!r}" for by in missing["fillableBy"]]
+            fillable = " or ".join(fillers) or "nothing in this task"
             yield f"missing: {missing['name']!r} ({missing['type']}), filled by {fillable}"
     elif problem is not None:
         yield f"failed with {problem.code}: {problem.detail}"
@@ -69,19 +73,10 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
         yield "accepted: the step without `closes`"
 
 
-def _filler(name: str) -> str:
-    return "the dialogue" if name == "convMiner" else f"tool {name!r}"
-
-
 def _findings(problem: FlowEngineError) -> Iterator[str]:
     if isinstance(problem, CorrectTheInput):
         for finding in problem.findings:
             yield f"{finding.pointer} {finding.code}: {finding.message}"
-
-
-def _reachable_text(tasks: Iterable[Mapping[str, Any]]) -> str:
-    texts = [_with_missing(task["name"], task["missingVariables"]) for task in tasks]
-    return ", ".join(texts) or "no task"
 
 
 def _with_missing(name: str, missing: Collection[str]) -> str:
@@ -98,25 +93,55 @@ def differences(expected: ExpectBody, seen: Seen) -> Iterator[str]:
             yield from compare(expected, seen.outcome)
     wanted = [key for key in _OF_STATE if key in expected.model_fields_set]
     if wanted and seen.runner is None:
-        yield f"{', '.join(wanted)}: there is no conversation{_because(seen.outcome)}"
+        problem = seen.outcome.problem
+        because = "" if problem is None else f"; the step before failed with {problem.code}"
+        yield f"{', '.join(wanted)}: there is no conversation{because}"
         return
     for key in wanted:
         if seen.runner is not None:
             yield from _OF_STATE[key](expected, seen.runner)
 
 
-def _because(outcome: Outcome) -> str:
-    return "" if outcome.problem is None else f"; the step before failed with {outcome.problem.code}"
+OutcomeCheck = Callable[[ExpectBody, Outcome], Iterator[str]]
+StateCheck = Callable[[ExpectBody, ConversationalFlowRunner], Iterator[str]]
+
+_OF_OUTCOME: dict[str, OutcomeCheck] = {}
+_OF_STATE: dict[str, StateCheck] = {}
+"""By key of an expectation: what the last action did, and the conversation as it is now. Differences are
+listed in the order in which the keys are defined below."""
 
 
-def _differs(key: str, expected: object, found: object) -> Iterator[str]:
-    if expected != found:
-        yield f"{key}: expected {_quoted(expected)}, found {_quoted(found)}"
+def _of_outcome(check: OutcomeCheck) -> OutcomeCheck:
+    """Enter a check under its own name, the key."""
+    _OF_OUTCOME[check.__name__.removeprefix("_")] = check
+    return check
+
+
+def _of_state(check: StateCheck) -> StateCheck:
+    """Enter a check under its own name, the key."""
+    _OF_STATE[check.__name__.removeprefix("_")] = check
+    return check
+
+
+def _equality(key: str, found: Callable[[ConversationalFlowRunner], object]) -> StateCheck:
+    def compare(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+        wanted, is_now = getattr(expected, key), found(runner)
+        if wanted != is_now:
+            yield f"{key}: expected {_quoted(wanted)}, found {_quoted(is_now)}"
+
+    return compare
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _quoted(value: object) -> str:
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return _shortened("null" if value is None else repr(value))
+
+
+def _json(value: JsonValue) -> str:
+    return _shortened(orjson.dumps(value).decode())
 
 
 def _what_happened(outcome: Outcome) -> str:
@@ -127,11 +152,13 @@ def _what_happened(outcome: Outcome) -> str:
     return f"{outcome.kind} went through"
 
 
+@_of_outcome
 def _refused(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
     if outcome.refusal is None or outcome.refusal["code"] != expected.refused:
         yield f"refused: expected {expected.refused}, but {_what_happened(outcome)}"
 
 
+@_of_outcome
 def _missing(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
     if outcome.refusal is None:
         yield f"missing: expected {listed(expected.missing or ())}, but {_what_happened(outcome)}"
@@ -144,10 +171,7 @@ def _missing(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
         yield f"missing: expected {listed(expected.missing or ())}, found {names}"
 
 
-def _command(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
-    yield from _differs("command", expected.command, outcome.command)
-
-
+@_of_outcome
 def _error(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
     problem = outcome.problem
     codes = set[str]() if problem is None else {problem.code}
@@ -159,6 +183,16 @@ def _error(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
             yield from _findings(problem)
 
 
+@_of_outcome
+def _command(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
+    if expected.command != outcome.command:
+        yield f"command: expected {_quoted(expected.command)}, found {_quoted(outcome.command)}"
+
+
+_OF_STATE["conversation"] = _equality("conversation", lambda runner: runner.session.states.phase)
+
+
+@_of_state
 def _task(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     wanted = runner.flow.task_named(expected.task or "")
     if wanted is None or wanted.id != runner.task.id:
@@ -166,32 +200,24 @@ def _task(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[st
         yield f"task: expected {name!r}, found {runner.task.name!r}"
 
 
-def _status(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    yield from _differs("status", expected.status, runner.status)
+_OF_STATE["type"] = _equality("type", lambda runner: runner.task.type)
+_OF_STATE["status"] = _equality("status", lambda runner: runner.status)
+_OF_STATE["language"] = _equality("language", lambda runner: runner.session.language)
 
 
-def _type(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    yield from _differs("type", expected.type, runner.task.type)
-
-
-def _conversation(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    yield from _differs("conversation", expected.conversation, runner.session.states.phase)
-
-
-def _language(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    yield from _differs("language", expected.language, runner.session.language)
-
-
+@_of_state
 def _reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     found = _reachable_now(runner)
     wanted = expected.reachable
     if wanted is not None:
         named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
         names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
-        there = ", ".join(_with_missing(r.task.name, _names(r.missing, runner)) for r in found.values())
-        yield from _compare("reachable", named, found.keys(), names, there)
+        name_of = runner.flow.variables.name_of
+        there = [_with_missing(r.task.name, [*map(name_of, r.missing)]) for r in found.values()]
+        yield from _compare("reachable", named, found.keys(), names, ", ".join(there))
 
 
+@_of_state
 def _not_reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     found = _reachable_now(runner)
     for task_id in _ids(expected.not_reachable or (), runner) or ():
@@ -215,10 +241,7 @@ def _ids(names: tuple[str, ...] | None, runner: ConversationalFlowRunner) -> tup
     return tuple(plan.id for plan in plans if plan is not None)
 
 
-def _names(variables: Iterable[str], runner: ConversationalFlowRunner) -> list[str]:
-    return [runner.flow.variables.name_of(var_id) for var_id in variables]
-
-
+@_of_state
 def _mcp_tools(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     wanted = expected.mcp_tools
     if wanted is not None:
@@ -231,15 +254,35 @@ def _compare(
 ) -> Iterator[str]:
     lacking = [names.get(item, item) for item in wanted.every if item not in found]
     extra = [names.get(item, item) for item in found if item not in wanted.every]
-    told: list[str] = []
+    differences: list[str] = []
     if lacking:
-        told.append(f"not there: {listed(lacking)}")
+        differences.append(f"not there: {listed(lacking)}")
     if extra and wanted.exactly is not None:
-        told.append(f"not expected: {listed(extra)}")
-    if told:
-        yield f"{key}: {'; '.join(told)}; there are: {there or 'none'}"
+        differences.append(f"not expected: {listed(extra)}")
+    if differences:
+        yield f"{key}: {'; '.join(differences)}; there are: {there or 'none'}"
 
 
+@_of_state
+def _memory(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    for name, sent in (expected.memory or {}).items():
+        value = cast("JsonValue", sent)
+        spec = runner.flow.variables.resolve(name)
+        if spec is None:
+            continue  # refused with the file
+        entry = runner.memory.get(spec.id)
+        found = None if entry is None else entry.value
+        try:
+            wanted = canonical(spec, value, timezone=tenant_zone(runner.tenant))
+        except ValueRejected as refused:
+            yield f"memory: {spec.name!r} can never hold {_json(value)}: {refused.message}"
+            continue
+        if not same_json(wanted, found):
+            author = "" if entry is None or entry.updated_by is None else f", written by {entry.updated_by!r}"
+            yield f"memory: {spec.name!r}: expected {_json(wanted)}, found {_json(found)}{author}"
+
+
+@_of_state
 def _prompt_contains(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     prompt = _prompt(runner)
     for text in expected.prompt_contains or ():
@@ -251,6 +294,7 @@ def _prompt_contains(expected: ExpectBody, runner: ConversationalFlowRunner) -> 
             yield f"prompt_contains: {_quoted(text)} is not in the prompt{hint}"
 
 
+@_of_state
 def _prompt_lacks(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     prompt = _prompt(runner)
     for text in expected.prompt_lacks or ():
@@ -264,56 +308,3 @@ def _prompt_lacks(expected: ExpectBody, runner: ConversationalFlowRunner) -> Ite
 
 def _prompt(runner: ConversationalFlowRunner) -> str | None:
     return None if runner.session.closed else compose_prompt(runner).text
-
-
-def _memory(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    for name, given in (expected.memory or {}).items():
-        value = cast("JsonValue", given)
-        spec = runner.flow.variables.resolve(name)
-        if spec is None:
-            continue  # refused with the file
-        entry = runner.memory.get(spec.id)
-        found = None if entry is None else entry.value
-        try:
-            wanted = canonical(spec, value, timezone=tenant_zone(runner.tenant))
-        except ValueRejected as refused:
-            yield f"memory: {spec.name!r} can never hold {_json(value)}: {refused.message}"
-            continue
-        if not _same(wanted, found):
-            author = "" if entry is None or entry.updated_by is None else f", written by {entry.updated_by!r}"
-            yield f"memory: {spec.name!r}: expected {_json(wanted)}, found {_json(found)}{author}"
-
-
-def _same(one: JsonValue, other: JsonValue) -> bool:
-    """Equal as JSON: true is not 1, and 1 is 1.0."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def _json(value: JsonValue) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-
-
-_OF_OUTCOME: Mapping[str, Callable[[ExpectBody, Outcome], Iterator[str]]] = {
-    "refused": _refused,
-    "missing": _missing,
-    "error": _error,
-    "command": _command,
-}
-_OF_STATE: Mapping[str, Callable[[ExpectBody, ConversationalFlowRunner], Iterator[str]]] = {
-    "conversation": _conversation,
-    "task": _task,
-    "type": _type,
-    "status": _status,
-    "language": _language,
-    "reachable": _reachable,
-    "not_reachable": _not_reachable,
-    "mcp_tools": _mcp_tools,
-    "memory": _memory,
-    "prompt_contains": _prompt_contains,
-    "prompt_lacks": _prompt_lacks,
-}

@@ -50,20 +50,13 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def _short_for(key: str) -> BeforeValidator:
-    """A text alone stands for the mapping with that one key, nothing at all for the empty mapping."""
+def _short_for(key: str, kind: type = str) -> BeforeValidator:
+    """A text (or list) alone stands for the mapping with that one key, nothing for the empty mapping."""
 
     def expand(value: object) -> object:
         if value is None:
             return {}
-        return {key: value} if isinstance(value, str) else value
-
-    return BeforeValidator(expand)
-
-
-def _listed_as(key: str) -> BeforeValidator:
-    def expand(value: object) -> object:
-        return {key: cast("list[object]", value)} if isinstance(value, list) else value
+        return {key: cast("object", value)} if isinstance(value, kind) else value
 
     return BeforeValidator(expand)
 
@@ -71,8 +64,8 @@ def _listed_as(key: str) -> BeforeValidator:
 def _entries(value: object) -> object:
     """`{variable: value}` stands for a list of entries that say no more than that."""
     if isinstance(value, dict):
-        given = cast("dict[str, object]", value)
-        return [{"varId": var, "value": found} for var, found in given.items()]
+        values = cast("dict[str, object]", value)
+        return [{"varId": var, "value": found} for var, found in values.items()]
     return value
 
 
@@ -153,7 +146,7 @@ class Names(Shape):
         return self.exactly or self.includes or ()
 
 
-NameList = Annotated[Names, _listed_as("exactly")]
+NameList = Annotated[Names, _short_for("exactly", list)]
 Texts = Annotated[tuple[_Text, ...], BeforeValidator(_texts)]
 
 

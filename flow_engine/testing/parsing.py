@@ -6,7 +6,7 @@ expected of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -55,31 +55,16 @@ def parse_scenarios(text: bytes) -> Suite:
         file = ScenarioFile.model_validate(root.value)
     except ValidationError as error:
         raise FileRejected([*mistakes, *(_mistake(found, root) for found in problems_of(error))]) from None
-    mistakes += _names_given_twice(file, root)
-    if mistakes:
-        raise FileRejected(mistakes)
-    return Suite(file, root)
-
-
-def _names_given_twice(file: ScenarioFile, root: Node) -> list[Mistake]:
     first: dict[str, int] = {}
-    mistakes: list[Mistake] = []
     for number, scenario in enumerate(file.scenarios):
         path: Path = ("scenarios", number, "name")
         line = root.line_of(path)
         if first.setdefault(scenario.name, line) != line:
             message = f"the scenario in line {first[scenario.name]} has this name already"
             mistakes.append(Mistake(line, pointer(*path), "duplicate_name", message))
-    return mistakes
-
-
-def _mistake(problem: Problem, root: Node) -> Mistake:
-    path = problem.place
-    if len(path) > 4 and path[2] == "steps":
-        # pydantic names the chosen alternative before the keys in it; the file does not.
-        path = path[:4] + path[5:]
-    code = "wrong_value" if problem.kind == REFUSED else problem.kind
-    return Mistake(root.line_of(path), pointer(*path), code, _message(problem, path))
+    if mistakes:
+        raise FileRejected(mistakes)
+    return Suite(file, root)
 
 
 _WORDING = {
@@ -94,40 +79,44 @@ _WORDING = {
 }
 
 
-def _message(problem: Problem, path: Path) -> str:
+def _mistake(problem: Problem, root: Node) -> Mistake:
+    """An error of pydantic in the words of the format, with the line of its place."""
+    path = problem.place
+    if len(path) > 4 and path[2] == "steps":
+        # pydantic names the chosen alternative before the keys in it; the file does not.
+        path = path[:4] + path[5:]
+    key = path[-1] if path else ""
     match problem.kind:
         case "extra_forbidden":
-            accepted = _accepted_keys(path)
-            if accepted is None:
-                return _ONE_KEY
-            return f"there is no {path[-1]!r} here; accepted are {listed(accepted)}"
+            shape = shape_at(path[:-1])
+            fields = {} if shape is None else shape.model_fields
+            accepted = listed(info.alias or name for name, info in fields.items())
+            message = f"there is no {key!r} here; accepted are {accepted}" if shape else _ONE_KEY
         case "missing":
-            return f"{path[-1]!r} is missing"
+            message = f"{key!r} is missing"
         case "literal_error":
-            return f"accepted is one of {problem.context['expected']}"
+            message = f"accepted is one of {problem.context['expected']}"
         case known:
-            return _WORDING.get(known, problem.message)
+            message = _WORDING.get(known, problem.message)
+    code = "wrong_value" if problem.kind == REFUSED else problem.kind
+    return Mistake(root.line_of(path), pointer(*path), code, message)
 
 
-def _accepted_keys(path: Path) -> list[str] | None:
-    """The keys that may stand beside the last of `path`; None where it is a step's second key."""
-    shape: type[Shape] | None = None
-    match tuple(part for part in path[:-1] if isinstance(part, str)):
+def shape_at(path: Path) -> type[Shape] | None:
+    """The model of the mapping at `path`; None for a step itself, which has one key only."""
+    match tuple(part for part in path if isinstance(part, str)):
         case ():
-            shape = ScenarioFile
+            return ScenarioFile
         case ("scenarios",):
-            shape = Scenario
+            return Scenario
         case ("scenarios", "steps", "memory", "descriptionForLLM"):
-            shape = DescriptionBody
+            return DescriptionBody
         case ("scenarios", "steps", "expect", _):
-            shape = Names
+            return Names
         case ("scenarios", "steps", kind):
-            shape = BODIES[kind]
+            return BODIES[kind]
         case _:
-            pass
-    if shape is None:
-        return None
-    return [info.alias or name for name, info in shape.model_fields.items()]
+            return None
 
 
 # --- names in expectations, against the flow ----------------------------------------------------
@@ -139,43 +128,38 @@ def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
     Names in steps are left alone: to ask for a task that does not exist is a scenario like any other.
     """
     mistakes: list[Mistake] = []
+    included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
+    tools = {tool.tool_name for tool in included if tool.tool_name is not None}
     for number, scenario in enumerate(suite.file.scenarios):
         for index, step in enumerate(scenario.steps):
-            if isinstance(step, Expect):
-                path: Path = ("scenarios", number, "steps", index, "expect")
-                for key, code, message in _unknown(step.expect, flow):
-                    at = (*path, key)
+            if not isinstance(step, Expect):
+                continue
+            for key, names in named_by(step.expect).items():
+                if key in ("missing", "memory"):
+                    code, what = "unknown_variable", "variable"
+                    unknown = [name for name in names if flow.variables.resolve(name) is None]
+                    known = [variable.name for variable in flow.variables]
+                elif key == "mcp_tools":
+                    code, what = "unknown_tool", "tool of an MCP server"
+                    unknown, known = [name for name in names if name not in tools], sorted(tools)
+                else:
+                    code, what = "unknown_task", "task"
+                    unknown = [name for name in names if flow.task_named(name) is None]
+                    known = [task.name for task in flow.tasks.values()]
+                if unknown:
+                    at: Path = ("scenarios", number, "steps", index, "expect", key)
+                    message = f"the flow has no {what} {listed(unknown)}; it has {listed(known)}"
                     mistakes.append(Mistake(suite.root.line_of(at), pointer(*at), code, message))
     return mistakes
 
 
-def _unknown(expected: ExpectBody, flow: CompiledFlow) -> Iterator[tuple[str, str, str]]:
-    tasks = {
+def named_by(expected: ExpectBody) -> Mapping[str, Iterable[str]]:
+    """The names of tasks, variables and tools in an expectation, by its key."""
+    return {
         "task": () if expected.task is None else (expected.task,),
-        "reachable": _every(expected.reachable),
+        "reachable": () if expected.reachable is None else expected.reachable.every,
         "not_reachable": expected.not_reachable or (),
+        "missing": expected.missing or (),
+        "memory": expected.memory or (),
+        "mcp_tools": () if expected.mcp_tools is None else expected.mcp_tools.every,
     }
-    for key, names in tasks.items():
-        unknown = [name for name in names if flow.task_named(name) is None]
-        known = (task.name for task in flow.tasks.values())
-        yield from _findings(key, "unknown_task", "task", unknown, known)
-    for key, names in {"missing": expected.missing or (), "memory": expected.memory or ()}.items():
-        unknown = [name for name in names if flow.variables.resolve(name) is None]
-        known = (variable.name for variable in flow.variables)
-        yield from _findings(key, "unknown_variable", "variable", unknown, known)
-    included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
-    tools = {tool.tool_name for tool in included if tool.tool_name is not None}
-    unknown = [name for name in _every(expected.mcp_tools) if name not in tools]
-    yield from _findings("mcp_tools", "unknown_tool", "tool of an MCP server", unknown, sorted(tools))
-
-
-def _every(names: Names | None) -> tuple[str, ...]:
-    return () if names is None else names.every
-
-
-def _findings(
-    key: str, code: str, what: str, unknown: list[str], known: Iterable[str]
-) -> Iterator[tuple[str, str, str]]:
-    if unknown:
-        there = listed(known)
-        yield key, code, f"the flow has no {what} {listed(unknown)}; it has {there}"

@@ -105,11 +105,17 @@ def _percent(share: Share) -> str:
 
 
 def lines(report: RunReport) -> Iterator[str]:
+    """What a terminal shows: each scenario with its time in ms and its failure, coverage in percent."""
     for file in report.files:
         if file.scenarios:
             yield file.file
-            for scenario in file.scenarios:
-                yield from _scenario_lines(file.file, scenario)
+        for scenario in file.scenarios:
+            played, failure = scenario.played, scenario.played.failure
+            mark = PASSED if failure is None else FAILED
+            yield f"  {mark} {played.name} ({played.seconds * 1000:.0f} ms)"
+            if failure is not None:
+                yield f"      {file.file}:{scenario.failed_at}: {failure.kind}"
+                yield from (f"        {message}" for message in failure.messages)
     for flow in report.flows:
         yield f"{flow.flow} ({flow.version_id})"
         yield from _share_lines("tasks", "entered", flow.coverage.tasks)
@@ -121,18 +127,10 @@ def lines(report: RunReport) -> Iterator[str]:
 
 
 def mistake_lines(report: RunReport) -> Iterator[str]:
+    """`file:line: pointer code: message` for each mistake of a file that could not be used."""
     for file in report.files:
         for mistake in file.mistakes:
             yield f"{file.file}:{mistake.line}: {mistake.pointer or '/'} {mistake.code}: {mistake.message}"
-
-
-def _scenario_lines(file: str, scenario: ScenarioReport) -> Iterator[str]:
-    played, failure = scenario.played, scenario.played.failure
-    mark = PASSED if failure is None else FAILED
-    yield f"  {mark} {played.name} ({played.seconds * 1000:.0f} ms)"
-    if failure is not None:
-        yield f"      {file}:{scenario.failed_at}: {failure.kind}"
-        yield from (f"        {message}" for message in failure.messages)
 
 
 def _share_lines(what: str, how: str, share: Share) -> Iterator[str]:
@@ -152,7 +150,32 @@ def as_json(report: RunReport) -> bytes:
         {
             "passed": len(report.scenarios) - report.failed,
             "failed": report.failed,
-            "files": [_file_object(file) for file in report.files],
+            "files": [
+                {
+                    "file": file.file,
+                    "flow": file.flow,
+                    "mistakes": [
+                        {"line": m.line, "pointer": m.pointer, "code": m.code, "message": m.message}
+                        for m in file.mistakes
+                    ],
+                    "scenarios": [
+                        {
+                            "name": scenario.played.name,
+                            "line": scenario.line,
+                            "passed": scenario.passed,
+                            "seconds": round(scenario.played.seconds, 6),
+                            "failure": (failure := scenario.played.failure)
+                            and {
+                                "line": scenario.failed_at,
+                                "step": failure.kind,
+                                "messages": failure.messages,
+                            },
+                        }
+                        for scenario in file.scenarios
+                    ],
+                }
+                for file in report.files
+            ],
             "flows": [
                 {
                     "flow": flow.flow,
@@ -166,32 +189,6 @@ def as_json(report: RunReport) -> bytes:
         },
         option=orjson.OPT_INDENT_2,
     )
-
-
-def _file_object(file: FileReport) -> Mapping[str, object]:
-    return {
-        "file": file.file,
-        "flow": file.flow,
-        "mistakes": [
-            {"line": m.line, "pointer": m.pointer, "code": m.code, "message": m.message}
-            for m in file.mistakes
-        ],
-        "scenarios": [_scenario_object(scenario) for scenario in file.scenarios],
-    }
-
-
-def _scenario_object(scenario: ScenarioReport) -> Mapping[str, object]:
-    played, failure = scenario.played, scenario.played.failure
-    told = None
-    if failure is not None:
-        told = {"line": scenario.failed_at, "step": failure.kind, "messages": failure.messages}
-    return {
-        "name": played.name,
-        "line": scenario.line,
-        "passed": scenario.passed,
-        "seconds": round(played.seconds, 6),
-        "failure": told,
-    }
 
 
 def _share_object(share: Share) -> Mapping[str, object]:
@@ -213,27 +210,23 @@ def as_junit(report: RunReport) -> bytes:
         counts = _counts(file.scenarios, _unusable([file]))
         suite = Xml.SubElement(root, "testsuite", {"name": _clean(file.file), **counts})
         for scenario in file.scenarios:
-            _add_case(suite, file.file, scenario)
+            played, failure = scenario.played, scenario.played.failure
+            names = {"name": _clean(played.name), "classname": _clean(file.file)}
+            case = Xml.SubElement(suite, "testcase", {**names, "time": f"{played.seconds:.6f}"})
+            if failure is not None:
+                where = f"{file.file}:{scenario.failed_at}: {failure.kind}"
+                _add_problem(case, "failure", where, failure.messages)
         if file.mistakes:
             case = Xml.SubElement(suite, "testcase", {"name": "the file", "classname": _clean(file.file)})
-            told = [f"{m.line}: {m.pointer} {m.code}: {m.message}" for m in file.mistakes]
-            _add_problem(case, "error", "the file cannot be used", told)
+            mistakes = [f"{m.line}: {m.pointer} {m.code}: {m.message}" for m in file.mistakes]
+            _add_problem(case, "error", "the file cannot be used", mistakes)
     Xml.indent(root)
     return Xml.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _add_case(suite: Xml.Element, file: str, scenario: ScenarioReport) -> None:
-    played, failure = scenario.played, scenario.played.failure
-    names = {"name": _clean(played.name), "classname": _clean(file), "time": f"{played.seconds:.6f}"}
-    case = Xml.SubElement(suite, "testcase", names)
-    if failure is not None:
-        where = f"{file}:{scenario.failed_at}: {failure.kind}"
-        _add_problem(case, "failure", where, failure.messages)
-
-
-def _add_problem(case: Xml.Element, kind: str, message: str, told: Iterable[str]) -> None:
+def _add_problem(case: Xml.Element, kind: str, message: str, lines: Iterable[str]) -> None:
     problem = Xml.SubElement(case, kind, {"message": _clean(message)})
-    problem.text = _clean("\n".join(told))
+    problem.text = _clean("\n".join(lines))
 
 
 def _unusable(files: Iterable[FileReport]) -> int:

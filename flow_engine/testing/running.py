@@ -23,6 +23,7 @@ from flow_engine.testing.expectations import Outcome, Seen, differences, unexpec
 from flow_engine.testing.format import (
     ChangeTask,
     EndContact,
+    EndContactBody,
     Expect,
     HumanTask,
     MemoryEntryBody,
@@ -32,6 +33,7 @@ from flow_engine.testing.format import (
     Say,
     Scenario,
     Step,
+    UtteranceBody,
     Wait,
     kind_of,
 )
@@ -96,7 +98,7 @@ class _Player:
     contact_id: str = NOBODY
     task_id: str = ""
     opened: int = 0
-    said: int = 0
+    utterances: int = 0
     entered: set[str] = field(default_factory=set[str])
     taken: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
@@ -105,69 +107,62 @@ class _Player:
         outcome = Outcome(kind="contact")
         if not isinstance(steps[0], OpenContact):
             opening = OpenContact(contact=NewContactBody())
-            outcome = await self._act(opening)
+            outcome = await self.act(opening)
             complaints = _complaints(outcome, steps)
             if complaints:
                 return Failure(None, "contact", complaints)
         for number, step in enumerate(steps):
             if isinstance(step, Expect):
-                complaints = tuple(differences(step.expect, await self._look(outcome)))
+                # Read what is there now, as the next request would find it; nothing is written.
+                transactor, conversation = self.stage.transactor, self.stage.conversation
+                loaded = await transactor.memory.load(conversation)
+                runner = None if loaded.session is None else await transactor.resume(conversation, loaded)
+                complaints = tuple(differences(step.expect, Seen(outcome, runner)))
             else:
-                outcome = await self._act(step)
+                outcome = await self.act(step)
                 complaints = _complaints(outcome, steps[number + 1 :])
             if complaints:
                 return Failure(number, kind_of(step), complaints)
         return None
 
-    async def _look(self, outcome: Outcome) -> Seen:
-        """Read what is there now, as the next request would find it; nothing is written."""
-        transactor, conversation = self.stage.transactor, self.stage.conversation
-        loaded = await transactor.memory.load(conversation)
-        return Seen(
-            outcome, None if loaded.session is None else await transactor.resume(conversation, loaded)
-        )
-
-    async def _act(self, step: Step) -> Outcome:
+    async def act(self, step: Step) -> Outcome:
+        stage, kind = self.stage, kind_of(step)
         try:
-            return await self._call(step)
+            match step:
+                case OpenContact():
+                    return await self.open(step.contact)
+                case Say():
+                    await stage.dialogue.utterance(stage.conversation, self.utterance(step.utterance))
+                case Remember():
+                    writes = [self.memory_write(entry) for entry in step.memory]
+                    await stage.dialogue.put_memory(stage.conversation, writes)
+                case ChangeTask():
+                    return await self.change_task(step.change_task)
+                case HumanTask():
+                    human = step.human_task
+                    answer = await stage.conversations.human_task(
+                        stage.conversation, self.contact_id, human.outcome, human.reason
+                    )
+                    return Outcome(kind=kind, command=_reply(answer)["command"])
+                case EndContact():
+                    return await self.end(step.end_contact)
+                case Wait():
+                    stage.clock.advance(step.wait)
+                case Expect():
+                    raise TypeError("an expectation is not an action")
         except FlowEngineError as problem:
-            return Outcome(kind=kind_of(step), problem=problem)
+            return Outcome(kind=kind, problem=problem)
+        return Outcome(kind=kind)
 
-    async def _call(self, step: Step) -> Outcome:
-        conversation, contact_id = self.stage.conversation, self.contact_id
-        match step:
-            case OpenContact():
-                return await self._open(step)
-            case Say():
-                await self.stage.dialogue.utterance(conversation, self._utterance(step))
-            case Remember():
-                writes = [self._write(entry) for entry in step.memory]
-                await self.stage.dialogue.put_memory(conversation, writes)
-            case ChangeTask():
-                return await self._change_task(step)
-            case HumanTask():
-                told = step.human_task
-                answer = await self.stage.conversations.human_task(
-                    conversation, contact_id, told.outcome, told.reason
-                )
-                return Outcome(kind="human_task", command=_reply(answer)["command"])
-            case EndContact():
-                return await self._end(step)
-            case Wait():
-                self.stage.clock.advance(step.wait)
-            case Expect():
-                raise TypeError("an expectation is not an action")
-        return Outcome(kind=kind_of(step))
-
-    async def _open(self, step: OpenContact) -> Outcome:
-        asked, scenario, flow = step.contact, self.scenario, self.stage.flow
+    async def open(self, body: NewContactBody) -> Outcome:
+        scenario, flow = self.scenario, self.stage.flow
         self.opened += 1
         contact = NewContact(
-            contact_id=asked.id or f"contact-{self.opened}",
-            channel=asked.channel or scenario.channel or flow.document.channels[0],
+            contact_id=body.id or f"contact-{self.opened}",
+            channel=body.channel or scenario.channel or flow.document.channels[0],
             tenant=scenario.tenant,
-            data=scenario.contact if asked.data is None else asked.data,
-            language=asked.language or scenario.language,
+            data=scenario.contact if body.data is None else body.data,
+            language=body.language or scenario.language,
         )
         answer = await self.stage.conversations.new_contact(
             self.stage.conversation, contact, VersionChoice(flow.version_id)
@@ -177,10 +172,8 @@ class _Player:
         self.entered.add(self.task_id)
         return Outcome(kind="contact", command=reply["command"])
 
-    async def _change_task(self, step: ChangeTask) -> Outcome:
-        answer = await self.stage.conversations.change_task(
-            self.stage.conversation, self.contact_id, step.change_task
-        )
+    async def change_task(self, name: str) -> Outcome:
+        answer = await self.stage.conversations.change_task(self.stage.conversation, self.contact_id, name)
         reply = _reply(answer)
         if not reply["result"]:
             return Outcome(kind="change_task", command=reply["command"], refusal=reply)
@@ -189,28 +182,27 @@ class _Player:
         self.entered.add(self.task_id)
         return Outcome(kind="change_task", command=reply["command"])
 
-    async def _end(self, step: EndContact) -> Outcome:
-        handler, told = self.stage.handler, step.end_contact
-        handler.verdict = False if told.closes is None else told.closes
-        asked_before = handler.asked
-        await self.stage.conversations.end_contact(self.stage.conversation, self.contact_id, told.reason)
-        unasked = told.closes is not None and handler.asked == asked_before
+    async def end(self, body: EndContactBody) -> Outcome:
+        handler = self.stage.handler
+        handler.verdict = False if body.closes is None else body.closes
+        requests_before = handler.requests
+        await self.stage.conversations.end_contact(self.stage.conversation, self.contact_id, body.reason)
+        unasked = body.closes is not None and handler.requests == requests_before
         return Outcome(kind="end_contact", handler_unasked=unasked)
 
-    def _utterance(self, step: Say) -> Utterance:
-        self.said += 1
-        told = step.utterance
+    def utterance(self, body: UtteranceBody) -> Utterance:
+        self.utterances += 1
         return Utterance(
             contact_id=self.contact_id,
-            message_id=f"message-{self.said}",
+            message_id=f"message-{self.utterances}",
             ts=self.stage.clock.now(),
             type="message",
-            src=told.src,
-            body=told.body,
-            language=told.language,
+            src=body.src,
+            body=body.body,
+            language=body.language,
         )
 
-    def _write(self, entry: MemoryEntryBody) -> MemoryWrite:
+    def memory_write(self, entry: MemoryEntryBody) -> MemoryWrite:
         described = entry.description_for_llm
         return MemoryWrite(
             var=entry.var_id,

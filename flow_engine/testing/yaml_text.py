@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import yaml
 
@@ -83,21 +82,17 @@ def read_yaml(text: bytes) -> tuple[Node, list[Mistake]]:
     if len(text) > MAX_BYTES:
         raise _rejected(1, "too_large", f"the file has {len(text)} bytes, at most {MAX_BYTES} are accepted")
     try:
-        composer = _Composer(_events(text.decode("utf-8")))
+        composer = _Composer(yaml.parse(text.decode("utf-8"), Loader=_LOADER))
         return composer.document(), composer.mistakes
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
         raise _rejected(line, "not_utf8", "accepted is text in UTF-8") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise _rejected(1 if mark is None else mark.line + 1, "not_yaml", f"not YAML: {said}") from None
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _rejected(1 if mark is None else mark.line + 1, "not_yaml", f"not YAML: {reason}") from None
     except yaml.YAMLError:
         raise _rejected(1, "not_yaml", "not YAML: a control character stands somewhere in it") from None
-
-
-def _events(text: str) -> Iterator[yaml.Event]:
-    return cast("Iterator[yaml.Event]", yaml.parse(text, Loader=_LOADER))
 
 
 def _rejected(line: int, code: str, message: str, path: Path = ()) -> FileRejected:
@@ -114,12 +109,12 @@ class _Composer:
         self.mistakes: list[Mistake] = []
 
     def document(self) -> Node:
-        event = self._next()
+        event = next(self._events)
         while isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent):
-            event = self._next()
+            event = next(self._events)
         if isinstance(event, yaml.StreamEndEvent):
             raise _rejected(1, "empty", "the file is empty; accepted are `flow` and `scenarios`")
-        root = self._node(event, (), 0)
+        root = self.node(event, (), 0)
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 raise _rejected(
@@ -127,73 +122,61 @@ class _Composer:
                 )
         return root
 
-    def _next(self) -> yaml.Event:
-        return next(self._events)
-
-    def _node(self, event: yaml.Event, path: Path, depth: int) -> Node:
+    def node(self, event: yaml.Event, path: Path, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise _rejected(_line(event), "too_deep", f"accepted are at most {MAX_DEPTH} levels", path)
         if getattr(event, "tag", None) is not None:
             raise _rejected(_line(event), "tag", "tags (`!…`) are not accepted; put text in quotes", path)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, path)
+            known = self._anchors.get(event.anchor or "")
+            if known is None:
+                message = f"no anchor `&{event.anchor}` is complete before this"
+                raise _rejected(_line(event), "alias_unknown", message, path)
+            self._spend(known.weight, event)
+            return replace(known, line=_line(event))
         self._spend(1, event)
         if isinstance(event, yaml.ScalarEvent):
-            node = self._scalar(event, path)
+            node = self.scalar(event, path)
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = self._sequence(event, path, depth)
+            children: dict[str | int, Node] = {}
+            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+                children[len(children)] = self.node(item, (*path, len(children)), depth + 1)
+            values = [child.value for child in children.values()]
+            node = Node(values, _line(event), _weight(children), children)
         else:
-            node = self._mapping(event, path, depth)
+            node = self.mapping(event, path, depth)
         anchor: str | None = getattr(event, "anchor", None)
         if anchor is not None:
             self._anchors[anchor] = node
         return node
 
-    def _alias(self, event: yaml.AliasEvent, path: Path) -> Node:
-        known = self._anchors.get(event.anchor or "")
-        if known is None:
-            raise _rejected(
-                _line(event), "alias_unknown", f"no anchor `&{event.anchor}` is complete before this", path
-            )
-        self._spend(known.weight, event)
-        return replace(known, line=_line(event))
-
-    def _scalar(self, event: yaml.ScalarEvent, path: Path) -> Node:
+    def scalar(self, event: yaml.ScalarEvent, path: Path) -> Node:
         text: str = event.value
         self._spend(len(text), event)
         value: JsonValue = text
         try:
             if event.implicit[0]:
-                value = _plain(text)
+                value = unquoted(text)
             check_json(value)
         except ValueRejected as refused:
             value = None
             self.mistakes.append(Mistake(_line(event), pointer(*path), refused.code, refused.message))
         return Node(value, _line(event), 1 + len(text))
 
-    def _sequence(self, start: yaml.Event, path: Path, depth: int) -> Node:
+    def mapping(self, start: yaml.Event, path: Path, depth: int) -> Node:
         children: dict[str | int, Node] = {}
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            children[len(children)] = self._node(event, (*path, len(children)), depth + 1)
-        return Node([child.value for child in children.values()], _line(start), _weight(children), children)
-
-    def _mapping(self, start: yaml.Event, path: Path, depth: int) -> Node:
-        children: dict[str | int, Node] = {}
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            key = self._key(event, path)
-            child = replace(self._node(self._next(), (*path, key), depth + 1), line=_line(event))
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
+                raise _rejected(_line(event), "key_not_text", "accepted as a key is text", path)
+            key: str = event.value
+            self._spend(1 + len(key), event)
+            child = replace(self.node(next(self._events), (*path, key), depth + 1), line=_line(event))
             if key in children:
                 message = f"{key!r} stands in line {children[key].line} already; accepted is once"
                 self.mistakes.append(Mistake(_line(event), pointer(*path, key), "duplicate_key", message))
             children.setdefault(key, child)
         value: JsonValue = {str(key): child.value for key, child in children.items()}
         return Node(value, _line(start), _weight(children), children)
-
-    def _key(self, event: yaml.Event, path: Path) -> str:
-        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
-            raise _rejected(_line(event), "key_not_text", "accepted as a key is text", path)
-        self._spend(1 + len(event.value), event)
-        return event.value
 
     def _spend(self, weight: int, event: yaml.Event) -> None:
         self._weight += weight
@@ -212,8 +195,8 @@ def _weight(children: Mapping[str | int, Node]) -> int:
     return 1 + sum(child.weight + len(str(key)) for key, child in children.items())
 
 
-def _plain(text: str) -> JsonValue:
-    """What an unquoted scalar stands for (rule 2)."""
+def unquoted(text: str) -> JsonValue:
+    """What an unquoted scalar stands for (rule 2). Raises ValueRejected for a number of too many digits."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     spelled = _JSON_NUMBER.fullmatch(text)

@@ -1,14 +1,13 @@
-"""All rules, in the order in which their findings are told. Those that can find errors come first."""
+"""All rules, in the order in which their findings are listed. Those that can find errors come first."""
 
 from __future__ import annotations
 
 from flow_engine.linting.inspection import Rule
-from flow_engine.linting.rules import contacts, declarations, names, paths, texts
+from flow_engine.linting.rules import declarations, paths, texts
 
 RULES: tuple[Rule, ...] = (
-    *texts.RULES,
+    *texts.TEXT_RULES,
     *paths.RULES,
     *declarations.RULES,
-    *contacts.RULES,
-    *names.RULES,
+    *texts.NAME_RULES,
 )

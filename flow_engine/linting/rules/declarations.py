@@ -1,20 +1,21 @@
-"""Rules about what a version declares and its tasks use: variables, MCP tools, checkpoints (F39).
+"""Rules about what a version declares and its tasks use: variables, MCP tools, checkpoints (F39), humans and
+how they are found, and what the end of a contact does (F30).
 
-What types a tool's parameters have is not in the document. What can be told is whether the places that
+What types a tool's parameters have is not in the document. What can be checked is whether the places that
 call the same tool agree with one another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from flow_engine.documents import McpToolParameter, Variable
+from flow_engine.documents import ClosureConfig, Variable
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
-from flow_engine.linting.inspection import Inspection, Rule, usable_values
+from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse, usable_values
+from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VALUE_KINDS
 
 # --- variables ----------------------------------------------------------------------------------
@@ -56,55 +57,32 @@ def enums(inspection: Inspection) -> Findings:
 def unused_variables(inspection: Inspection) -> Findings:
     """A name in prose counts as a use: the model sees the memory under the same names."""
     if any(_COMPUTED_KEY.search(placed.source) for placed in inspection.templates):
-        return  # which variables a computed key reads cannot be told
-    used = set(_referred(inspection))
+        return  # which variables a computed key reads cannot be known
+    version = inspection.version
+    parameters = [use.parameter for use in inspection.tool_parameters]
+    used = {use.key for placed in inspection.templates for use in placed.template.uses}
+    used |= {required.variable_id for task in version.tasks for required in task.transition_parameters}
+    used |= {p.assignment_value for p in parameters if p.assignment_strategy == "variable"}
     unused = [
         (number, variable)
-        for number, variable in enumerate(inspection.version.variables)
+        for number, variable in enumerate(version.variables)
         if variable.id not in used and variable.name not in used
     ]
     if not unused:
         return
-    prose = "\n".join(_prose(inspection))
+    described = (*version.checkpoints, *version.reasons_of_contact, *version.results)
+    texts = [placed.source for placed in inspection.templates] + [each.prompt for each in described]
+    texts += [p.assignment_value for p in parameters if p.assignment_strategy == "prompt"]
+    prose = "\n".join(texts)
     words = set(_WORD.findall(prose))
     for number, variable in unused:
-        if not any(_mentioned(name, prose, words) for name in (variable.id, variable.name)):
+        names = [name for name in (variable.id, variable.name) if name.strip()]
+        if not any(name in words if _WORD.fullmatch(name) else name in prose for name in names):
             yield LintFinding(
                 pointer("variables", number),
                 "unused_variable",
                 f"no task requires {quoted(variable.name)}, no tool takes it and no prompt names it",
             )
-
-
-def _referred(inspection: Inspection) -> Iterator[str]:
-    for placed in inspection.templates:
-        yield from (use.key for use in placed.template.uses)
-    for task in inspection.version.tasks:
-        yield from (parameter.variable_id for parameter in task.transition_parameters)
-        for selection in task.mcp_tool_selection:
-            for tool in selection.selected_tools:
-                for parameter in tool.tool_parameters:
-                    if parameter.assignment_strategy == "variable":
-                        yield parameter.assignment_value
-
-
-def _prose(inspection: Inspection) -> Iterator[str]:
-    version = inspection.version
-    yield from (placed.source for placed in inspection.templates)
-    for described in (*version.checkpoints, *version.reasons_of_contact, *version.results):
-        yield described.prompt
-    for task in version.tasks:
-        for selection in task.mcp_tool_selection:
-            for tool in selection.selected_tools:
-                for parameter in tool.tool_parameters:
-                    if parameter.assignment_strategy == "prompt":
-                        yield parameter.assignment_value
-
-
-def _mentioned(name: str, prose: str, words: set[str]) -> bool:
-    if _WORD.fullmatch(name):
-        return name in words
-    return bool(name.strip()) and name in prose
 
 
 # --- MCP servers and tools ----------------------------------------------------------------------
@@ -113,65 +91,63 @@ def _mentioned(name: str, prose: str, words: set[str]) -> bool:
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 
 
-@dataclass(frozen=True, slots=True)
-class _Assignment:
-    pointer: str
-    task_id: str
-    parameter: McpToolParameter
-    variable: Variable | None
-
-
 def agreement(inspection: Inspection) -> Findings:
     """The same parameter of the same tool should get the same kind of value everywhere."""
-    by_parameter: dict[tuple[str, str, str], list[_Assignment]] = {}
-    for key, assignment in _assignments(inspection):
-        by_parameter.setdefault(key, []).append(assignment)
-    for (_, tool, name), assignments in by_parameter.items():
-        from_variables = [a for a in assignments if a.variable is not None]
+    by_parameter: dict[tuple[str, str, str], list[ToolParameterUse]] = {}
+    for use in inspection.tool_parameters:
+        if use.parameter.assignment_strategy != "prompt":
+            by_parameter.setdefault((use.server, use.tool, use.parameter.parameter_name), []).append(use)
+    for (_, tool, name), uses in by_parameter.items():
+        from_variables = [(use, variable) for use in uses if (variable := use.variable) is not None]
         if not from_variables:
             continue
         what = f"parameter {quoted(name)} of {quoted(tool)}"
-        for assignment in assignments:
-            if assignment.variable is None:
-                yield from _against_fixed(inspection, what, assignment, from_variables)
-            else:
-                yield from _against_variable(inspection, what, assignment, from_variables[0])
-
-
-def _against_variable(inspection: Inspection, what: str, given: _Assignment, first: _Assignment) -> Findings:
-    if given.variable is None or first.variable is None:
-        return
-    kind, wanted = _kind(given.variable), _kind(first.variable)
-    if kind != wanted:
-        yield LintFinding(
-            given.pointer,
-            "parameter_type_mismatch",
-            f"{what} gets {kind} from {quoted(given.variable.name)} ({given.variable.type}), but {wanted} "
-            f"from {quoted(first.variable.name)} ({first.variable.type}) in {inspection.name(first.task_id)}",
-        )
-
-
-def _against_fixed(
-    inspection: Inspection, what: str, given: _Assignment, from_variables: list[_Assignment]
-) -> Findings:
-    value = given.parameter.assignment_value
-    for other in from_variables:
-        variable = other.variable
-        if variable is None:
-            continue
-        elsewhere = f"in {inspection.name(other.task_id)} it comes from {quoted(variable.name)}"
-        if variable.type == "enum" and usable_values(variable):
-            if not any(_same(value, member) for member in usable_values(variable)):
+        first, first_variable = from_variables[0]
+        wanted = _kind(first_variable)
+        for use in uses:
+            if use.variable is None:
+                yield from fixed_value(inspection, what, use, from_variables)
+            elif (kind := _kind(use.variable)) != wanted:
                 yield LintFinding(
-                    given.pointer,
+                    use.pointer,
+                    "parameter_type_mismatch",
+                    f"{what} gets {kind} from {quoted(use.variable.name)} ({use.variable.type}), "
+                    f"but {wanted} from {quoted(first_variable.name)} ({first_variable.type}) in "
+                    f"{inspection.name(first.task_id)}",
+                )
+
+
+def fixed_value(
+    inspection: Inspection,
+    what: str,
+    use: ToolParameterUse,
+    from_variables: Sequence[tuple[ToolParameterUse, Variable]],
+) -> Findings:
+    """At most one finding: the first place where a variable of another kind is passed. A fixed value is a
+    text; one that spells a number or a boolean passes for it."""
+    value = use.parameter.assignment_value
+    is_number = _NUMBER.fullmatch(value.strip()) is not None
+    fits = {
+        "number": is_number,
+        "boolean": value.strip().lower() in ("true", "false"),
+        "date": any(character.isdigit() for character in value),
+    }
+    for other, variable in from_variables:
+        elsewhere = f"in {inspection.name(other.task_id)} it comes from {quoted(variable.name)}"
+        if variable.type == "enum" and (members := usable_values(variable)):
+            if not any(
+                value == m if isinstance(m, str) else is_number and float(value) == m for m in members
+            ):
+                yield LintFinding(
+                    use.pointer,
                     "fixed_value_not_in_enum",
                     f"{what} is fixed to {quoted(value)}, but {elsewhere}, an enum of "
-                    f"{listed(map(str, usable_values(variable)))}",
+                    f"{listed(map(str, members))}",
                 )
                 return
-        elif not _fits(value, variable):
+        elif not fits.get(variable.type, True):
             yield LintFinding(
-                given.pointer,
+                use.pointer,
                 "parameter_type_mismatch",
                 f"{what} is fixed to the text {quoted(value)}, but {elsewhere} ({variable.type}), "
                 f"which is {_kind(variable)}",
@@ -185,43 +161,6 @@ def _kind(variable: Variable) -> str:
         if all(numbers):
             return "a number"
     return VALUE_KINDS[variable.type].handed_over
-
-
-def _fits(value: str, variable: Variable) -> bool:
-    """Fixed values are texts; one that spells a number or a boolean passes for it."""
-    match variable.type:
-        case "number":
-            return _NUMBER.fullmatch(value.strip()) is not None
-        case "boolean":
-            return value.strip().lower() in ("true", "false")
-        case "date":
-            return any(character.isdigit() for character in value)
-        case _:
-            return True
-
-
-def _same(value: str, member: str | int | float) -> bool:
-    if isinstance(member, str):
-        return value == member
-    return _NUMBER.fullmatch(value.strip()) is not None and float(value) == member
-
-
-def _assignments(inspection: Inspection) -> Iterator[tuple[tuple[str, str, str], _Assignment]]:
-    for number, task in enumerate(inspection.version.tasks):
-        for s, selection in enumerate(task.mcp_tool_selection):
-            for t, tool in enumerate(selection.selected_tools):
-                for p, parameter in enumerate(tool.tool_parameters):
-                    if parameter.assignment_strategy == "prompt":
-                        continue
-                    place = pointer("tasks", number, "mcpToolSelection", s, "selectedTools", t)
-                    variable = (
-                        inspection.variables.get(parameter.assignment_value)
-                        if parameter.assignment_strategy == "variable"
-                        else None
-                    )
-                    key = (selection.mcp_server_name, tool.tool_name, parameter.parameter_name)
-                    where = f"{place}/toolParameters/{p}/assignmentValue"
-                    yield key, _Assignment(where, task.id, parameter, variable)
 
 
 def unused_servers_and_tools(inspection: Inspection) -> Findings:
@@ -274,10 +213,106 @@ def checkpoints(inspection: Inspection) -> Findings:
             )
 
 
+# --- humans -------------------------------------------------------------------------------------
+
+
+def routing(inspection: Inspection) -> Findings:
+    for number, task in enumerate(inspection.version.tasks):
+        parameters = task.routing_parameters
+        if parameters is None or not TASK_KINDS[task.type].routed:
+            continue
+        place = pointer("tasks", number, "routingParameters")
+        if parameters.timeout <= 0:
+            yield LintFinding(
+                f"{place}/timeout",
+                "routing_timeout_not_positive",
+                f"the routing of {inspection.name(task.id)} fails at once: its timeout is "
+                f"{parameters.timeout} seconds",
+            )
+        targets = (*parameters.agent_skills, *parameters.agent_optional_skills, *parameters.agent_ids)
+        if TASK_KINDS[task.type].transfers and not any(name.strip() for name in targets):
+            yield LintFinding(
+                place,
+                "routing_without_target",
+                f"{inspection.name(task.id)} names no skill and no agent: nothing says whom to look for",
+            )
+
+
+def values_ignored(inspection: Inspection) -> Findings:
+    for number, task in enumerate(inspection.version.tasks):
+        for name in ("hideTranscriptionToHuman", "suspendTranscription"):
+            value = (task.model_extra or {}).get(name, False)
+            if not isinstance(value, bool):
+                yield LintFinding(
+                    pointer("tasks", number, name),
+                    "value_ignored",
+                    f"only true and false mean something here, {quoted(value)} counts as false",
+                )
+
+
+# --- ends of contacts ---------------------------------------------------------------------------
+
+
+SHORTEST_S = 600
+"""A shorter limit was rather meant in minutes or hours: no second contact follows within seconds."""
+
+
+def multi_contact(inspection: Inspection) -> Findings:
+    version = inspection.version
+    keeping = [task.effective_name for task in version.tasks if task.closure_config.multi_contact]
+    if version.closure_config.multi_contact and not keeping:
+        yield LintFinding(
+            "/closureConfig/multiContact",
+            "multi_contact_never_applies",
+            "the version spans several contacts, but every one of its tasks closes the conversation with "
+            "the contact, and the task decides",
+        )
+    elif not version.closure_config.multi_contact and keeping:
+        yield LintFinding(
+            "/closureConfig/multiContact",
+            "multi_contact_unexpected",
+            f"the version closes a conversation with its contact, but these tasks keep it: {listed(keeping)}",
+        )
+
+
+def time_limits(inspection: Inspection) -> Findings:
+    for place, closure in _closures(inspection):
+        limit = closure.conversation_time_limit
+        if closure.multi_contact and limit is not None and limit < SHORTEST_S:
+            yield LintFinding(
+                f"{place}/conversationTimeLimit",
+                "short_time_limit",
+                f"a conversation ends after {limit} seconds, hardly time for another contact",
+            )
+
+
+def forbidden_handlers(inspection: Inspection) -> Findings:
+    for place, closure in _closures(inspection):
+        url = closure.custom_handler
+        refusal = None if url is None else inspection.environment.url_refusal(url)
+        if refusal is not None:
+            yield LintFinding(
+                f"{place}/customHandler",
+                "custom_handler_forbidden",
+                f"the engine may not call it: {refusal}",
+            )
+
+
+def _closures(inspection: Inspection) -> Iterator[tuple[str, ClosureConfig]]:
+    yield "/closureConfig", inspection.version.closure_config
+    for number, task in enumerate(inspection.version.tasks):
+        yield pointer("tasks", number, "closureConfig"), task.closure_config
+
+
 RULES: tuple[Rule, ...] = (
     enums,
     unused_variables,
     agreement,
     unused_servers_and_tools,
     checkpoints,
+    routing,
+    values_ignored,
+    multi_contact,
+    time_limits,
+    forbidden_handlers,
 )

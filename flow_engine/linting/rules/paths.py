@@ -65,15 +65,15 @@ def channel_rules(inspection: Inspection) -> Findings:
     if inspection.version.first_task not in inspection.tasks:
         return
     found = presence(inspection)
-    yield from _tasks_without_channel(inspection, found)
-    yield from _first_task(inspection)
-    yield from _unreachable_on_channel(inspection, found)
-    yield from _dead_ends_on_channel(inspection, found)
-    yield from _resumed_elsewhere(inspection, found)
-    yield from _channels_without_end(inspection, found)
+    yield from tasks_without_channel(inspection, found)
+    yield from start_channels(inspection)
+    yield from unreachable_on_channel(inspection, found)
+    yield from dead_ends_on_channel(inspection, found)
+    yield from resumed_elsewhere(inspection, found)
+    yield from channels_without_end(inspection, found)
 
 
-def _tasks_without_channel(inspection: Inspection, found: Presence) -> Findings:
+def tasks_without_channel(inspection: Inspection, found: Presence) -> Findings:
     for number, task in enumerate(inspection.version.tasks):
         if not found.offered[task.id]:
             yield LintFinding(
@@ -84,7 +84,8 @@ def _tasks_without_channel(inspection: Inspection, found: Presence) -> Findings:
             )
 
 
-def _first_task(inspection: Inspection) -> Findings:
+def start_channels(inspection: Inspection) -> Findings:
+    """A conversation starts in the first task on every channel, whatever channels that task is meant for."""
     version = inspection.version
     first = inspection.tasks[version.first_task]
     if first.channels is None:
@@ -106,7 +107,7 @@ def _first_task(inspection: Inspection) -> Findings:
             )
 
 
-def _unreachable_on_channel(inspection: Inspection, found: Presence) -> Findings:
+def unreachable_on_channel(inspection: Inspection, found: Presence) -> Findings:
     for number, task in enumerate(inspection.version.tasks):
         missing = found.offered[task.id] - found.entered[task.id]
         if task.id not in inspection.reachable or not missing:
@@ -125,7 +126,7 @@ def _unreachable_on_channel(inspection: Inspection, found: Presence) -> Findings
             )
 
 
-def _dead_ends_on_channel(inspection: Inspection, found: Presence) -> Findings:
+def dead_ends_on_channel(inspection: Inspection, found: Presence) -> Findings:
     for number, task in enumerate(inspection.version.tasks):
         entered = found.entered[task.id]
         onward = _union(found.offered[target] for target in inspection.connections[task.id])
@@ -139,7 +140,7 @@ def _dead_ends_on_channel(inspection: Inspection, found: Presence) -> Findings:
             )
 
 
-def _resumed_elsewhere(inspection: Inspection, found: Presence) -> Findings:
+def resumed_elsewhere(inspection: Inspection, found: Presence) -> Findings:
     """A contact that resumes in a task which its channel lacks is put into the nearest one that has it."""
     every: Channels = frozenset(inspection.version.channels)
     for number, task in enumerate(inspection.version.tasks):
@@ -156,7 +157,7 @@ def _resumed_elsewhere(inspection: Inspection, found: Presence) -> Findings:
             )
 
 
-def _channels_without_end(inspection: Inspection, found: Presence) -> Findings:
+def channels_without_end(inspection: Inspection, found: Presence) -> Findings:
     served = _union(found.entered[task_id] for task_id in inspection.ends)
     if not served:
         return
@@ -274,16 +275,16 @@ def tasks_never_entered(inspection: Inspection) -> Findings:
 def closed_connections(inspection: Inspection) -> Findings:
     exploration = inspection.exploration
     entered = exploration.entered
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for arrival, target in exploration.closed_moves:
         move = (arrival[0], target)
-        if target not in entered or move in told:
+        if target not in entered or move in reported:
             continue
         why = "; ".join(reason for _, reason in _reasons(inspection, inspection.tasks[target], arrival))
         path = _path(inspection, arrival, target)
         place = inspection.connection_pointer(*move)
         if move not in exploration.open_moves:
-            told.add(move)
+            reported.add(move)
             yield LintFinding(
                 place,
                 "connection_never_open",
@@ -292,7 +293,7 @@ def closed_connections(inspection: Inspection) -> Findings:
             )
         # A move that is closed now and can be made later is what a requirement is for.
         elif not exploration.can_follow(arrival, target):
-            told.add(move)
+            reported.add(move)
             yield LintFinding(
                 place,
                 "required_variable_unfilled_on_path",

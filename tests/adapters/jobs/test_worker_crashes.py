@@ -21,9 +21,9 @@ import pytest
 
 from adapters.outbound.fake import ScriptedOutbound
 from api.auth import LocalOnly
+from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
-from flow_engine.ports.models import as_object
 from flow_engine.runtime.mining_state import MiningState
 from memory.connection import RedisMemory, connect
 from memory.keys import JOB_LEASES_KEY, JOBS_KEY

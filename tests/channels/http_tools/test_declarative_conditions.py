@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.http_tools.expressions import Condition, same
+from channels.http_tools.expressions import Condition
 from channels.http_tools.lexing import Mistake
 from channels.http_tools.scope import Scope
+from flow_engine.json_values import same_json
 from flow_engine.values import JsonValue
 
 NAMES = frozenset({"target", "other"})
@@ -157,15 +158,15 @@ class TestForEveryValue:
 
     @given(values)
     def test_nothing_is_unequal_to_itself(self, value: JsonValue) -> None:  # V9
-        assert same(value, value) or "nan" in repr(value)
+        assert same_json(value, value) or "nan" in repr(value)
 
     def test_depth_is_no_matter(self) -> None:  # V9
         one: JsonValue = []
         other: JsonValue = []
         for _ in range(5000):
             one, other = [one], [other]
-        assert same(one, other)
-        assert not same(one, [other])
+        assert same_json(one, other)
+        assert not same_json(one, [other])
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -174,8 +175,8 @@ class TestForEveryValue:
     def test_booleans_are_no_numbers_inside_of_values_either(
         self, one: JsonValue, other: JsonValue
     ) -> None:  # V9
-        assert not same(one, other)
-        assert same(one, one)
+        assert not same_json(one, other)
+        assert same_json(one, one)
 
 
 class TestMistakes:
