@@ -119,7 +119,7 @@ async def _measured(process: asyncio.subprocess.Process, idle: int, talking: int
         spent, began = server.cpu_times(), time.monotonic()
         found = await asyncio.gather(*(talked(c, 2 * n / talking) for n, c in enumerate(clients)))
         after, seconds = server.cpu_times(), time.monotonic() - began
-        cpu = (after.user + after.system - spent.user - spent.system) / seconds
+        cpu_s = after.user + after.system - spent.user - spent.system
     frames = sorted(delay for delays in found for delay in delays)
     first = sorted(delays[0] for delays in found if delays)
     return {
@@ -132,7 +132,8 @@ async def _measured(process: asyncio.subprocess.Process, idle: int, talking: int
         "first_ms_p50": quantiles(first, n=100)[49],
         "first_ms_p99": quantiles(first, n=100)[98],
         "kib_a_connection": per_connection / 1024,
-        "cores": cpu,
+        "cores": cpu_s / seconds,
+        "cpu_ms_a_frame": 1000 * cpu_s / len(frames),
     }
 
 

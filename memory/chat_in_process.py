@@ -164,7 +164,10 @@ class InProcessChat:
             listener(message)
 
     def _session(self, ref: SessionRef) -> _Session:
-        return self._sessions.setdefault(ref, _Session(touched=self._monotonic()))
+        found = self._sessions.get(ref)
+        if found is None:
+            found = self._sessions[ref] = _Session(touched=self._monotonic())
+        return found
 
     def _forget_old(self) -> None:
         """Sessions are made in the order of time, so that the old ones stand in front, but for those that

@@ -41,7 +41,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
 
 def model_http_client(timeout_s: float) -> httpx2.AsyncClient:
     """`timeout_s` is for each wait of a request; the whole of it is bounded by the caller."""
-    limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
+    limits = httpx2.Limits(max_connections=1_000, max_keepalive_connections=20)
     return httpx2.AsyncClient(
         transport=BoundedTransport(trust_env=False, limits=limits),
         trust_env=False,

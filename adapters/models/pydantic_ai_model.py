@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 import httpx2
 from cachetools import LRUCache
@@ -59,6 +60,7 @@ from pydantic_ai.tools import ToolDefinition
 from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
 from adapters.models.bounded_http import model_http_client
 from adapters.models.ollama import stream_native
+from adapters.models.openai_stream import stream_chat
 from adapters.models.providers import (
     Endpoint,
     ModelName,
@@ -80,6 +82,9 @@ from flow_engine.ports.models import (
 
 MOST_MODELS = 32
 """Models connected at once: flows may name others than the installation's."""
+
+STREAMED_DIRECTLY: Final = frozenset({"openai", "local", "vllm", "groq", "ollama"})
+"""Providers whose text deltas are read without pydantic-ai; those with ways of their own are not."""
 
 ANSWER_TOOL = "answer"
 _NO_KEY = "none"
@@ -112,6 +117,14 @@ class PydanticAiModel:
                         yield native_event
                 return
             model = self._connected.get(name) or self._connect(name)
+            if request.deltas and request.output_schema is None and name.provider in STREAMED_DIRECTLY:
+                samples = not model.profile.get("openai_supports_reasoning", False)
+                endpoint = endpoint_of(name.provider, self._environ)
+                chat = stream_chat(self._http, endpoint, name, request, self._timeout_s, samples=samples)
+                async with aclosing(chat) as chat_events:
+                    async for chat_event in chat_events:
+                        yield chat_event
+                return
             received = _Received(longest_answer(request.max_tokens))
             async with AsyncExitStack() as stack:
                 deadline = self._deadline()

@@ -1,19 +1,20 @@
 """The AgentLoader (C5): the enabled agents of a table as pydantic-ai agents, with what they inherit.
 
 An agent's model is a `LanguageModel` of the engine behind pydantic-ai's interface, so that limits, retries
-and accounts are those of every model call. Its tools run through the one registry. Beside them every agent
-has two functions, by which it tells its state: `ask_user` and `refuse`.
+and accounts are those of every model call. Its text is shown straight from there while it comes; pydantic-ai
+gets each answer when it is whole, since its layers of events cost more than the rest of a frame. Its tools
+run through the one registry. Beside them every agent has two functions, by which it tells its state:
+`ask_user` and `refuse`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Protocol, TypeAlias, cast
 
-import orjson
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, RunContext, ToolDefinition, ToolOutput
 from pydantic_ai.messages import (
@@ -25,12 +26,14 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_ai.usage import RequestUsage
 from pydantic_core import SchemaValidator, core_schema
 
 from adapters.models.tools import ToolRegistry
+from channels.chat.frames import AnswerFrames
 from channels.chat.inheritance import Effective, effective
 from channels.chat.router import IntentRouter
 from channels.chat.rows import ORCHESTRATOR, AgentRow, StoredRow
@@ -94,6 +97,7 @@ class Run:
     """What one run of an agent brings along, and what it leaves: the calls of its model, oldest first."""
 
     conversation: ConversationRef
+    frames: AnswerFrames
     uses: list[ModelUse] = field(default_factory=list[ModelUse])
     failure: ModelFailed | None = None
 
@@ -178,8 +182,8 @@ def build_agent(agent: Effective, model: LanguageModel) -> ChatAgent:
 
 
 class ModelBridge:
-    """A row's model as pydantic-ai asks it. Thoughts are taken out of its text; calls of tools are passed on
-    when the answer is whole, with arguments that are an object."""
+    """A row's model as pydantic-ai asks it. Thoughts are taken out of its text, and calls of tools have
+    arguments that are an object."""
 
     def __init__(self, row: AgentRow, system_prompt: str, model: LanguageModel) -> None:
         self._row = row
@@ -189,19 +193,20 @@ class ModelBridge:
     def model(self, run: Run) -> FunctionModel:
         """What pydantic-ai asks; each call is noted in `run`."""
 
-        def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-            return self._stream(run, messages, info)
+        async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            return _response(await shown(self._model, self._request(run, messages, info), run))
 
-        return FunctionModel(stream_function=stream, model_name=self._row.model or "installation")
+        return FunctionModel(answer, model_name=self._row.model or "installation")
 
-    async def _stream(
-        self, run: Run, messages: list[ModelMessage], info: AgentInfo
-    ) -> AsyncGenerator[str | DeltaToolCalls]:
+    def _request(self, run: Run, messages: list[ModelMessage], info: AgentInfo) -> LLMRequest:
         settings = info.model_settings or ModelSettings()
         extra = cast("Mapping[str, int]", settings.get("extra_body") or {})
-        request = LLMRequest(
+        return LLMRequest(
             messages=(Message("system", self._system_prompt), *turns(messages)),
-            tools=[_spec(tool) for tool in (*info.function_tools, *info.output_tools)],
+            tools=[
+                ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
+                for tool in (*info.function_tools, *info.output_tools)
+            ],
             model=self._row.model,
             max_tokens=MAX_TOKENS,
             temperature=settings.get("temperature", TEMPERATURE),
@@ -211,28 +216,30 @@ class ModelBridge:
             purpose="agent",
             conversation=run.conversation,
         )
-        yield ""  # pydantic-ai takes a stream without any piece for a bug of its caller
-        async for piece in streamed(self._model, request, run):
-            if isinstance(piece, str):
-                yield piece
-                continue
-            for index, call in enumerate(piece.message.tool_calls):
-                text = orjson.dumps(dict(call.arguments)).decode()
-                yield {index: DeltaToolCall(call.name, text, tool_call_id=call.id)}
 
 
-async def streamed(model: LanguageModel, request: LLMRequest, run: Run) -> AsyncGenerator[str | LLMAnswer]:
-    """The text in pieces, without thoughts, and the answer at the end; the call is noted in `run`.
+def _response(answer: LLMAnswer) -> ModelResponse:
+    calls = [
+        ToolCallPart(call.name, dict(call.arguments), tool_call_id=call.id)
+        for call in answer.message.tool_calls
+    ]
+    return ModelResponse(
+        parts=[TextPart(answer.text), *calls] if answer.text else calls,
+        usage=RequestUsage(input_tokens=answer.input_tokens, output_tokens=answer.output_tokens),
+    )
 
-    Raises ModelFailed.
-    """
-    thoughts, began = ThoughtFilter(), time.monotonic()
+
+async def shown(model: LanguageModel, request: LLMRequest, run: Run) -> LLMAnswer:
+    """The answer without thoughts, whose text was shown as one paragraph while it came; the call is noted in
+    `run`. Raises ModelFailed, LeaseLost, RetryLater."""
+    thoughts, began, begun = ThoughtFilter(), time.monotonic(), False
     answer: LLMAnswer | None = None
     try:
         async with aclosing(model.stream(request)) as events:
             async for event in events:
-                if isinstance(event, TextDelta) and (shown := thoughts.feed(event.text)):
-                    yield shown
+                if isinstance(event, TextDelta) and (text := thoughts.feed(event.text)):
+                    await run.frames.dialogue(text, begins=not begun)
+                    begun = True
                 elif isinstance(event, LLMAnswer):
                     answer = event
     except ModelFailed as failure:
@@ -241,10 +248,10 @@ async def streamed(model: LanguageModel, request: LLMRequest, run: Run) -> Async
     finally:
         run.uses.append(_use(answer, request.model, began))
     if rest := thoughts.finish():
-        yield rest
+        await run.frames.dialogue(rest, begins=not begun)
     if answer is None:
         raise ModelFailed("unusable_answer", "the stream ended without an answer")
-    yield replace(answer, message=replace(answer.message, content=without_thoughts(answer.text)))
+    return replace(answer, message=replace(answer.message, content=without_thoughts(answer.text)))
 
 
 class Acting(Protocol):
@@ -320,10 +327,6 @@ def history_messages(turns_before: Sequence[Message]) -> list[ModelMessage]:
         else ModelResponse(parts=[TextPart(turn.content)])
         for turn in turns_before
     ]
-
-
-def _spec(tool: ToolDefinition) -> ToolSpec:
-    return ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
 
 
 def _use(answer: LLMAnswer | None, model: str | None, began: float) -> ModelUse:

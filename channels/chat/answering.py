@@ -18,9 +18,8 @@ from uuid import uuid4
 
 import orjson
 import structlog
-from pydantic_ai import AgentRunResultEvent, UsageLimits
+from pydantic_ai import UsageLimits
 from pydantic_ai.exceptions import AgentRunError, UsageLimitExceeded
-from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
 from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.tools import USER_REJECTED, Approval, Policy, ToolRegistry
@@ -266,7 +265,7 @@ class Answering:
         asked.state.active_agent = asked.state.last_intent = asked.frames.agent = agent.name
         if agent.effective.fields["flow"] is not None:
             return await self._flows.answer(asked, agent)
-        run = Run(asked.conversation)
+        run = Run(asked.conversation, asked.frames)
         turn = ToolTurn(asked, self._policy, self._confirm_s, run)
         account = AgentRun(agent.name, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
@@ -291,40 +290,24 @@ class Answering:
         return final
 
     async def _talked(self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn) -> FinalState:
-        frames = asked.frames
-        async with agent.agent.run_stream_events(
+        result = await agent.agent.run(
             asked.content,
             message_history=history_messages(asked.before),
             model=agent.bridge.model(run),
             toolsets=[RegistryTools(turn)],
             usage_limits=UsageLimits(request_limit=MAX_ITERATIONS),
-        ) as events:
-            async for event in events:
-                match event:
-                    case PartStartEvent(part=TextPart(content=text)) if text:
-                        await frames.dialogue(f"\n\n{text}" if frames.text else text)
-                    case PartDeltaEvent(delta=TextPartDelta(content_delta=text)) if text:
-                        await frames.dialogue(text)
-                    case AgentRunResultEvent(result=result):
-                        return await _ended(asked, agent, result.output)
-                    case _:
-                        pass
-        raise ModelFailed("unusable_answer", "the run ended without an answer")
-
-
-async def _ended(asked: Asked, agent: ChatAgent, output: object) -> FinalState:
-    frames = asked.frames
-    gap = "\n\n" if frames.text else ""
-    match output:
-        case AskUser(question=text):
-            await frames.dialogue(gap + text)
-            asked.state.question = OpenQuestion(question=text, agent=agent.name)
-            return "clarifying"
-        case Refuse(reason=text):
-            await frames.dialogue(gap + text)
-            return "refused"
-        case _:
-            return "done"
+        )
+        frames = asked.frames
+        match result.output:
+            case AskUser(question=text):
+                await frames.dialogue(text, begins=True)
+                asked.state.question = OpenQuestion(question=text, agent=agent.name)
+                return "clarifying"
+            case Refuse(reason=text):
+                await frames.dialogue(text, begins=True)
+                return "refused"
+            case _:
+                return "done"
 
 
 def _chosen(open_question: OpenQuestion | None, agents: Agents, text: str) -> str | None:

@@ -215,14 +215,25 @@ class Connection:
             except TimeoutError:
                 await self._catch_up(ref)
                 continue
+            try:
+                async with asyncio.timeout(SEND_WITHIN_S):
+                    await self._write_news(ref, frame)
+            except TimeoutError:
+                raise _Closed(TRY_LATER) from None
+
+    async def _write_news(self, ref: SessionRef, frame: LoggedFrame | None) -> None:
+        """This one, and everything that waits behind it."""
+        while True:
             while not self._bare.empty():
-                await self._send(self._bare.get_nowait())
-            if frame is None or frame.seq <= self._sent:
-                continue
-            if frame.seq == self._sent + 1:
-                await self._send_next(frame)
-            else:
+                await self._socket.send_text(self._bare.get_nowait().decode())
+            if frame is not None and frame.seq == self._sent + 1:
+                await self._socket.send_text(numbered(frame).decode())
+                self._sent = frame.seq
+            elif frame is not None and frame.seq > self._sent:
                 await self._catch_up(ref)
+            if self._news.empty():
+                return
+            frame = self._news.get_nowait()
 
     async def _catch_up(self, ref: SessionRef) -> None:
         try:

@@ -34,7 +34,7 @@ from channels.chat.agents import (
     ChatAgent,
     Refuse,
     Run,
-    streamed,
+    shown,
 )
 from channels.chat.answering import Asked, ToolTurn
 from channels.chat.frames import AnswerFrames, FinalState
@@ -161,7 +161,7 @@ class FlowAgents:
             declared = agent.effective.row.flow
             flow_id = "" if declared is None else declared.flow_id
             state.flow = FlowRun(agent=agent.name, flow_id=flow_id, conversation=name, contact=name)
-        run = Run(asked.conversation)
+        run = Run(asked.conversation, asked.frames)
         turn = ToolTurn(asked, self._policy, self._confirm_s, run)
         account = AgentRun(agent.name, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
@@ -212,7 +212,7 @@ class FlowAgents:
                 await shown.note({"event": "task", **_task(state.flow, data)})
             if act.text is not None:
                 await self._report(contact, "agent", act.text, name=act.name)
-                await shown.dialogue(act.text, final="done")
+                await shown.whole(act.text)
         except EngineError as error:
             raise _as_core(error) from error
         await shown.finish("done", {"event": "human"})
@@ -297,14 +297,7 @@ class FlowAgents:
             deltas=True,
             conversation=asked.conversation,
         )
-        begun = False
-        async for piece in streamed(self._model, request, talk.run):
-            if isinstance(piece, LLMAnswer):
-                return piece
-            gap = "\n\n" if asked.frames.text and not begun else ""
-            begun = True
-            await asked.frames.dialogue(gap + piece)
-        raise ModelFailed("unusable_answer", "the stream ended without an answer")
+        return await shown(self._model, request, talk.run)
 
     async def _refreshed(self, contact: Contact, data: AgentData) -> AgentData:
         """With the prompt of the moment, which knows the values of what was just said."""
@@ -318,13 +311,13 @@ class FlowAgents:
 
     async def _called(self, talk: _Talk, scene: _Scene, call: ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""
-        frames, gap = talk.asked.frames, "\n\n" if talk.asked.frames.text else ""
+        frames = talk.asked.frames
         match call.name:
             case "ask_user":
-                await frames.dialogue(gap + str(call.arguments.get("question", "")))
+                await frames.dialogue(str(call.arguments.get("question", "")), begins=True)
                 return "clarifying"
             case "refuse":
-                await frames.dialogue(gap + str(call.arguments.get("reason", "")))
+                await frames.dialogue(str(call.arguments.get("reason", "")), begins=True)
                 return "refused"
             case "end_call":
                 await self.end(talk.asked.ref.tenant_id, talk.asked.state, "bot_hung_up")

@@ -7,6 +7,7 @@ the connection alone, which have no number.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -131,7 +132,11 @@ def numbered(logged: LoggedFrame) -> bytes:
 
 class AnswerFrames:
     """Of one answer: all carry its message's id, and exactly one is final. Everything raises LeaseLost and
-    RetryLater."""
+    RetryLater.
+
+    Pieces of text that come while the log takes an earlier one go into one frame, so that a log that is slow
+    gets fewer frames, and nobody waits for it but the last one.
+    """
 
     def __init__(
         self, log: ChatFrames, ref: SessionRef, message_id: str, holder: str | None, agent: str | None = None
@@ -144,11 +149,25 @@ class AnswerFrames:
         self.confidence: float | None = None
         self.text = ""
         self.is_finished = False
+        self._unsent = ""
+        self._sending: asyncio.Task[None] | None = None
 
-    async def dialogue(self, text: str, *, final: FinalState | None = None) -> None:
-        """A piece of the answer, in order; `final` makes it the last frame too."""
-        self.text += text
-        await self._send("dialogue", final or "acting", text, final=final is not None)
+    async def dialogue(self, text: str, *, begins: bool = False) -> None:
+        """A piece of the answer, in order; `begins` sets it off from the text before it."""
+        if self.is_finished:
+            return
+        piece = f"\n\n{text}" if begins and self.text else text
+        self.text += piece
+        self._unsent += piece
+        if self._sending is None or self._sending.done():
+            await self._settled()
+            self._sending = asyncio.create_task(self._send_pieces())
+            await asyncio.sleep(0)  # it takes this piece; those that come before the log has it are the next
+
+    async def whole(self, text: str) -> None:
+        """All of the answer in its one frame, with the state `done`."""
+        self.text = text
+        await self._send("dialogue", "done", text, final=True)
 
     async def action(self, tool: str, call: str, status: ToolStatus, **details: JsonValue) -> None:
         await self._send("action", "acting", {"tool": tool, "call": call, "status": status, **details})
@@ -162,19 +181,41 @@ class AnswerFrames:
 
     async def finish(self, state: FinalState, content: Mapping[str, JsonValue] | None = None) -> None:
         """The last frame, unless there was one."""
-        if not self.is_finished:
-            await self._send("state", state, dict(content or {"event": "answered"}), final=True)
+        await self._send("state", state, dict(content or {"event": "answered"}), final=True)
+
+    async def aclose(self) -> None:
+        """Pieces that are not in the log yet stay out of it."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _send_pieces(self) -> None:
+        while self._unsent:
+            piece, self._unsent = self._unsent, ""
+            await self._append("dialogue", "acting", piece)
+
+    async def _settled(self) -> None:
+        """Once every piece is in the log. Who waits here may be cancelled; the pieces are written."""
+        if self._sending is not None:
+            await asyncio.shield(self._sending)
+            self._sending = None
 
     async def _send(
         self, frame_type: FrameType, state: State, content: JsonValue, *, final: bool = False
     ) -> None:
-        if self.is_finished:
-            return
+        await self._settled()
+        if not self.is_finished:
+            self.is_finished = final
+            await self._append(frame_type, state, content, final=final)
+
+    async def _append(
+        self, frame_type: FrameType, state: State, content: JsonValue, *, final: bool = False
+    ) -> None:
         frame: dict[str, Any] = {"type": frame_type, "state": state, "content": content}
         if self.confidence is not None:
             frame["confidence"] = self.confidence
         frame |= {"session": self._ref.session_id, "id": self._id}
         if self.agent is not None:
             frame["agent"] = self.agent
-        frame["final"] = self.is_finished = final
+        frame["final"] = final
         await self._log.append(self._ref, orjson.dumps(frame), self._holder)

@@ -257,6 +257,7 @@ class Sessions:
                 if not task.done():  # this replica stops, or has lost the lease
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+                    await asked.frames.aclose()
             if not task.cancelled():
                 await self._report(asked, task.exception())
         await self._answering.finish(asked, "refused", "cancelled")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from importlib.util import find_spec
 
 import httpx2
+import orjson
 import pytest
 
 from adapters.models import bounded_http
@@ -14,7 +16,7 @@ from adapters.models.fake_openai import FakeOpenAI, Malformed, Status
 from adapters.models.providers import endpoint_of, parse_model_name
 from adapters.models.pydantic_ai_model import PydanticAiModel
 from adapters.models.scripted import Answers, DropsStream, Endless, Says
-from flow_engine.ports.models import ModelFailed, ask
+from flow_engine.ports.models import LLMRequest, Message, ModelFailed, ToolCall, ToolSpec, ask
 from tests.adapters.models.model_worlds import SCHEMA, call, environment, vendor
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +48,7 @@ async def test_a_model_without_native_schemas_is_made_to_call_one_tool() -> None
     assert [tool["function"]["name"] for tool in body["tools"]] == ["answer"]
 
 
+@pytest.mark.parametrize("deltas", [False, True])
 @pytest.mark.parametrize(
     ("name", "key"),
     [
@@ -56,10 +59,78 @@ async def test_a_model_without_native_schemas_is_made_to_call_one_tool() -> None
         ("local:m", "sk-openai"),
     ],
 )
-async def test_each_server_gets_its_own_key_and_no_other(name: str, key: str) -> None:
+async def test_each_server_gets_its_own_key_and_no_other(name: str, key: str, deltas: bool) -> None:
     async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, name) as model:
-        await ask(model, call())
-    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+        await ask(model, replace(call(), deltas=deltas))
+    assert server.requests[0].headers.get("authorization", "Bearer none") == f"Bearer {key}"
+
+
+@pytest.mark.parametrize("name", [OPENAI, "openai:o3", "local:m"])
+async def test_a_stream_that_is_shown_is_asked_for_as_any_other(name: str) -> None:  # C6
+    find = ToolSpec("find", "Finds things.", {"type": "object", "properties": {}})
+    turns = [
+        Message("system", "Be brief."),
+        Message("user", "Look."),
+        Message("assistant", "", tool_calls=(ToolCall("a", "find", {"query": "x"}),)),
+        Message("tool", '{"found": 1}', tool_call_id="a"),
+    ]
+    request = LLMRequest(turns, [find], top_p=0.5)
+    async with FakeOpenAI([Says("One.")]).running() as server, vendor(server, name) as model:
+        plain, shown = await ask(model, request), await ask(model, replace(request, deltas=True))
+    assert plain == shown
+    bodies = [dict(received.body) for received in server.requests]
+    for body in bodies:
+        del body["tools"][0]["function"]["parameters"]  # pydantic-ai closes the schema of objects
+    assert bodies[0] == bodies[1]
+
+
+def stream_of(*chunks: object) -> Malformed:
+    return Malformed(b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks))
+
+
+def delta(finish: str | None = None, **content: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": content, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (stream_of(delta(content="It "), delta("stop", content="rains.")), "It rains."),
+        (stream_of(delta(reasoning_content="Hm."), delta("stop", content="It rains.")), "It rains."),
+        (stream_of(delta(content="It ")), "unreachable"),
+        (stream_of(delta("content_filter", content="It ")), "refused"),
+        (stream_of(delta(content="It "), {"error": {"message": "no"}}), "refused"),
+        (stream_of(delta(content="It "), ["no"]), "unusable_answer"),
+        (Malformed(b': ping\n\nevent: x\ndata: {"choices": null}\n\ndata: [DONE]\n\n'), "unusable_answer"),
+    ],
+)
+async def test_a_shown_stream_of_any_server_is_read_or_refused(body: Malformed, outcome: str) -> None:  # C13
+    async with FakeOpenAI([body]).running() as server, vendor(server, "local:m") as model:
+        try:
+            found: str = (await ask(model, replace(call(), deltas=True))).text
+        except ModelFailed as failed:
+            found = failed.reason
+    assert found == outcome
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"id": "a", "function": {"name": "find", "arguments": '{"q"'}}, {"function": {"arguments": ": 1}"}}],
+        [
+            {"index": 0, "id": "a", "function": {"name": "find", "arguments": '{"q": 1}'}},
+            {"index": 0, "id": "b", "function": {"name": "find", "arguments": "{}"}},
+        ],
+    ],
+    ids=["without an index", "the same index for each"],
+)
+async def test_calls_of_tools_are_told_apart_however_servers_number_them(parts: list[object]) -> None:  # M8
+    body = stream_of(*(delta(tool_calls=[part]) for part in parts), delta("tool_calls"))
+    async with FakeOpenAI([body]).running() as server, vendor(server, "local:m") as model:
+        find = ToolSpec("find", "Finds things.", {"type": "object", "properties": {}})
+        answer = await ask(model, LLMRequest([Message("user", "Look.")], [find], deltas=True))
+    assert answer.message.tool_calls[0] == ToolCall("a", "find", {"q": 1})
+    assert [each.id for each in answer.message.tool_calls[1:]] in ([], ["b"])
 
 
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +175,13 @@ async def test_a_call_that_names_no_model_fails_without_a_request(named: str) ->
         (Malformed(b""), "unusable_answer"),
     ],
 )
+@pytest.mark.parametrize("deltas", [False, True])
 async def test_what_servers_do_wrong_becomes_a_reason(
-    step: Status | DropsStream | Malformed, reason: str
+    step: Status | DropsStream | Malformed, reason: str, deltas: bool
 ) -> None:
     async with FakeOpenAI([step]).running() as server, vendor(server, OPENAI) as model:
         with pytest.raises(ModelFailed) as failed:
-            await ask(model, call())
+            await ask(model, replace(call(), deltas=deltas))
     assert failed.value.reason == reason
     assert len(server.requests) == 1  # the client library does not try again by itself
 
@@ -124,13 +196,14 @@ async def test_a_server_that_is_away_is_unreachable() -> None:
     assert failed.value.reason == "unreachable"
 
 
-async def test_no_error_quotes_what_the_server_says() -> None:
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_no_error_quotes_what_the_server_says(deltas: bool) -> None:
     async with (
         FakeOpenAI([Malformed(b'data: {"error": {"message": "Anna, 5 May"}}\n\n')]).running() as server,
         vendor(server, OPENAI) as model,
     ):
         with pytest.raises(ModelFailed) as failed:
-            await ask(model, call())
+            await ask(model, replace(call(), deltas=deltas))
     assert "Anna" not in "".join(traceback.format_exception(failed.value))  # F46
 
 
