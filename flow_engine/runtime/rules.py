@@ -6,7 +6,7 @@
 4. Every required transition parameter of the *target* has a value in the merged memory.
 5. The guard reads; a move that is refused changes nothing but a counter.
 
-Rules 3 and 4 are the guard that the chart's guards ask. When the chart has not moved, the same
+Rules 3 and 4 are the guard that the chart asks where it has a way. When the chart has not moved, the same
 functions say why, in the order above, so that verdict and explanation cannot drift apart.
 """
 

@@ -13,7 +13,7 @@ what a snapshot stores and people read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import quote
@@ -39,7 +39,7 @@ class TaskNode(Protocol):
 
 
 class EntryGuard(Protocol):
-    """Asked by the chart's guard before a task is entered. It reads and answers, no more (F11)."""
+    """Asked before a task is entered to which the chart has a way. It reads and answers, no more (F11)."""
 
     def allows(self, task_id: str) -> bool: ...
 
@@ -68,12 +68,6 @@ def sub_state(task_id: str, name: str) -> str:
     return f"{task_state(task_id)}/{name}"
 
 
-class _AllowsAll:
-    def allows(self, task_id: str) -> bool:
-        return True
-
-
-_ALLOWS_ALL = _AllowsAll()
 REMEMBERED_MOVES = 10_000
 
 
@@ -99,12 +93,12 @@ class Chart:
     def enter(self, states: StateConfiguration, task_id: str, guard: EntryGuard) -> StateConfiguration:
         """Try to move to a task. The same configuration comes back when the chart does not allow it.
 
-        Where a move leads depends on the configuration and on the guard alone, so the machine is asked once
-        for each; the guard is asked every time.
+        Where a move leads depends on the configuration alone, so the machine is asked once for each. The
+        guard is asked every time.
         """
         reached = self._reached.get((states, task_id))
         if reached is None:
-            reached = self._send(states, self._events[task_id], guard=_ALLOWS_ALL)
+            reached = self._send(states, self._events[task_id])
             if len(self._reached) >= REMEMBERED_MOVES:
                 self._reached.clear()
             self._reached[states, task_id] = reached
@@ -189,14 +183,12 @@ class Chart:
     def _take(self) -> StateChart[Any]:
         return self._idle.pop() if self._idle else self._machine_class()
 
-    def _send(
-        self, states: StateConfiguration, event: str, guard: EntryGuard | None = None
-    ) -> StateConfiguration:
+    def _send(self, states: StateConfiguration, event: str) -> StateConfiguration:
         machine = self._take()
         machine.model.state = OrderedSet(states.configuration)
         remembered = [machine.states_map[value] for value in states.history]
         machine.history_values = {"back": remembered} if remembered else {}
-        machine.send(event, guard=guard)
+        machine.send(event)
         reached = StateConfiguration(
             _values(machine.configuration_values),
             tuple(state.value for state in machine.history_values.get("back", ())),
@@ -223,9 +215,9 @@ def _build_class(
     states: dict[str, Any] = {
         ACTIVE: {
             "initial": True,
-            "states": {ids[task.id]: _task_definition(task, first_task, ids, events) for task in tasks},
+            "states": {ids[task.id]: _task_definition(task, first_task, ids[task.id]) for task in tasks},
             "history": {"back": {"type": "shallow"}},
-            "on": leave,
+            "on": {**_entries(tasks, ids, events), **leave},
         },
         BETWEEN_CONTACTS: {
             "on": {
@@ -248,25 +240,40 @@ def _build_class(
     return machine_class
 
 
-def _task_definition(
-    task: TaskNode, first_task: str, ids: Mapping[str, str], events: Mapping[str, str]
-) -> dict[str, Any]:
-    definition: dict[str, Any] = {
-        "value": task_state(task.id),
-        "initial": task.id == first_task,
-        "on": {
-            events[target]: [{"target": ids[target], "cond": _guard_for(target)}]
-            for target in task.connected
-            if target != task.id
-        },
+def _entries(
+    tasks: Sequence[TaskNode], ids: Mapping[str, str], events: Mapping[str, str]
+) -> dict[str, list[dict[str, object]]]:
+    """The ways into the tasks. Each is one transition inside `active` that is taken from the tasks that name
+    its target, since a transition for each pair of tasks would take minutes to build."""
+    sources: dict[str, set[str]] = {task.id: set() for task in tasks}
+    for task in tasks:
+        for target in task.connected:
+            if target != task.id:
+                sources[target].add(task_state(task.id))
+    return {
+        events[task.id]: [
+            {"target": ids[task.id], "internal": True, "cond": _comes_from(frozenset(sources[task.id]))}
+        ]
+        for task in tasks
     }
+
+
+def _comes_from(sources: frozenset[str]) -> Callable[[StateChart[Any]], bool]:
+    def comes_from(machine: StateChart[Any]) -> bool:
+        return not sources.isdisjoint(machine.configuration_values)
+
+    return comes_from
+
+
+def _task_definition(task: TaskNode, first_task: str, chart_id: str) -> dict[str, Any]:
+    definition: dict[str, Any] = {"value": task_state(task.id), "initial": task.id == first_task}
     if TASK_KINDS[task.type].sub_states:
         definition["states"] = {
-            f"{ids[task.id]}_{name}": {
+            f"{chart_id}_{name}": {
                 "value": sub_state(task.id, name),
                 "initial": number == 0,
                 "on": {
-                    f"human_{event}": [{"target": f"{ids[task.id]}_{target}"}]
+                    f"human_{event}": [{"target": f"{chart_id}_{target}"}]
                     for event, arcs in TASK_KINDS[task.type].events.items()
                     for source, target in arcs
                     if source == name
@@ -275,10 +282,3 @@ def _task_definition(
             for number, name in enumerate(TASK_KINDS[task.type].sub_states)
         }
     return definition
-
-
-def _guard_for(task_id: str) -> Any:
-    def guard_allows(guard: EntryGuard) -> bool:
-        return guard.allows(task_id)
-
-    return guard_allows

@@ -40,17 +40,22 @@ IDLE_AT_MOST_S = 2.0  # the service closes a connection that has been idle for f
 
 
 class Worker:
-    """One `serve` process; `kill` and `start` again as often as a test likes."""
+    """One `serve` process; `kill` and `start` again as often as a test likes.
+
+    `skew_s` is how far its clock is ahead, from its next start on.
+    """
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.port = free_port()
         self.log = folder / f"worker-{self.port}.log"
+        self.skew_s = 0.0
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("FLOW_ENGINE_")}
         self._environment |= {f"FLOW_ENGINE_{name}": value for name, value in settings.items()}
         self.process: subprocess.Popen[bytes] = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(self.port)]
+        module = ("tests.proof.shifted_clock", str(self.skew_s)) if self.skew_s else ("service.cli",)
+        command = [sys.executable, "-m", *module, "serve", "--port", str(self.port)]
         self.process = spawn(command, self.log, cwd=ROOT, env=self._environment)
         return self.process
 

@@ -366,6 +366,18 @@ class TestCost:
         small, large = ring(12), ring(100)
         assert cost(large) < 4 * cost(small)  # F13
 
+    def test_building_grows_with_the_tasks_and_hardly_with_their_connections(self) -> None:  # D1
+        names = [f"task {number}" for number in range(100)]
+
+        def cost(connections: int) -> float:
+            nodes = [Node(name, "AIO", tuple(names[:connections])) for name in names]
+            started = time.process_time()
+            Chart(nodes, names[0])
+            return time.process_time() - started
+
+        cost(1)
+        assert min(cost(100) / cost(1) for _ in range(3)) < 3  # 10,000 ways instead of 100
+
     def test_what_compiling_a_hundred_tasks_takes_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
         started = time.perf_counter()
         chart = ring(100)
