@@ -3,7 +3,8 @@
 -- KEYS: definition jobs
 -- ARGV: expected_revision expected_memory_revision expected_mining_revision now lifetime definition_lifetime
 -- ARGV: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
--- ARGV: new_revision session version_id message_id message turn turns_kept messages_kept is_user_turn mining
+-- ARGV: new_revision session version_id message_id message turn turns_kept turn_bytes_kept messages_kept
+-- ARGV: is_user_turn mining
 -- ARGV: former_name former forget_former
 -- ARGV: reset new_tenant rewrite_previous trace notice_channel notice_head
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
@@ -41,6 +42,24 @@ local function remember_message()
   end
 end
 
+-- The newest are kept, as many and as large as is allowed. Earlier releases did not count their bytes.
+local function remember_turn()
+  if redis.call('HEXISTS', key.snapshot, 'turnBytes') == 0 then
+    local bytes = 0
+    for _, turn in ipairs(redis.call('LRANGE', key.utterances, 0, -1)) do
+      bytes = bytes + #turn
+    end
+    redis.call('HSET', key.snapshot, 'turnBytes', bytes)
+  end
+  local count = redis.call('RPUSH', key.utterances, arg.turn)
+  local bytes = redis.call('HINCRBY', key.snapshot, 'turnBytes', #arg.turn)
+  while count > tonumber(arg.turns_kept) or count > 1 and bytes > tonumber(arg.turn_bytes_kept) do
+    local oldest = redis.call('LPOP', key.utterances)
+    count = count - 1
+    bytes = redis.call('HINCRBY', key.snapshot, 'turnBytes', -#oldest)
+  end
+end
+
 if arg.reply_prefix ~= '' then
   local reply = redis.call('GET', key.reply)
   if reply then
@@ -67,7 +86,7 @@ if arg.new_revision ~= '' then
 end
 if arg.reset == '1' then
   redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages)
-  redis.call('HDEL', key.snapshot, 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision')
+  redis.call('HDEL', key.snapshot, 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision', 'turnBytes')
   redis.call('SET', key.tenant, arg.new_tenant)
   set_fields('HSET', key.mined, arg.new_variables)
   set_fields('HSET', key.tools, arg.new_variables)
@@ -97,8 +116,7 @@ for _, contact in ipairs(arg.previous_contacts) do
 end
 if arg.message_id ~= '' then
   remember_message()
-  redis.call('RPUSH', key.utterances, arg.turn)
-  redis.call('LTRIM', key.utterances, -tonumber(arg.turns_kept), -1)
+  remember_turn()
   if arg.is_user_turn == '1' then
     redis.call('HSET', key.snapshot, 'lastUserTurn', arg.message)
   end

@@ -28,6 +28,7 @@ from flow_engine.runtime.memory import (
 from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
 from flow_engine.runtime.storage import (
+    MAX_TURN_BYTES,
     AlreadyAnswered,
     Changes,
     Committed,
@@ -62,6 +63,7 @@ from memory.keys import (
 
 REPLY_LIFETIME_S = 24 * 60 * 60
 TURNS_KEPT = 1_000
+"""The newest messages of a conversation, as far as MAX_TURN_BYTES hold them."""
 MESSAGES_KEPT = 10_000
 """So many messages are known again, at least half as many: beyond it the older half is forgotten."""
 
@@ -331,6 +333,7 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
         "message": turn.name if turn else "",
         "turn": encode_turn(turn) if turn else b"",
         "turns_kept": TURNS_KEPT,
+        "turn_bytes_kept": MAX_TURN_BYTES,
         "messages_kept": MESSAGES_KEPT,
         "is_user_turn": "1" if turn is not None and is_user_turn(turn) else "0",
         "former_name": "" if changes.former is None else changes.former.name,

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
-READY_WITHIN_S = 60
+READY_WITHIN_S = 240
 
 
 @contextmanager

@@ -18,7 +18,12 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.session import Session
 
+MAX_STATE_BYTES = 8 * 1024 * 1024
+"""All that is stored of one conversation; a step that would store more is refused."""
+MAX_TURN_BYTES = 3 * 1024 * 1024
+"""The messages among it; the oldest make room for the newest."""
 FORMER_TURNS_BYTES = 512 * 1024
+"""The messages of all conversations that were started anew under one id and are not concluded yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ class ReplyTemplate:
 class FormerConversation:
     """A conversation that was started anew under its id, until its contacts are concluded (F39).
 
-    `turns` are the newest that FORMER_TURNS_BYTES hold.
+    `turns` are the newest that FORMER_TURNS_BYTES hold beside those of other former conversations. `session`
+    is without caller data and texts, which no conclusion is drawn from.
     """
 
     session: Session
@@ -53,16 +59,26 @@ class FormerConversation:
         """Unique among the conversations of one id: its start in ms since 1970."""
         return str(int(self.session.started_at.timestamp() * 1000))
 
+    @property
+    def turn_bytes(self) -> int:
+        return sum(len(turn.body) for turn in self.turns)
+
     @classmethod
     def of(cls, session: Session, loaded: LoadedConversation) -> FormerConversation:
         kept: list[DialogueTurn] = []
-        size = 0
+        left = FORMER_TURNS_BYTES - sum(other.turn_bytes for other in loaded.former)
         for turn in reversed(loaded.turns):
-            size += len(turn.body)
-            if size > FORMER_TURNS_BYTES:
+            left -= len(turn.body)
+            if left < 0:
                 break
             kept.append(turn)
-        return cls(session, loaded.mining, tuple(reversed(kept)))
+        contacts = {
+            id: contact.model_copy(update={"data": {}}) for id, contact in session.own_contacts.items()
+        }
+        task = session.task.model_copy(update={"global_prompt": "", "prompt": "", "descriptions": {}})
+        active = session.active_contact_id if session.active_contact_id in contacts else None
+        bare = session.model_copy(update={"contacts": contacts, "task": task, "active_contact_id": active})
+        return cls(bare, loaded.mining, tuple(reversed(kept)))
 
 
 @dataclass(frozen=True, slots=True)

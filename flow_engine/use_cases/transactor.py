@@ -24,6 +24,8 @@ from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import (
+    MAX_STATE_BYTES,
+    MAX_TURN_BYTES,
     AlreadyAnswered,
     Changes,
     Committed,
@@ -35,8 +37,8 @@ from flow_engine.runtime.storage import (
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 ATTEMPTS = 24
-MAX_STATE_BYTES = 8 * 1024 * 1024
-"""Of a conversation's caller data, variables and earlier contacts; messages are bounded by the store."""
+FORMER_BYTES = 4 * 1024
+"""What a conversation that was started anew takes beside its messages until it is concluded."""
 
 _Result = TypeVar("_Result")
 
@@ -210,17 +212,20 @@ def _check_size(transition: Transition) -> None:
     if not runner.changed and not transition.set_tools:
         return
     entries = {**runner.memory, **(transition.set_tools or {})}
+    task, former = runner.session.task, runner.loaded.former
     size = sum(
         rough_size(part)
         for part in (
             *(contact.data for contact in runner.session.contacts.values()),
             *(entry.value for entry in entries.values()),
             *(contact.resume for contact in runner.previous_contacts),
+            *(task.global_prompt, task.prompt, task.descriptions),
             runner.tenant,
         )
-    )
-    if size > MAX_STATE_BYTES:
-        message = f"a conversation holds at most {MAX_STATE_BYTES} bytes of caller data and variables"
+    ) + sum(other.turn_bytes + FORMER_BYTES for other in former)
+    most = MAX_STATE_BYTES - MAX_TURN_BYTES
+    if size > most:
+        message = f"a conversation holds at most {most} bytes of caller data, variables and texts"
         raise CorrectTheInput(
             "conversation_too_large", message, [Finding("", "conversation_too_large", message)]
         )

@@ -10,6 +10,7 @@ from adapters.outbound.fake import Answer
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.runtime.storage import FORMER_TURNS_BYTES
 from tests.api.harness import HANDLER, Scene, clinic, multi_contact, open_scene, over_many_contacts
 from tests.flow_engine.documents.samples import JsonObject, hum_task
 from tests.flow_engine.listening.test_mining import Model, jobs, says, with_checkpoints, working_on
@@ -24,6 +25,14 @@ async def bodies(scene: Scene, *subtypes: str) -> list[Any]:
     """The bodies of the system events of these subtypes, oldest first."""
     told = [event["body"] for event in await scene.events() if isinstance(event.get("body"), dict)]
     return [body for body in told if body.get("subtype") in subtypes]
+
+
+async def stored_bytes(scene: Scene) -> int:
+    """Of everything that is stored of the conversation but the events that wait to be sent."""
+    client, tag = scene.memory.driver.client, "{default:conv-1}"
+    lists = [await client.lrange(f"{tag}::{end}", 0, -1) for end in ("utterances", "previousContacts")]
+    hashes = [await client.hvals(f"{tag}::{end}") for end in ("snapshot", "vars::convMiner", "vars::tools")]
+    return sum(len(value) for values in (*lists, *hashes) for value in values)
 
 
 async def work(scene: Scene, kind: Any, subject: str = "", model: Model | None = None) -> None:
@@ -252,6 +261,32 @@ class TestWords:
             long = await scene.say("m1", "ì" * 16_385)
             assert (long.status_code, long.json()["code"]) == (422, "utterance_too_long")
             assert (await scene.say("m1", "ì" * 16_384)).status_code == 200
+
+    async def test_a_conversation_holds_eight_mebibytes_of_everything(self) -> None:  # A16, contract 11
+        async with open_scene(over_many_contacts()) as scene:
+            replies = [
+                await scene.contact(contactId=f"call-{number}", contact={"note": "x" * 65_000})
+                for number in range(90)
+            ]
+            assert {reply.status_code for reply in replies} == {200, 422}
+            assert replies[-1].json()["code"] == "conversation_too_large"
+            for number in range(120):
+                said = await scene.say(f"m{number}", "y" * 32_000, contactId="call-3")
+                assert said.status_code == 200
+            assert await stored_bytes(scene) < 8 * 1024 * 1024
+
+    async def test_what_was_started_anew_takes_no_more_than_its_share(self) -> None:  # A16, contract 11
+        async with open_scene(clinic()) as scene:
+            for start in range(30):
+                await scene.started(contactId=f"call-{start}", contact={"note": "x" * 60_000})
+                for number in range(8):
+                    said = await scene.say(f"m{number}", "y" * 32_000, contactId=f"call-{start}")
+                    assert said.status_code == 200
+            ref = ConversationRef("default", "conv-1")
+            former = (await scene.memory.conversations.load(ref, with_turns=True)).former
+            assert len(former) > 20  # nothing is forgotten, but the words of the most
+            assert sum(other.turn_bytes for other in former) <= FORMER_TURNS_BYTES
+            assert all(not contact.data for other in former for contact in other.session.contacts.values())
 
 
 class TestChannels:

@@ -49,7 +49,7 @@ async def watched() -> AsyncIterator[Stall]:
             await watcher
 
 
-def dense(tasks: int = 50) -> JsonObject:
+def dense(tasks: int = 300) -> JsonObject:
     """As many connections as there can be, and many short templates."""
     ids = [str(number) for number in range(tasks)]
     return minimal_version(

@@ -331,6 +331,25 @@ class TestMessages:
         assert (turns[0].message_id, turns[-1].message_id) == ("f0", "newest")
         assert await talk.commit(1, turn=turn("oldest")) == DuplicateMessage()
 
+    async def test_no_more_bytes_are_kept_than_are_bounded(
+        self, talk: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # A16, contract 11
+        monkeypatch.setattr(manager_module, "MAX_TURN_BYTES", 4_000)
+        await talk.start()
+        client = talk.store.driver.client
+        for number in range(20):
+            if number == 2:  # an earlier release counted nothing
+                await client.hdel(talk.keys[0], "turnBytes")
+            await talk.commit(1, turn=replace(turn(f"m{number}"), body="è" * 400))
+            kept = await client.lrange(talk.keys[5], 0, -1)
+            assert sum(map(len, kept)) <= 4_000
+            assert int(await client.hget(talk.keys[0], "turnBytes")) == sum(map(len, kept))
+        assert (await load(talk)).turns[-1].message_id == "m19"
+        assert len((await load(talk)).turns) > 2
+        await talk.commit(1, turn=replace(turn("large"), body="x" * 5_000))
+        assert [t.message_id for t in (await load(talk)).turns] == ["large"]
+        assert await talk.commit(1, turn=turn("m0")) == DuplicateMessage()
+
     async def test_ids_count_within_their_contact(self, talk: Conversation) -> None:  # D5
         await talk.start()
         assert isinstance(await talk.commit(1, turn=turn("1")), Committed)
