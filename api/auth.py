@@ -12,8 +12,10 @@ from starlette.requests import Request
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
-Scope = Literal["designer", "agent", "tools", "chat", "admin"]
-ALL_SCOPES: frozenset[Scope] = frozenset(("designer", "agent", "tools", "chat", "admin"))
+Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "admin"]
+ALL_SCOPES: frozenset[Scope] = frozenset(
+    ("designer", "agent", "tools", "chat", "gateway", "workspace", "admin")
+)
 LOCAL_TENANT = "default"
 _LOCAL_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from channels.chat import settings as chat_settings
+    from channels.gateway import cache as gateway_cache
+    from channels.gateway import config as gateway_settings
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
     from flow_engine.testing import report as scenario_results
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         background,
         chat,
         chat_terminal,
+        gateway,
         running,
         scenarios,
         voice,
@@ -32,6 +35,9 @@ __all__ = [
     "chat",
     "chat_settings",
     "chat_terminal",
+    "gateway",
+    "gateway_cache",
+    "gateway_settings",
     "running",
     "scenario_results",
     "scenarios",
@@ -45,6 +51,8 @@ __all__ = [
 
 _ELSEWHERE = {
     "chat_settings": "channels.chat.settings",
+    "gateway_cache": "channels.gateway.cache",
+    "gateway_settings": "channels.gateway.config",
     "scenario_results": "flow_engine.testing.report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",

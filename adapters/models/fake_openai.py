@@ -7,14 +7,18 @@ goes wrong on the wire in the ways that servers do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import base64
+import re
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import orjson
 
 from adapters.models.answers import estimated_tokens
+from adapters.models.fake_http import Body, FakeServer, Received
 from adapters.models.scripted import (
     Answers,
     CallsToolBadly,
@@ -46,64 +50,31 @@ class Malformed:
 
 
 WireStep: TypeAlias = Step | Status | Malformed
-Body: TypeAlias = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One request: header names in lower case, and the JSON body."""
-
-    path: str
-    headers: Mapping[str, str]
-    body: Body
 
 
 _STATUS_OF = {"too_many_calls": 429, "unreachable": 503, "refused": 401, "not_configured": 404}
 
 
-class FakeOpenAI:
+class FakeOpenAI(FakeServer):
     """Serves on a free port while `running`. `requests` holds what it was sent, oldest first."""
 
     def __init__(self, steps: Sequence[WireStep] | Callable[[Received], WireStep]) -> None:
+        super().__init__()
         self._script: Script[Received, WireStep] = Script(steps)
-        self._port = 0
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"{self.origin}/v1"
 
     @property
     def requests(self) -> Sequence[Received]:
         return self._script.requests
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[FakeOpenAI]:
-        connections: set[asyncio.Task[None]] = set()
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.create_task(self._serve(reader, writer))
-            connections.add(task)
-            task.add_done_callback(connections.discard)
-
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        self._port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for task in connections:
-                task.cancel()
-            await asyncio.gather(*connections, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request a connection."""
-        try:
-            received = await _read(reader)
+    async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        if received.path.endswith("/embeddings"):
+            await _Reply(received, writer).raw(embeddings_reply(received.body))
+        else:
             await self._answer(_Reply(received, writer))
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # the client has gone, as clients do that have heard enough
-        finally:
-            writer.close()
 
     async def _answer(self, reply: _Reply) -> None:
         step = self._script.next(reply.received)
@@ -252,10 +223,28 @@ class _Reply:
         await self._writer.drain()
 
 
-async def _read(reader: asyncio.StreamReader) -> Received:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    request, *lines = head.strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    content = await reader.readexactly(int(headers.get("content-length", "0")))
-    body: Body = orjson.loads(content) if content else {}
-    return Received(request.split(" ")[1], headers, body)
+def embeddings_reply(body: Body) -> bytes:
+    """OpenAI's reply to an embeddings request, as JSON: the vector of a text counts its words."""
+    given = body["input"]
+    texts = cast("list[str]", [given] if isinstance(given, str) else given)
+    vectors = [word_vector(text) for text in texts]
+    as_text = body.get("encoding_format") == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(struct.pack(f"<{len(v)}f", *v)).decode() if as_text else v,
+        }
+        for index, v in enumerate(vectors)
+    ]
+    read = sum(estimated_tokens(len(text)) for text in texts)
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    return orjson.dumps({"object": "list", "data": data, "model": body.get("model"), "usage": usage})
+
+
+def word_vector(text: str, size: int = 64) -> list[float]:
+    """Texts with words in common are near to each other."""
+    vector = [0.0] * size
+    for word in re.findall(r"\w+", text.lower()):
+        vector[zlib.crc32(word.encode()) % size] += 1.0
+    return vector

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from flow_engine.errors import FlowEngineError
 from service import late
-from service.cli import chat, flow, jobs, voice
+from service.cli import chat, flow, gateway, jobs, voice
 from service.settings import SECRET, Settings, read_settings, variable_of
 
 
@@ -35,6 +35,7 @@ class Commands(TyperGroup):
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(chat.commands, name="chat")
 app.add_typer(flow.commands, name="flow")
+app.add_typer(gateway.commands, name="gateway")
 app.add_typer(jobs.commands, name="jobs")
 app.add_typer(voice.commands, name="voice")
 
@@ -64,6 +65,8 @@ def show_settings() -> None:
     console, agent = Console(soft_wrap=False), late.voice_settings
     console.print(_table("serve and worker", read_settings(Settings), variable_of))
     console.print(_table("chat serve", read_settings(late.chat_settings.ChatSettings), variable_of))
+    gateway_settings = read_settings(late.gateway_settings.GatewaySettings)
+    console.print(_table("gateway serve", gateway_settings, variable_of))
     of_agent = read_settings(agent.VoiceSettings, agent.variable_of)
     console.print(_table("voice serve", of_agent, agent.variable_of))
 

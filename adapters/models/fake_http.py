@@ -1,0 +1,125 @@
+"""A small HTTP server on loopback for the doubles of model servers: one request a connection, and exact
+bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeAlias
+
+Body: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request: header names in lower case, and the JSON body, `{}` where there is none."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Body
+    raw: bytes = b""
+
+
+class FakeServer:
+    """Serves on a free port while `running`. `left` holds when clients went away before their answer was
+    whole, in seconds of the event loop's clock."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.left: list[float] = []
+
+    async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        """Write one reply. The end of the connection ends its body."""
+        raise NotImplementedError
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        connections: set[asyncio.Task[None]] = set()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(self._serve(reader, writer))
+            connections.add(task)
+            task.add_done_callback(connections.discard)
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1024, limit=64 * 1024 * 1024)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in connections:
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        both: list[asyncio.Future[Any]] = []
+        try:
+            received = await _read(reader)
+            answering = asyncio.ensure_future(self.answer(received, writer))
+            both = [answering, asyncio.ensure_future(reader.read(1))]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                self.left.append(asyncio.get_running_loop().time())
+            else:
+                answering.result()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the client has gone, as clients do that have heard enough
+        finally:
+            writer.close()
+            for each in both:
+                each.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _read(reader: asyncio.StreamReader) -> Received:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    request, *lines = head.strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    content = await reader.readexactly(int(headers.get("content-length", "0")))
+    body: Body = json.loads(content) if content else {}
+    return Received(request.split(" ")[1], headers, body, content)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The bytes of a reply's body, piece by piece: each `pause_s` seconds after the one before. One that is
+    `cut` promises a byte more than it sends, and so breaks off."""
+
+    pieces: Sequence[bytes] = ()
+    status: int = 200
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    pause_s: float = 0.0
+    cut: bool = False
+
+
+class ExactServer(FakeServer):
+    """Answers with the bytes of a script, whatever is asked. None: the connection breaks off without a word.
+    `requests` holds what it was sent, oldest first."""
+
+    def __init__(self, script: Callable[[Received], Reply | None]) -> None:
+        super().__init__()
+        self._script = script
+        self.requests: list[Received] = []
+
+    async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        self.requests.append(received)
+        reply = self._script(received)
+        if reply is None:
+            return
+        lines = [f"HTTP/1.1 {reply.status} Scripted", f"Content-Type: {reply.content_type}"]
+        lines += [f"{name}: {value}" for name, value in reply.headers.items()] + ["Connection: close"]
+        if reply.cut:
+            lines.append(f"Content-Length: {sum(map(len, reply.pieces)) + 1}")
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        for piece in reply.pieces:
+            await asyncio.sleep(reply.pause_s)
+            writer.write(piece)
+            await writer.drain()

@@ -1,0 +1,299 @@
+"""The gateway's ASGI application: OpenAI's routes, probes and metrics.
+
+A request runs beside a watch on its connection: whoever goes away cancels what is done for it, before the
+first event as after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from channels.gateway.accounts import Books, log
+from channels.gateway.answering import Answering, Origin, Served
+from channels.gateway.routing import Routing
+from channels.gateway.upstreams import Operation
+from channels.gateway.wire import DONE_FRAME, FINISHED, ApiError, error_frame, frame, read_request, written
+from flow_engine.errors import CorrectTheInput
+
+MOST_BODY_BYTES: Final = 32 * 1024 * 1024
+BODY_WITHIN_S: Final = 60.0
+
+Scope = Literal["gateway", "workspace"]
+
+
+class Principal(Protocol):
+    """Who calls: `name` is the key's, or `local`."""
+
+    @property
+    def tenant_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Doorkeeper(Protocol):
+    """Raises CorrectTheInput: `key_missing`, `key_unknown`, `scope_missing`, `host_not_local` and the
+    like."""
+
+    def admit(self, request: Request, scope: Scope) -> Principal: ...
+
+
+_REFUSED: Final = {"key_missing": 401, "key_unknown": 401}
+
+
+def admitted(doorkeeper: Doorkeeper, request: Request, scope: Scope) -> Principal:
+    """Raises ApiError 401 for a key that is missing or unknown, 403 for one that may not."""
+    try:
+        return doorkeeper.admit(request, scope)
+    except CorrectTheInput as refused:
+        status = _REFUSED.get(refused.code, 403)
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        code = "invalid_api_key" if status == 401 else refused.code
+        raise ApiError(status, refused.detail, code=code, headers=headers) from None
+
+
+async def read_body(request: Request) -> bytes:
+    """Raises ApiError: 413 for more than 32 MiB, 408 for a body that is not whole within a minute, 400 for
+    one that ends early."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > MOST_BODY_BYTES:
+                    raise ApiError(413, f"a body has at most {MOST_BODY_BYTES} bytes", code="too_large")
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, f"a body comes within {BODY_WITHIN_S:g} s", code="too_slow") from None
+    except ClientDisconnect:
+        raise ApiError(400, "the body ended before it was whole") from None
+    return b"".join(parts)
+
+
+def error_response(error: ApiError) -> Response:
+    return Response(error.body(), error.status, error.headers, media_type="application/json")
+
+
+async def watched(receive: Receive, work: Awaitable[None]) -> bool:
+    """Do `work` unless the client goes away: then it is cancelled. Whether it was done."""
+
+    async def client_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    doing = asyncio.ensure_future(work)
+    gone = asyncio.create_task(client_gone())
+    try:
+        await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
+        done = doing.done()
+    finally:
+        doing.cancel()
+        gone.cancel()
+        await asyncio.gather(doing, gone, return_exceptions=True)
+    if done:
+        doing.result()
+    return done
+
+
+class EventStream:
+    """Server-sent events to one client. After `heartbeat_s` seconds of silence, comments go out."""
+
+    def __init__(self, send: Send, heartbeat_s: float, headers: Callable[[], dict[str, str]]) -> None:
+        self._send = send
+        self._heartbeat_s = heartbeat_s
+        self._headers = headers
+        self._last = time.monotonic()
+        self.begun = False
+        self.ended = False
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Bytes of whole events. The head goes out before the first."""
+        self._last = time.monotonic()
+        if not self.begun:
+            self.begun = True
+            fixed = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+            headers = {**fixed, "X-Accel-Buffering": "no", **self._headers()}
+            raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+            await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        if not self.ended:
+            self.ended = last
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def beating(self) -> None:
+        """Until it is cancelled."""
+        while not self.ended:
+            idle = time.monotonic() - self._last
+            if idle >= self._heartbeat_s:
+                await self.write(b": waiting\n\n")
+                idle = 0.0
+            await asyncio.sleep(self._heartbeat_s - idle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An ASGI response that does its work while it is sent."""
+
+    served: Served
+    operation: Operation
+    streams: bool
+    heartbeat_s: float
+    books: Books
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        status = _Status(self.books, self.operation, self.served.origin)
+        work = self._stream(send, status) if self.streams else self._plain(scope, receive, send, status)
+        if not await watched(receive, work):
+            status.value = 499
+        status.count()
+
+    async def _plain(self, scope: AsgiScope, receive: Receive, send: Send, status: _Status) -> None:
+        try:
+            async with aclosing(self.served.parts) as parts:
+                data = b"".join([part.data async for part in parts])
+        except ApiError as error:
+            status.value = error.status
+            await error_response(error)(scope, receive, send)
+            return
+        headers = self.served.origin.headers()
+        await Response(data, 200, headers, media_type="application/json")(scope, receive, send)
+
+    async def _stream(self, send: Send, status: _Status) -> None:
+        out = EventStream(send, self.heartbeat_s, self.served.origin.headers)
+        beating = asyncio.create_task(out.beating())
+        try:
+            async with aclosing(self.served.parts) as parts:
+                async for part in parts:
+                    if part is FINISHED:
+                        await out.write(DONE_FRAME, last=True)
+                    elif part.shown:
+                        await out.write(frame(part.data))
+        except ApiError as error:
+            status.value = error.status
+            if out.begun:
+                await out.write(error_frame(error), last=True)
+            else:
+                out.ended = True
+                raw = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+                raw.append((b"content-type", b"application/json"))
+                await send({"type": "http.response.start", "status": error.status, "headers": raw})
+                await send({"type": "http.response.body", "body": error.body(), "more_body": False})
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+
+class _Status:
+    """What became of a request, for the metrics."""
+
+    def __init__(self, books: Books, operation: Operation, origin: Origin) -> None:
+        self._books = books
+        self._operation = operation
+        self._origin = origin
+        self.value = 200
+
+    def count(self) -> None:
+        self._books.metrics.requests.labels(self._operation, str(self.value), self._origin.outcome).inc()
+
+
+class GatewayRoutes:
+    """The routes of scope `gateway`. `heartbeat_s` is in seconds."""
+
+    def __init__(
+        self, routing: Routing, answering: Answering, books: Books, doorkeeper: Doorkeeper, heartbeat_s: float
+    ) -> None:
+        self._routing = routing
+        self._answering = answering
+        self._books = books
+        self._doorkeeper = doorkeeper
+        self._heartbeat_s = heartbeat_s
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
+            Route("/v1/embeddings", self._guarded(self._embeddings), methods=["POST"]),
+            Route("/v1/models", self._guarded(self._models), methods=["GET"]),
+            Route("/v1/models/{model:path}", self._guarded(self._model), methods=["GET"]),
+        ]
+
+    def _guarded(self, handler: Callable[[Request, Principal], Awaitable[Any]]) -> Any:
+        async def handle(request: Request) -> Any:
+            try:
+                return await handler(request, admitted(self._doorkeeper, request, "gateway"))
+            except ApiError as error:
+                self._books.metrics.requests.labels(
+                    handler.__name__.strip("_"), str(error.status), "none"
+                ).inc()
+                return error_response(error)
+
+        return handle
+
+    async def _chat(self, request: Request, caller: Principal) -> _Answer:
+        return await self._answer(request, caller, "chat", "messages")
+
+    async def _embeddings(self, request: Request, caller: Principal) -> _Answer:
+        return await self._answer(request, caller, "embeddings", "input")
+
+    async def _answer(self, http: Request, caller: Principal, operation: Operation, needs: str) -> _Answer:
+        request = read_request(await read_body(http), needs=needs)
+        route = self._routing.route(request, operation)
+        self._books.admit(caller.tenant_id, caller.name)
+        account = self._books.account(caller.tenant_id, caller.name, request, operation)
+        control = http.headers.get("cache-control", "")
+        served = self._answering.answer(request, route, operation, control, account)
+        streams = request.streams and operation == "chat"
+        return _Answer(served, operation, streams, self._heartbeat_s, self._books)
+
+    async def _models(self, request: Request, caller: Principal) -> Response:
+        data = [_model(name, owner) for name, owner in self._routing.models().items()]
+        return Response(written({"object": "list", "data": data}), media_type="application/json")
+
+    async def _model(self, request: Request, caller: Principal) -> Response:
+        name, models = request.path_params["model"], self._routing.models()
+        if name not in models:
+            raise ApiError(
+                404, f"the model {name!r} does not exist here", param="model", code="model_not_found"
+            )
+        return Response(written(_model(name, models[name])), media_type="application/json")
+
+
+def _model(name: str, owner: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+
+
+def gateway_app(routes: Sequence[BaseRoute], books: Books) -> Starlette:
+    """`routes` are those of the gateway and, where there are workspaces, of the assistant."""
+
+    async def ready(request: Request) -> Response:
+        return Response(written({"status": "ok"}), media_type="application/json")
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(books.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        code = {404: "path_unknown", 405: "method_not_allowed"}.get(status, "http_error")
+        return error_response(ApiError(status, str(getattr(error, "detail", "")), code=code))
+
+    async def bug(request: Request, error: Exception) -> Response:
+        log.error("bug", route=request.url.path, exc_info=error)
+        return error_response(ApiError(500, "the gateway has an error, which is logged", type="server_error"))
+
+    probes = [Route(f"/health/{name}", ready) for name in ("ready", "live")]
+    return Starlette(
+        routes=[*routes, *probes, Route("/metrics", metrics)],
+        exception_handlers={HTTPException: refused, Exception: bug},
+    )

@@ -1,0 +1,241 @@
+"""Answers that are kept: in this process (L1) and in SQLite for all processes of the machine (L2).
+
+1. Only whole answers are kept: each choice has its finish, and none of them is `length`.
+2. A row says how often it was used, in L1 and L2 together, at most `FLUSH_EVERY_S` late.
+3. Clearing raises the epoch. A process that notices forgets its L1; an answer that was asked for in an
+   earlier epoch is not kept.
+4. A database that fails is logged, and costs no caller an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+import orjson
+import structlog
+from cachetools import TLRUCache
+
+from flow_engine.errors import CallTheOperator
+
+MOST_IN_L1: Final = 1_000
+MOST_IN_L2: Final = 100_000
+MOST_ENTRY_BYTES: Final = 4 * 1024 * 1024
+FLUSH_EVERY_S: Final = 0.5
+FILE_NAME: Final = "gateway.db"
+
+_SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS response_cache (
+        id INTEGER PRIMARY KEY, prompt_hash TEXT UNIQUE NOT NULL, response TEXT NOT NULL, model TEXT NOT NULL,
+        created_at REAL NOT NULL, expires_at REAL, hit_count INTEGER DEFAULT 0)""",
+    "CREATE INDEX IF NOT EXISTS idx_cache_expires ON response_cache(expires_at)",
+    """CREATE TABLE IF NOT EXISTS cache_state (
+        one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, hits INTEGER NOT NULL)""",
+    "INSERT OR IGNORE INTO cache_state VALUES (1, 0, 0)",
+)
+
+log: Any = structlog.get_logger("flow_engine.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A whole answer: the JSON text of each event, or of the one plain answer. Times are seconds since 1970,
+    UTC."""
+
+    parts: tuple[bytes, ...]
+    model: str
+    created_at: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """`entries` that have not expired, their `bytes`, `hits` since the last clearing, and the same by model
+    as `{model: entries}`."""
+
+    entries: int
+    bytes: int
+    hits: int
+    models: dict[str, int]
+
+
+class ResponseCache:
+    """Both levels. To be used while `running`. `clock` gives seconds since 1970, UTC."""
+
+    def __init__(self, path: Path, ttl_s: float, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._l1: TLRUCache[str, Entry] = TLRUCache(
+            MOST_IN_L1, ttu=lambda _, e, __: e.expires_at, timer=clock
+        )
+        self._hits: Counter[str] = Counter()
+        self._database: aiosqlite.Connection | None = None
+        self.epoch = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[ResponseCache]:
+        """Raises CallTheOperator `cache_unusable`: the file cannot be opened."""
+        try:
+            self._database = await _opened(self._path)
+            self.epoch = await self._read_epoch()
+        except (OSError, sqlite3.Error) as error:
+            raise CallTheOperator("cache_unusable", f"{self._path}: {error}") from error
+        flushing = asyncio.create_task(self._flush_for_ever())
+        try:
+            yield self
+        finally:
+            flushing.cancel()
+            with suppress(asyncio.CancelledError):
+                await flushing
+            await self._flush()
+            await self._database.close()
+
+    def near(self, key: str) -> Entry | None:
+        """From L1."""
+        entry = self._l1.get(key)
+        if entry is not None:
+            self._hits[key] += 1
+        return entry
+
+    async def far(self, key: str) -> Entry | None:
+        """From L2, and into L1. None also when the database fails."""
+        rows = await self._rows(
+            "SELECT response, model, created_at, expires_at FROM response_cache "
+            "WHERE prompt_hash = ? AND (expires_at IS NULL OR expires_at > ?)",
+            (key, self._clock()),
+        )
+        if not rows:
+            return None
+        text, model, created, expires = rows[0]
+        parts = tuple(part.encode() for part in orjson.loads(text)["parts"])
+        entry = Entry(parts, model, created, expires or created + self._ttl_s)
+        self._l1[key] = entry
+        self._hits[key] += 1
+        return entry
+
+    def put(self, key: str, parts: Sequence[bytes], model: str, epoch: int) -> Entry | None:
+        """Into L1. None where the cache was cleared after `epoch`, or the answer is longer than 4 MiB."""
+        if epoch != self.epoch or sum(map(len, parts)) > MOST_ENTRY_BYTES:
+            return None
+        now = self._clock()
+        entry = self._l1[key] = Entry(tuple(parts), model, now, now + self._ttl_s)
+        return entry
+
+    async def write(self, key: str, entry: Entry, epoch: int) -> None:
+        """Into L2; nothing where the cache was cleared after `epoch`."""
+        response = orjson.dumps({"parts": [part.decode("utf-8", "replace") for part in entry.parts]}).decode()
+        await self._change(
+            "INSERT INTO response_cache (prompt_hash, response, model, created_at, expires_at) "
+            "SELECT ?, ?, ?, ?, ? FROM cache_state WHERE epoch = ? ON CONFLICT (prompt_hash) DO UPDATE SET "
+            "response = excluded.response, model = excluded.model, created_at = excluded.created_at, "
+            "expires_at = excluded.expires_at, hit_count = 0",
+            [(key, response, entry.model, entry.created_at, entry.expires_at, epoch)],
+        )
+
+    async def _flush_for_ever(self) -> None:
+        rounds = 0
+        while True:
+            await asyncio.sleep(FLUSH_EVERY_S)
+            await self._flush()
+            rounds += 1
+            if rounds % 120 == 1:
+                await self._change("DELETE FROM response_cache WHERE expires_at <= ?", [(self._clock(),)])
+                await self._change(
+                    "DELETE FROM response_cache WHERE id NOT IN "
+                    "(SELECT id FROM response_cache ORDER BY created_at DESC LIMIT ?)",
+                    [(MOST_IN_L2,)],
+                )
+
+    async def _flush(self) -> None:
+        """Write the hits, and forget what another process has cleared."""
+        epoch = await self._read_epoch()
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._l1.clear()
+            self._hits.clear()
+        hits, self._hits = self._hits, Counter()
+        if hits:
+            await self._change(
+                "UPDATE response_cache SET hit_count = hit_count + ? WHERE prompt_hash = ?",
+                [(count, key) for key, count in hits.items()],
+            )
+            await self._change("UPDATE cache_state SET hits = hits + ?", [(hits.total(),)])
+
+    async def _read_epoch(self) -> int:
+        rows = await self._rows("SELECT epoch FROM cache_state", ())
+        return rows[0][0] if rows else self.epoch
+
+    async def _rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        assert self._database is not None
+        try:
+            return [tuple(row) for row in await self._database.execute_fetchall(statement, values)]
+        except sqlite3.Error as error:
+            log.warning("cache_failed", reason=type(error).__name__)
+            return []
+
+    async def _change(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        assert self._database is not None
+        try:
+            await self._database.executemany(statement, rows)
+            await self._database.commit()
+        except sqlite3.Error as error:
+            log.warning("cache_failed", reason=type(error).__name__)
+
+
+async def _opened(path: Path) -> aiosqlite.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    database = await aiosqlite.connect(path, timeout=5)
+    try:
+        await database.execute_fetchall("PRAGMA journal_mode = WAL")
+        await database.execute_fetchall("PRAGMA synchronous = NORMAL")
+        for statement in _SCHEMA:
+            await database.execute_fetchall(statement)
+        await database.commit()
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
+async def cache_stats(path: Path, now: float) -> CacheStats:
+    """Of the database at `path`, which is created where there is none; `now` is in seconds since 1970.
+    Raises CallTheOperator `cache_unusable`."""
+    async with _alone(path) as database:
+        rows = await database.execute_fetchall(
+            "SELECT model, count(*), sum(length(response)) FROM response_cache "
+            "WHERE expires_at IS NULL OR expires_at > ? GROUP BY model ORDER BY model",
+            (now,),
+        )
+        [(hits,)] = await database.execute_fetchall("SELECT hits FROM cache_state")
+    models = {model: entries for model, entries, _ in rows}
+    return CacheStats(sum(models.values()), sum(size for *_, size in rows), hits, models)
+
+
+async def clear_cache(path: Path) -> int:
+    """How many entries there were. Raises CallTheOperator `cache_unusable`."""
+    async with _alone(path) as database:
+        deleted = await database.execute("DELETE FROM response_cache")
+        await database.execute("UPDATE cache_state SET epoch = epoch + 1, hits = 0")
+        await database.commit()
+    return deleted.rowcount
+
+
+@asynccontextmanager
+async def _alone(path: Path) -> AsyncGenerator[aiosqlite.Connection]:
+    try:
+        database = await _opened(path)
+        try:
+            yield database
+        finally:
+            await database.close()
+    except (OSError, sqlite3.Error) as error:
+        raise CallTheOperator("cache_unusable", f"{path}: {error}") from error

@@ -1,0 +1,181 @@
+"""The gateway's file, TOML: which servers answer for which models, and what the assistant may work in.
+
+    [[backends]]
+    name = "local"            # unique
+    kind = "ollama"           # ollama | openai | vllm | gemini
+    url = "http://127.0.0.1:11434"
+    models = ["qwen3:8b"]
+    aliases = { small = "qwen3:8b" }
+
+    [[workspaces]]
+    name = "site"
+    path = "/srv/site"
+
+    [assistant]
+    model = "small"
+
+    [[budgets]]
+    key = "bridge"            # the `name` of a key in the keys file
+    requests_per_minute = 60
+
+Relative paths count from the file's folder.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from flow_engine.errors import CallTheOperator, pointer
+
+Kind = Literal["ollama", "openai", "vllm", "gemini"]
+CacheMode = Literal["off", "strict", "final"]
+_CLOSED = ConfigDict(frozen=True, extra="forbid")
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Backend(BaseModel):
+    """`url` of an `ollama` is its root, of the other kinds it ends in `/v1`. `weight` 0 makes a backend one
+    to fall back on only. `timeout_s` bounds, in seconds, the wait for an answer and each silence within it.
+    `num_ctx` (tokens) and `keep_alive` are Ollama's."""
+
+    model_config = _CLOSED
+
+    name: Name
+    kind: Kind
+    url: str
+    key_env: str | None = None
+    models: tuple[Name, ...] = ()
+    aliases: Mapping[Name, Name] = Field(default_factory=dict[str, str])
+    weight: Annotated[float, Field(ge=0)] = 1
+    fallbacks: tuple[str, ...] = ()
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60
+    num_ctx: Annotated[int, Field(gt=0)] | None = None
+    keep_alive: str | int | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _an_address(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")) or value.partition("://")[2].startswith("/"):
+            raise ValueError("accepted is http:// or https:// and a host")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _settings_of_its_kind(self) -> Backend:
+        if self.kind != "ollama" and (self.num_ctx is not None or self.keep_alive is not None):
+            raise ValueError("num_ctx and keep_alive are for kind 'ollama'")
+        if not (self.models or self.aliases):
+            raise ValueError("a backend names at least one model, in 'models' or 'aliases'")
+        return self
+
+    def resolved(self, public: str) -> str | None:
+        """The server's own name of a model that clients know as `public`; None when it is not here."""
+        return self.aliases.get(public) or (public if public in self.models else None)
+
+
+class Workspace(BaseModel):
+    """A folder that clients of the assistant may name."""
+
+    model_config = _CLOSED
+
+    name: Name
+    path: Path
+
+
+class Assistant(BaseModel):
+    """`model` is asked where a request names none."""
+
+    model_config = _CLOSED
+
+    model: Name | None = None
+
+
+class Budget(BaseModel):
+    """Bounds of one key, by its name and, where two tenants have a key of that name, its tenant. A field
+    that is left out does not bound. Minutes and days are of UTC; tokens are those of questions and
+    answers."""
+
+    model_config = _CLOSED
+
+    key: Name
+    tenant: Name | None = None
+    requests_per_minute: Annotated[int, Field(ge=0)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=0)] | None = None
+    usd_per_day: Annotated[float, Field(ge=0)] | None = None
+
+
+class GatewayFile(BaseModel):
+    """The whole file, frozen: unknown fields, names twice and fallbacks that are none are refused."""
+
+    model_config = _CLOSED
+
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1)]
+    workspaces: tuple[Workspace, ...] = ()
+    assistant: Assistant = Assistant()
+    budgets: tuple[Budget, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_that_fit(self) -> GatewayFile:
+        names = [backend.name for backend in self.backends]
+        problems = [f"two backends are named {name!r}" for name in _twice(names)]
+        problems += [f"two workspaces are named {n!r}" for n in _twice(w.name for w in self.workspaces)]
+        for backend in self.backends:
+            unknown = [name for name in backend.fallbacks if name not in names or name == backend.name]
+            problems += [f"{backend.name!r} cannot fall back on {name!r}" for name in unknown]
+        if problems:
+            raise ValueError(f"{'; '.join(problems)}; backends are: {', '.join(names)}")
+        return self
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return [name for name in names if name in seen or seen.add(name)]
+
+
+def read_gateway_file(path: Path) -> GatewayFile:
+    """Raises CallTheOperator `gateway_config_invalid`: no such file, no TOML, or every field that is wrong
+    with its JSON pointer."""
+    try:
+        file = GatewayFile.model_validate(tomllib.loads(path.read_bytes().decode("utf-8")))
+    except OSError as error:
+        raise _invalid(path, error.strerror or "cannot be read") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _invalid(path, str(error)) from None
+    except ValidationError as error:
+        places = [f"{pointer(*e['loc'])} {e['msg']}".strip() for e in error.errors(include_input=False)]
+        raise _invalid(path, "; ".join(places)) from None
+    folder = path.resolve().parent
+    workspaces = [
+        each.model_copy(update={"path": folder / each.path.expanduser()}) for each in file.workspaces
+    ]
+    return file.model_copy(update={"workspaces": tuple(workspaces)})
+
+
+def _invalid(path: Path, detail: str) -> CallTheOperator:
+    return CallTheOperator("gateway_config_invalid", f"{path}: {detail}")
+
+
+class GatewaySettings(BaseSettings):
+    """Settings of `flow-engine gateway`, by the environment with the prefix `FLOW_ENGINE_`. Times are in
+    seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore")
+
+    gateway_config: Path | None = Field(default=None, description="The gateway's file, TOML")
+    gateway_cache: CacheMode = Field(
+        default="strict",
+        description="Which answers are kept: none, those at temperature 0 without tools, or also those with "
+        "tools that call none",
+    )
+    gateway_cache_ttl_s: float = Field(default=3600, gt=0, description="Seconds that an answer is kept")
+    gateway_heartbeat_s: float = Field(
+        default=15, gt=0, description="Seconds of silence after which a stream gets a comment"
+    )
+    gateway_breaker_failures: int = Field(
+        default=20, ge=1, description="Failures in a row after which a backend is left alone for 5 seconds"
+    )

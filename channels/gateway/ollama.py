@@ -1,0 +1,415 @@
+"""Ollama's own API behind OpenAI's: what it can do is translated, what it cannot is refused.
+
+    POST /api/chat   {model, messages, tools, format, think, stream, keep_alive, options}
+    reply            one JSON object a line: {message {content, thinking, tool_calls}, done}, the last one
+    with
+                     {done_reason, prompt_eval_count, eval_count}
+    POST /api/embed  {model, input, dimensions, keep_alive, options} -> {embeddings, prompt_eval_count}
+
+https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from channels.gateway.config import Backend
+from channels.gateway.upstreams import Operation, Wire, broken_off
+from channels.gateway.wire import (
+    FINISHED,
+    MOST_EVENT_BYTES,
+    ApiError,
+    ApiRequest,
+    JsonObject,
+    Part,
+    parsed_part,
+    read_json,
+    written,
+)
+
+OPTIONS: Final = frozenset(
+    (
+        *(
+            "temperature",
+            "top_p",
+            "seed",
+            "frequency_penalty",
+            "presence_penalty",
+            "num_ctx",
+            "top_k",
+            "min_p",
+        ),
+        *("typical_p", "repeat_penalty", "repeat_last_n", "num_batch", "num_gpu", "num_thread", "num_keep"),
+    )
+)
+"""Fields of a request that are Ollama's `options` under the same name."""
+
+_TRANSLATED: Final = frozenset(
+    (
+        *("model", "messages", "tools", "tool_choice", "stream", "stream_options", "response_format", "stop"),
+        *("max_tokens", "max_completion_tokens", "keep_alive", "think", "reasoning_effort", "options", "n"),
+        *("logit_bias", "logprobs", "top_logprobs", "parallel_tool_calls", "modalities"),
+    )
+)
+_WITHOUT_EFFECT: Final = frozenset(
+    (
+        *("user", "metadata", "store", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention"),
+    )
+)
+"""What concerns a vendor's books or its cache, and no answer: it may be sent, and does nothing."""
+
+_NO_VALUE: Final[tuple[Any, ...]] = (None, {}, [])
+
+
+class OllamaUpstream:
+    """Implements `Upstream`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def check(self, request: ApiRequest, operation: Operation) -> None:
+        if operation == "chat":
+            _chat_body(request, request.model, self._wire.backend)
+        else:
+            _embed_body(request, request.model, self._wire.backend)
+
+    async def ask(self, request: ApiRequest, model: str, operation: Operation) -> AsyncGenerator[Part]:
+        if operation == "embeddings":
+            body = _embed_body(request, model, self._wire.backend)
+            yield _embeddings(request, (await self._wire.whole("/api/embed", written(body))).parsed)
+            return
+        body = _chat_body(request, model, self._wire.backend)
+        answer = _Answer(model, _call_ids(request.body["messages"]))
+        if not request.streams:
+            part = await self._wire.whole("/api/chat", written(body))
+            if part.parsed.get("done") is not True:
+                raise self._wire.failed(502, "ended its answer before it was finished", broken=False)
+            yield _made(answer.whole(part.parsed))
+            return
+        async with self._wire.pieces("/api/chat", written(body)) as pieces:
+            async for line in self._lines(pieces):
+                for made in answer.chunks(line, with_usage=request.wants_usage):
+                    yield made
+                if line.get("done") is True:
+                    yield FINISHED
+                    await self._wire.drained(pieces)
+                    return
+        raise self._wire.failed(502, "ended its answer before it was finished", broken=False)
+
+    async def _lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[JsonObject]:
+        deadline = asyncio.get_running_loop().time() + self._wire.backend.timeout_s
+        rest, any_yet = b"", False
+        async for piece in pieces:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    any_yet = True
+                    yield self._object(line)
+            if len(rest) > MOST_EVENT_BYTES:
+                raise self._wire.failed(502, "sent a line that is too long", broken=False)
+            if not any_yet and asyncio.get_running_loop().time() > deadline:
+                raise self._wire.failed(504, "sent nothing in time", broken=True)
+        if rest.strip():
+            yield self._object(rest)
+
+    def _object(self, line: bytes) -> JsonObject:
+        try:
+            parsed = parsed_part(line)
+        except ValueError:
+            raise self._wire.failed(502, "sent a line that is cut or no JSON", broken=False) from None
+        if "error" in parsed:
+            raise broken_off(parsed)
+        return parsed
+
+
+def _unsupported(param: str, what: str) -> ApiError:
+    return ApiError(400, f"Ollama cannot do this: {what}", param=param, code="unsupported")
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, message, param="messages", code="invalid_messages")
+
+
+# The request --------------------------------------------------------------------------------------------
+
+
+def _refuse_what_ollama_cannot(body: JsonObject) -> None:
+    if body.get("n") not in (None, 1):
+        raise _unsupported("n", "more than one answer")
+    if body.get("logit_bias") not in _NO_VALUE:
+        raise _unsupported("logit_bias", "logit_bias")
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        raise _unsupported("tool_choice", "a tool_choice other than 'auto' and 'none'")
+    if body.get("parallel_tool_calls") is False:
+        raise _unsupported("parallel_tool_calls", "to call one tool at a time")
+    if body.get("modalities") not in (*_NO_VALUE, ["text"]):
+        raise _unsupported("modalities", "modalities other than text")
+    for name, value in body.items():
+        if value not in _NO_VALUE and name not in _TRANSLATED | OPTIONS | _WITHOUT_EFFECT:
+            raise _unsupported(name, name)
+
+
+def _chat_body(request: ApiRequest, model: str, backend: Backend) -> JsonObject:
+    """Raises ApiError 400 for what cannot be translated."""
+    body = request.body
+    _refuse_what_ollama_cannot(body)
+    sent: JsonObject = {
+        "model": model,
+        "messages": _messages(cast("Sequence[JsonObject]", body["messages"])),
+        "stream": request.streams,
+        "options": _options(body, backend),
+    }
+    if body.get("tools") and body.get("tool_choice") != "none":
+        sent["tools"] = body["tools"]
+    if (shape := _format(body.get("response_format"))) is not None:
+        sent["format"] = shape
+    if (keep := body.get("keep_alive", backend.keep_alive)) is not None:
+        sent["keep_alive"] = keep
+    effort = body.get("reasoning_effort")
+    think = body.get("think", None if effort is None else False if effort == "none" else effort)
+    if think is not None:
+        sent["think"] = think
+    for name in ("logprobs", "top_logprobs"):
+        if body.get(name) is not None:
+            sent[name] = body[name]
+    return sent
+
+
+def _options(body: JsonObject, backend: Backend) -> JsonObject:
+    options: JsonObject = {} if backend.num_ctx is None else {"num_ctx": backend.num_ctx}
+    options |= {name: value for name, value in body.items() if name in OPTIONS and value is not None}
+    longest = body.get("max_completion_tokens")
+    longest = body.get("max_tokens") if longest is None else longest
+    if longest is not None:
+        options["num_predict"] = longest
+    if body.get("stop") is not None:
+        options["stop"] = [body["stop"]] if isinstance(body["stop"], str) else body["stop"]
+    more: Any = body.get("options")
+    return options | (cast("JsonObject", more) if isinstance(more, dict) else {})
+
+
+def _format(asked: Any) -> Any:
+    match asked:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return "json"
+        case {"type": "json_schema", "json_schema": {"schema": schema}} if isinstance(schema, dict):
+            return cast("JsonObject", schema)
+        case _:
+            raise _unsupported("response_format", "this response_format")
+
+
+def _messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    names: dict[str, str] = {}
+    sent: list[JsonObject] = []
+    for message in messages:
+        role = message.get("role")
+        if role not in ("system", "developer", "user", "assistant", "tool"):
+            raise _unsupported("messages", f"messages of role {role!r}")
+        text, images = _content(message.get("content"))
+        made: JsonObject = {"role": "system" if role == "developer" else role, "content": text}
+        if images:
+            made["images"] = images
+        if isinstance(message.get("reasoning_content"), str):
+            made["thinking"] = message["reasoning_content"]
+        if calls := [_sent_call(call, names) for call in _objects(message.get("tool_calls"))]:
+            made["tool_calls"] = calls
+        if role == "tool":
+            made["tool_name"] = names.get(str(message.get("tool_call_id")))
+            if made["tool_name"] is None:
+                raise _invalid("a tool message's tool_call_id is that of no call before it")
+        sent.append(made)
+    return sent
+
+
+def _objects(value: Any) -> list[JsonObject]:
+    """The objects of a list; empty for anything else."""
+    listed = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", each) for each in listed if isinstance(each, dict)]
+
+
+def _sent_call(call: JsonObject, names: dict[str, str]) -> JsonObject:
+    match call:
+        case {"id": str(call_id), "function": {"name": str(name), "arguments": str(text)}}:
+            names[call_id] = name
+        case _:
+            raise _invalid("a tool call has an id, and a function with a name and its arguments as text")
+    try:
+        arguments: Any = read_json(text or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise _invalid(f"the arguments of call {call_id!r} are no JSON object")
+    return {"id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+def _content(content: Any) -> tuple[str, list[str]]:
+    """Text, and images as base64."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    texts, images = list[str](), list[str]()
+    for part in _objects(content):
+        match part:
+            case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                images.append(_image(url))
+            case _:
+                raise _unsupported("messages", f"content of type {part.get('type')!r}")
+    return "\n".join(texts), images
+
+
+def _image(url: str) -> str:
+    head, comma, data = url.partition(",")
+    if not (head.startswith("data:") and head.endswith(";base64") and comma):
+        raise _unsupported("messages", "an image by its address; accepted is data:image/...;base64,...")
+    return data
+
+
+# The answer ---------------------------------------------------------------------------------------------
+
+
+def _call_ids(messages: Iterable[JsonObject]) -> set[str]:
+    return {str(call.get("id")) for message in messages for call in _objects(message.get("tool_calls"))}
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer on its way. `ids` are those of the calls before it in the conversation."""
+
+    model: str
+    ids: set[str]
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    begun: bool = False
+    calls: int = 0
+
+    def whole(self, reply: JsonObject) -> JsonObject:
+        message = cast("JsonObject", reply.get("message") or {})
+        calls = [self._call(call) for call in _objects(message.get("tool_calls"))]
+        made: JsonObject = {"role": "assistant", "content": message.get("content") or None}
+        if not calls and made["content"] is None:
+            made["content"] = ""
+        if message.get("thinking"):
+            made["reasoning_content"] = message["thinking"]
+        if calls:
+            made["tool_calls"] = calls
+        choice = {
+            "index": 0,
+            "message": made,
+            "logprobs": _logprobs(reply),
+            "finish_reason": self._end(reply),
+        }
+        return {**self._head("chat.completion"), "choices": [choice], "usage": _usage(reply)}
+
+    def chunks(self, line: JsonObject, *, with_usage: bool) -> Iterable[Part]:
+        message = cast("JsonObject", line.get("message") or {})
+        delta: JsonObject = {} if self.begun else {"role": "assistant", "content": ""}
+        if message.get("thinking"):
+            delta["reasoning_content"] = message["thinking"]
+        if message.get("content"):
+            delta["content"] = message["content"]
+        first = self.calls
+        if calls := [self._call(call) for call in _objects(message.get("tool_calls"))]:
+            delta["tool_calls"] = [{"index": first + at, **call} for at, call in enumerate(calls)]
+        self.begun = True
+        done = line.get("done") is True
+        if delta or not done:
+            yield self._chunk(delta, line, None)
+        if done:
+            yield self._chunk({}, {}, self._end(line))
+            usage: JsonObject = {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(line)}
+            yield _made(usage, shown=with_usage)
+
+    def _chunk(self, delta: JsonObject, line: JsonObject, finish: str | None) -> Part:
+        choice = {"index": 0, "delta": delta, "logprobs": _logprobs(line), "finish_reason": finish}
+        return _made({**self._head("chat.completion.chunk"), "choices": [choice]})
+
+    def _head(self, kind: str) -> JsonObject:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def _call(self, call: JsonObject) -> JsonObject:
+        """With the id that Ollama sent, else with the first one that is free in the conversation."""
+        function = cast("Mapping[str, Any]", call.get("function") or {})
+        call_id = call.get("id")
+        if not isinstance(call_id, str) or not call_id:
+            number = len(self.ids)
+            while (call_id := f"call_{number}") in self.ids:
+                number += 1
+        self.ids.add(call_id)
+        self.calls += 1
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else written(arguments or {}).decode()
+        return {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": function.get("name"), "arguments": text},
+        }
+
+    def _end(self, reply: JsonObject) -> str:
+        return "tool_calls" if self.calls else "length" if reply.get("done_reason") == "length" else "stop"
+
+
+def _logprobs(reply: JsonObject) -> JsonObject | None:
+    found = reply.get("logprobs")
+    return None if not found else {"content": found, "refusal": None}
+
+
+def _usage(reply: JsonObject) -> JsonObject:
+    read, wrote = int(reply.get("prompt_eval_count") or 0), int(reply.get("eval_count") or 0)
+    return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+
+
+def _made(body: JsonObject, *, shown: bool = True) -> Part:
+    return Part(written(body), body, shown)
+
+
+def _embed_body(request: ApiRequest, model: str, backend: Backend) -> JsonObject:
+    body = request.body
+    given: Any = body["input"]
+    texts: Any = [given] if isinstance(given, str) else given
+    if (
+        not isinstance(texts, list)
+        or not texts
+        or not all(isinstance(t, str) for t in cast("list[Any]", texts))
+    ):
+        raise _unsupported("input", "input other than a text or a list of texts")
+    if body.get("encoding_format") not in (None, "float", "base64"):
+        raise ApiError(400, "accepted are 'float' and 'base64'", param="encoding_format")
+    known = {"model", "input", "encoding_format", "dimensions", "user", "keep_alive", "options", "truncate"}
+    for name, value in body.items():
+        if value is not None and name not in known | OPTIONS:
+            raise _unsupported(name, name)
+    sent: JsonObject = {"model": model, "input": texts}
+    if options := _options(body, backend):
+        sent["options"] = options
+    if (keep := body.get("keep_alive", backend.keep_alive)) is not None:
+        sent["keep_alive"] = keep
+    return sent | {name: body[name] for name in ("dimensions", "truncate") if body.get(name) is not None}
+
+
+def _embeddings(request: ApiRequest, reply: JsonObject) -> Part:
+    vectors = cast("list[list[float]]", reply.get("embeddings") or [])
+    as_text = request.body.get("encoding_format") == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+            if as_text
+            else vector,
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    read = int(reply.get("prompt_eval_count") or 0)
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    return _made({"object": "list", "data": data, "model": reply.get("model", request.model), "usage": usage})

@@ -1,0 +1,182 @@
+"""Run the gateway in this process until it is stopped: its table of backends put together with the rest."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+import typer
+import uvicorn
+import uvloop
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from adapters.http_door import Door, DoorLimits
+from adapters.models.bounded_http import model_http_client
+from adapters.telemetry import tracing_to
+from api.auth import Authenticator, LocalOnly, Principal, refuse_proxied, require
+from channels.gateway.accounts import Books, Metrics
+from channels.gateway.answering import Answering
+from channels.gateway.app import MOST_BODY_BYTES, GatewayRoutes, Scope, gateway_app
+from channels.gateway.cache import FILE_NAME, ResponseCache
+from channels.gateway.config import Backend, GatewayFile, GatewaySettings, read_gateway_file
+from channels.gateway.ollama import OllamaUpstream
+from channels.gateway.routing import Breaker, Routing, Server
+from channels.gateway.upstreams import OpenAiUpstream, Wire
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.telemetry import Tracing, Untraced
+from service.logs import configure_logging
+from service.settings import Settings, read_settings
+from service.wiring import authenticator_for
+
+log: Any = structlog.get_logger("flow_engine.gateway")
+
+
+class GatewayDoor(Door):
+    """Bodies may carry images."""
+
+    limits = DoorLimits(body_bytes=MOST_BODY_BYTES)
+
+
+class KeyDoor:
+    """Implements the gateway's `Doorkeeper` by the API keys of the engine."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    def admit(self, request: Request, scope: Scope) -> Principal:
+        if isinstance(self._authenticator, LocalOnly):
+            refuse_proxied(request.scope["headers"])
+        principal = self._authenticator.authenticate(request)
+        require(principal, (scope,))
+        return principal
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayService:
+    """A running gateway."""
+
+    app: Starlette
+    routing: Routing
+
+
+def gateway_file(path: Path | None, gateway: GatewaySettings) -> GatewayFile:
+    """`path`, else the setting's. Raises CallTheOperator: `gateway_config_missing` where there is neither,
+    `gateway_config_invalid`."""
+    path = path or gateway.gateway_config
+    if path is None:
+        raise CallTheOperator(
+            "gateway_config_missing", "name the file by --config or FLOW_ENGINE_GATEWAY_CONFIG"
+        )
+    return read_gateway_file(path)
+
+
+@asynccontextmanager
+async def gateway_service(
+    settings: Settings,
+    gateway: GatewaySettings,
+    file: GatewayFile,
+    authenticator: Authenticator,
+    *,
+    tracing: Tracing | None = None,
+    more_routes: Sequence[BaseRoute] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> AsyncGenerator[GatewayService]:
+    """While this is open the gateway works. Raises CallTheOperator for a cache that cannot be opened."""
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(model_http_client(60))
+        cache = ResponseCache(settings.data_dir / FILE_NAME, gateway.gateway_cache_ttl_s)
+        await stack.enter_async_context(cache.running())
+        answering = Answering(gateway.gateway_cache, cache)
+        stack.push_async_callback(answering.aclose)
+        servers: list[Server] = []
+        for backend in file.backends:
+            wire = Wire(backend, http, _key_of(backend, environ))
+            upstream = OllamaUpstream(wire) if backend.kind == "ollama" else OpenAiUpstream(wire)
+            servers.append(Server(backend, upstream, Breaker(gateway.gateway_breaker_failures)))
+        routing = Routing(servers)
+        books = Books(file.budgets, Metrics(CollectorRegistry()), tracing or Untraced())
+        door = KeyDoor(authenticator)
+        routes = GatewayRoutes(routing, answering, books, door, gateway.gateway_heartbeat_s).routes()
+        yield GatewayService(gateway_app([*routes, *more_routes], books), routing)
+
+
+def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
+    if backend.key_env is None:
+        return None
+    key = environ.get(backend.key_env)
+    if not key:
+        log.warning("backend_without_key", backend=backend.name, variable=backend.key_env)
+    return key
+
+
+def gateway_server(app: Starlette) -> uvicorn.Server:
+    """To be served on a socket that is bound already."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=cast("Any", GatewayDoor),
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            timeout_graceful_shutdown=3,
+        )
+    )
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 is any free one. Raises CallTheOperator `address_not_free`."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
+    except OSError as error:
+        raise CallTheOperator(
+            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
+        ) from error
+
+
+def serve_until_stopped(config: Path | None, host: str, port: int) -> None:
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    settings, gateway = read_settings(Settings), read_settings(GatewaySettings)
+    file, authenticator = gateway_file(config, gateway), authenticator_for(settings, host)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+        try:
+            uvloop.run(_serve(settings, gateway, file, authenticator, tracing, host, port))
+        except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
+            return
+
+
+async def _serve(
+    settings: Settings,
+    gateway: GatewaySettings,
+    file: GatewayFile,
+    authenticator: Authenticator,
+    tracing: Tracing,
+    host: str,
+    port: int,
+) -> None:
+    listening = bound(host, port)
+    async with gateway_service(settings, gateway, file, authenticator, tracing=tracing) as service:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)
+        at = cast("int", listening.getsockname()[1])
+        typer.echo(f"Gateway on http://{host}:{at}/v1. Ctrl-C stops it.", err=True)
+        await gateway_server(service.app).serve(sockets=[listening])
