@@ -45,10 +45,11 @@ from channels.voice.recording import RecordedOutbound, Recorder, create_recordin
 from channels.voice.replay import OutboundTransport
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.server.app import VoiceApp, voice_app
+from channels.voice.server.call_server import CallServer, ChangingServer
 from channels.voice.server.serving import serve_voice, server_of
 from channels.voice.server.settings import VoiceSettings, variable_of
 from channels.voice.wires.realtime_urls import connect_headers
-from flow_engine.errors import CallTheOperator, Finding
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
 from flow_engine.ports.outbound import OutboundSender
 from service import late
 from service.logs import configure_logging
@@ -144,11 +145,16 @@ class VoiceAnswering:
         line.runner = CallRunner(plan, line, line.started, transfer=line.move, line_plays=False)
         await self._bridge.kept(line.runner, tap, line.ended)
 
+    async def drained(self) -> None:
+        await self._bridge.drained()
+
     async def close(self) -> None:
+        """The connections to others too."""
         await self._bridge.close()
         await self._deliveries.aclose()
         if self._flow is not None:
             await self._flow.aclose()
+        await self._parts.outbound.aclose()
 
     def _plan(self, tap: Tap | None) -> CallPlan:
         config = self._parts.config
@@ -229,32 +235,49 @@ class VoiceAgent:
     """An agent that takes calls once its app is served."""
 
     app: VoiceApp
-    answering: VoiceAnswering
+    answering: ChangingServer
 
 
 @asynccontextmanager
 async def voice_agent(
-    settings: VoiceSettings, config: VoiceConfig, recordings: Path | None = None
+    settings: VoiceSettings, load: Callable[[], Loaded], recordings: Path | None = None
 ) -> AsyncGenerator[VoiceAgent]:
-    """Its connections to others are closed with the block."""
-    outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(config.base_url)))
-    counting = Counting()
-    parts = VoiceDependencies(
-        settings=settings,
-        config=config,
-        builders=installed_builders(_now),
-        outbound=outbound,
-        counting=counting,
-        carrier=settings.carrier(outbound),
-        sip_calls=_sip(settings, outbound),
-        recordings=recordings,
-    )
-    answering = VoiceAnswering(parts)
-    app = voice_app(settings, parts.carrier, answering, counting, parts.sip_calls)
+    """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused."""
+    steering = GuardedClient(AllowList.parse(settings.outbound_allowed()))
+    counting, carrier, sip_calls = Counting(), settings.carrier(steering), _sip(settings, steering)
+
+    def answering(config: VoiceConfig) -> VoiceAnswering:
+        outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(config.base_url)))
+        return VoiceAnswering(
+            VoiceDependencies(
+                settings=settings,
+                config=config,
+                builders=installed_builders(_now),
+                outbound=outbound,
+                counting=counting,
+                carrier=carrier,
+                sip_calls=sip_calls,
+                recordings=recordings,
+            )
+        )
+
+    async def reloaded() -> tuple[str, CallServer]:
+        try:
+            loaded = await asyncio.to_thread(load)
+        except ConfigRefused as refused:
+            log.error("config_refused", problems=[problem.pointer for problem in refused.problems])
+            raise CorrectTheInput("config_refused", str(refused), refused.problems) from refused
+        return loaded.digest, answering(loaded.config)
+
+    loaded = load()
+    first = answering(loaded.config)
+    first.resume()
+    changing = ChangingServer(loaded.digest, first, reloaded)
+    app = voice_app(settings, carrier, changing, counting, sip_calls, changing=changing)
     try:
-        yield VoiceAgent(app, answering)
+        yield VoiceAgent(app, changing)
     finally:
-        await outbound.aclose()
+        await steering.aclose()
 
 
 def _sip(settings: VoiceSettings, outbound: GuardedClient) -> SipCalls | None:
@@ -268,24 +291,27 @@ def serve_until_stopped(
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, typer.Exit(2)
     for a config with errors."""
     settings = read_settings(VoiceSettings, variable_of)
-    loaded = config_or_exit(config, base_url=base_url, audio_formats=settings.codec.audio_formats)
+    audio_formats = settings.codec.audio_formats
+    loaded = config_or_exit(config, base_url=base_url, audio_formats=audio_formats)
     if not settings.has_model_key:
         typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
     print_findings(config, "warning", retiring_models(loaded.config, _now().date()))
     configure_logging(settings.log_level)
-    uvloop.run(_serve(settings, loaded.config, host, port, recordings))
 
+    def load() -> Loaded:
+        names = tuple(installed_builders(_now))
+        return load_config(config, builders=names, base_url=base_url, audio_formats=audio_formats)
 
-async def _serve(
-    settings: VoiceSettings, config: VoiceConfig, host: str, port: int, recordings: Path | None
-) -> None:
     def started(at: int) -> None:
-        typer.echo(f"Voice agent {config.agent.name!r} on http://{host}:{at}. Ctrl-C stops it.", err=True)
+        name = loaded.config.agent.name
+        typer.echo(f"Voice agent {name!r} on http://{host}:{at}. Ctrl-C stops it.", err=True)
 
-    async with voice_agent(settings, config, recordings) as agent:
-        agent.answering.resume()
-        drain_s = settings.voice_drain_s
-        await serve_voice(agent.app, agent.answering, host, port, drain_s=drain_s, started=started)
+    async def serve() -> None:
+        async with voice_agent(settings, load, recordings) as agent:
+            drain_s = settings.voice_drain_s
+            await serve_voice(agent.app, agent.answering, host, port, drain_s=drain_s, started=started)
+
+    uvloop.run(serve())
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +337,7 @@ async def trial_agent(
     settings = VoiceSettings.model_validate(
         {**defaults, "realtime_url": model_url, "openai_api_key": SecretStr("trial")}
     )
-    async with voice_agent(settings, loaded.config, recordings) as agent:
+    async with voice_agent(settings, lambda: loaded, recordings) as agent:
         listening = socket.create_server(("127.0.0.1", 0))
         server = server_of(agent.app)
         serving = asyncio.create_task(server.serve(sockets=[listening]))

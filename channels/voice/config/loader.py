@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,10 +36,12 @@ class ConfigRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`warnings` are what is suspicious in a config that can be run."""
+    """`warnings` are what is suspicious in a config that can be run; `digest` is the SHA-256 of what it was
+    read from, in hexadecimal."""
 
     config: VoiceConfig
     warnings: tuple[Finding, ...]
+    digest: str
 
 
 def load_config(
@@ -54,8 +57,9 @@ def load_config(
 
     Raises ConfigRefused, also for a file that cannot be read.
     """
+    content = source if isinstance(source, bytes) else _content(source)
     try:
-        raw = read_json(source if isinstance(source, bytes) else _content(source))
+        raw = read_json(content)
     except Unreadable as unreadable:
         raise ConfigRefused(unreadable.problems) from unreadable
     if base_url is not None:
@@ -70,7 +74,7 @@ def load_config(
         problems += _formats(config, audio_formats)
     if problems:
         raise ConfigRefused(problems)
-    return Loaded(config, tuple(review(config, raw)))
+    return Loaded(config, tuple(review(config, raw)), sha256(content).hexdigest())
 
 
 def _content(path: Path) -> bytes:

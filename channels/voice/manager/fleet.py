@@ -3,6 +3,7 @@
 An agent has a process, and one for its SIP bridge. Each passes through
 
     idle ──start──▶ starting ──answers──▶ running ──changed, removed──▶ draining ──▶ ending ──▶ idle
+                                          running ──config changed──▶ reloading ──has it──▶ running
 
 1. A process is started only when the one before it is gone.
 2. A process that runs what is wanted and is healthy is left alone.
@@ -15,7 +16,10 @@ An agent has a process, and one for its SIP bridge. Each passes through
    take longer than `start_s` for each, and give up on all of them. Who crashed least goes first.
 6. A bridge carries its agent's calls. It is started for an agent that answers, outlives a crash of it,
    and ends for a change only when the agent's calls have ended.
-7. An agent that reports draining without having been asked takes no calls: it is restarted after those
+7. Where nothing but the config has changed, an agent that says which one it runs takes up the new one while
+   it goes on: no caller hears a busy tone. One agent of the fleet does so at a time. One that has not after
+   `reload_s` is drained.
+8. An agent that reports draining without having been asked takes no calls: it is restarted after those
    it has.
 
 `reconcile` is called again and again; each call takes one step with each process.
@@ -71,6 +75,7 @@ class Phase(StrEnum):
     IDLE = "idle"
     STARTING = "starting"
     RUNNING = "running"
+    RELOADING = "reloading"
     DRAINING = "draining"
     ENDING = "ending"
 
@@ -79,6 +84,7 @@ class Action(StrEnum):
     """`TERMINATE` asks the process to end, `KILL` ends it."""
 
     START = "start"
+    RELOAD = "reload"
     DRAIN = "drain"
     TERMINATE = "terminate"
     KILL = "kill"
@@ -86,10 +92,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a healthy agent says of itself."""
+    """What a healthy agent says of itself. `config` as in `AgentSpec`, None from an agent that cannot reload
+    it."""
 
     live_calls: int
     draining: bool
+    config: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,7 @@ class Limits:
     is for ending what calls there still are, in order."""
 
     start_s: float = 60.0
+    reload_s: float = 15.0
     drain_s: float = 300.0
     settle_s: float = 3.0
     stop_s: float = 40.0
@@ -132,7 +141,8 @@ Spec = TypeVar("Spec")
 class ProcessState(Generic[Spec]):
     """`spec` is what the process runs, or ran last. `since` is when the phase began, `not_before` when an
     idle one may be started: monotonic seconds both. `crashes` and `failures` are counted in a row,
-    `starts` ever. `faulty` tells an end for bad health from one that was wanted."""
+    `starts` ever. `config` is what the process last said that it runs. `faulty` tells an end for bad health
+    from one that was wanted."""
 
     phase: Phase = Phase.IDLE
     spec: Spec | None = None
@@ -142,6 +152,7 @@ class ProcessState(Generic[Spec]):
     crashes: int = 0
     starts: int = 0
     live_calls: int = 0
+    config: str | None = None
     faulty: bool = False
 
 
@@ -182,17 +193,19 @@ def reconcile(
     after: dict[str, AgentState] = {}
     commands: list[Command] = []
     free = moment.limits.starts_at_once - sum(u.agent.phase is Phase.STARTING for u in states.values())
+    may_reload = not any(state.agent.phase is Phase.RELOADING for state in states.values())
     for agent_id in sorted(
         {**states, **wanted}, key=lambda each: states.get(each, AgentState()).agent.crashes
     ):
         before, spec = states.get(agent_id, AgentState()), wanted.get(agent_id)
         agent, action = step_agent(
-            before.agent, spec, seen.get((agent_id, "agent"), Seen()), moment, free > 0
+            before.agent, spec, seen.get((agent_id, "agent"), Seen()), moment, free > 0, may_reload
         )
         bridge, bridge_action = step_bridge(
             before.bridge, spec, agent.phase, seen.get((agent_id, "bridge"), Seen()), moment
         )
         free -= action is Action.START
+        may_reload = may_reload and action is not Action.RELOAD
         stepped = AgentState(agent, bridge)
         if spec is not None or not stepped.idle:
             after[agent_id] = stepped
@@ -209,6 +222,7 @@ def step_agent(
     seen: Seen,
     moment: Moment,
     may_start: bool = True,
+    may_reload: bool = True,
 ) -> tuple[ProcessState[AgentSpec], Action | None]:
     if state.phase is Phase.IDLE:
         return _fill(state, wanted, moment, Phase.STARTING) if may_start else (state, None)
@@ -219,7 +233,9 @@ def step_agent(
         case Phase.STARTING:
             return _starting(state, wanted, seen.health, moment)
         case Phase.RUNNING:
-            return _running(state, wanted, seen.health, moment)
+            return _running(state, wanted, seen.health, moment, may_reload)
+        case Phase.RELOADING:
+            return _reloading(state, wanted, seen.health, moment)
         case Phase.DRAINING:
             return _draining(state, seen.health, moment)
         case _:
@@ -277,8 +293,8 @@ def _pause(crashes: int, moment: Moment) -> float:
 
 def _checked(state: ProcessState[Spec], health: Health | None) -> ProcessState[Spec]:
     match health:
-        case Answer(live_calls=live_calls):
-            return replace(state, failures=0, live_calls=live_calls)
+        case Answer(live_calls=live_calls, config=config):
+            return replace(state, failures=0, live_calls=live_calls, config=config)
         case NoAnswer():
             return replace(state, failures=state.failures + 1)
         case None:
@@ -289,7 +305,8 @@ def _starting(
     state: ProcessState[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
 ) -> tuple[ProcessState[AgentSpec], Action | None]:
     if isinstance(health, Answer):
-        return _running(replace(state, phase=Phase.RUNNING, since=moment.now), wanted, health, moment)
+        running = replace(state, phase=Phase.RUNNING, since=moment.now)
+        return _running(running, wanted, health, moment, may_reload=False)
     if wanted != state.spec:
         return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
     if moment.now >= state.since + moment.limits.start_s:
@@ -298,15 +315,44 @@ def _starting(
 
 
 def _running(
-    state: ProcessState[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
+    state: ProcessState[AgentSpec],
+    wanted: AgentSpec | None,
+    health: Health | None,
+    moment: Moment,
+    may_reload: bool,
 ) -> tuple[ProcessState[AgentSpec], Action | None]:
     if state.failures >= moment.limits.failures:
         return replace(state, phase=Phase.ENDING, since=moment.now, faulty=True), Action.TERMINATE
+    if wanted != state.spec and _is_another_config(state, wanted):
+        if not may_reload:
+            return state, None
+        return replace(state, phase=Phase.RELOADING, since=moment.now), Action.RELOAD
     if wanted != state.spec:
         return replace(state, phase=Phase.DRAINING, since=moment.now), Action.DRAIN
     if isinstance(health, Answer) and health.draining:
         return replace(state, phase=Phase.DRAINING, since=moment.now), None
     return _steadied(state, moment), None
+
+
+def _is_another_config(state: ProcessState[AgentSpec], wanted: AgentSpec | None) -> bool:
+    """Whether nothing but the config is another one, for a process that can reload it."""
+    if wanted is None or state.spec is None or state.config is None:
+        return False
+    return replace(wanted, config=state.spec.config) == state.spec
+
+
+def _reloading(
+    state: ProcessState[AgentSpec], wanted: AgentSpec | None, health: Health | None, moment: Moment
+) -> tuple[ProcessState[AgentSpec], Action | None]:
+    if state.failures >= moment.limits.failures:
+        return replace(state, phase=Phase.ENDING, since=moment.now, faulty=True), Action.TERMINATE
+    late = moment.now >= state.since + moment.limits.reload_s
+    drains = isinstance(health, Answer) and health.draining
+    if wanted is not None and state.config == wanted.config and _is_another_config(state, wanted):
+        return replace(state, phase=Phase.RUNNING, spec=wanted, since=moment.now), None
+    if late or drains or not _is_another_config(state, wanted):
+        return replace(state, phase=Phase.DRAINING, since=moment.now), None if drains else Action.DRAIN
+    return state, Action.RELOAD if isinstance(health, Answer) else None
 
 
 def _draining(

@@ -36,6 +36,7 @@ _STATES = {
     Phase.IDLE: "waiting",
     Phase.STARTING: "starting",
     Phase.RUNNING: "running",
+    Phase.RELOADING: "reloading",
     Phase.DRAINING: "draining",
     Phase.ENDING: "stopping",
 }

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import orjson
 import structlog
@@ -36,6 +36,9 @@ SOON_S = 1.0
 """Between health checks of an agent whose next answer is waited for."""
 
 TIMEOUT_S = 5.0
+
+Order: TypeAlias = Literal[Action.DRAIN, Action.RELOAD]
+"""What an agent is asked to do over HTTP, at the path of that name."""
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
@@ -143,8 +146,8 @@ class Supervisor:
         child = self._children[agent_id, role]
         log.info("process_told", agent_id=agent_id, role=role, pid=child.pid, action=action.value)
         match action:
-            case Action.DRAIN:
-                self._ask(agent_id, drain=True)
+            case Action.DRAIN | Action.RELOAD:
+                self._ask(agent_id, action)
             case Action.TERMINATE:
                 child.terminate()
             case Action.KILL:
@@ -163,20 +166,20 @@ class Supervisor:
         self._children[agent_id, role] = child
         log.info("process_started", agent_id=agent_id, role=role, port=spec.port, starts=process.starts)
 
-    def _ask(self, agent_id: str, *, drain: bool = False) -> None:
-        """Ask an agent how it is, if it is time and nobody does. A word to drain that falls on another talk
-        is repeated when that has shown that the agent does not know it."""
+    def _ask(self, agent_id: str, order: Order | None = None) -> None:
+        """Ask an agent how it is, if it is time and nobody does, after an order to it. One that falls on
+        another talk is repeated when that has shown that the agent does not know it."""
         process, child = self.states[agent_id].agent, self._children.get((agent_id, "agent"))
         if child is None or process.spec is None or process.phase is Phase.ENDING or agent_id in self._asking:
             return
         pause = self._health_s if process.phase is Phase.RUNNING else min(SOON_S, self._health_s)
-        if drain or self._timing.clock() >= self._asked.get(agent_id, 0.0) + pause:
-            talk = self._talk(agent_id, child, process.spec.port, drain=drain)
+        if order is not None or self._timing.clock() >= self._asked.get(agent_id, 0.0) + pause:
+            talk = self._talk(agent_id, child, process.spec.port, order)
             self._asking[agent_id] = self._tasks.create_task(talk)
 
-    async def _talk(self, agent_id: str, child: Child, port: int, *, drain: bool) -> None:
-        if drain and not await ask_to_drain(self._local, port):
-            log.warning("drain_refused", agent_id=agent_id, port=port)
+    async def _talk(self, agent_id: str, child: Child, port: int, order: Order | None) -> None:
+        if order is not None and not await give_order(self._local, port, order):
+            log.warning("order_refused", agent_id=agent_id, port=port, order=order.value)
         health = await check_health(self._local, port)
         del self._asking[agent_id]
         self._asked[agent_id] = self._timing.clock()
@@ -188,7 +191,7 @@ class Supervisor:
 
 async def check_health(caller: OutboundSender, port: int) -> Health:
     """Within 5 s `GET /healthz` answers 200, or 503 for an agent that takes no calls, with `{"liveCalls": 0,
-    "draining": false}`, or the agent is not healthy."""
+    "draining": false}`, or the agent is not healthy. `config` may be with it."""
     try:
         reply = await caller.request("GET", f"http://127.0.0.1:{port}/healthz", timeout_s=TIMEOUT_S)
         told: object = orjson.loads(reply.body) if reply.status in (200, 503) else None
@@ -197,16 +200,17 @@ async def check_health(caller: OutboundSender, port: int) -> Health:
     if not isinstance(told, dict):
         return NoAnswer()
     fields = cast("dict[str, object]", told)
-    live_calls, draining = fields.get("liveCalls"), fields.get("draining")
+    live_calls, draining, config = (fields.get(name) for name in ("liveCalls", "draining", "config"))
     if isinstance(live_calls, bool) or not isinstance(live_calls, int) or not isinstance(draining, bool):
         return NoAnswer()
-    return Answer(live_calls, draining)
+    return Answer(live_calls, draining, config if isinstance(config, str) else None)
 
 
-async def ask_to_drain(caller: OutboundSender, port: int) -> bool:
-    """Whether the agent has agreed."""
+async def give_order(caller: OutboundSender, port: int, order: Order) -> bool:
+    """Whether the agent has agreed, within 5 s."""
+    url = f"http://127.0.0.1:{port}/{order.value}"
     try:
-        reply = await caller.request("POST", f"http://127.0.0.1:{port}/drain", timeout_s=TIMEOUT_S)
+        reply = await caller.request("POST", url, timeout_s=TIMEOUT_S)
     except (OutboundRefused, OutboundFailed):
         return False
     return 200 <= reply.status < 300

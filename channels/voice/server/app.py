@@ -30,7 +30,7 @@ from channels.voice.carriers.sip.calls import SipCalls
 from channels.voice.carriers.sip.webhook import SipWebhookHandler, WebhookVerifier
 from channels.voice.metrics import Counting
 from channels.voice.server import line_sockets
-from channels.voice.server.call_server import Admission, CallServer
+from channels.voice.server.call_server import Admission, CallServer, ChangingServer
 from channels.voice.server.http import (
     STATUS_OF_CODE,
     json_response,
@@ -67,11 +67,12 @@ def voice_app(
     counting: Counting,
     sip_calls: SipCalls | None,
     *,
+    changing: ChangingServer | None = None,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> VoiceApp:
-    """SIP calls are taken with `sip_calls` and the secret of their webhook. `clock` gives monotonic seconds,
-    `now` the time in UTC.
+    """SIP calls are taken with `sip_calls` and the secret of their webhook. With `changing` the config can be
+    reloaded. `clock` gives monotonic seconds, `now` the time in UTC.
 
     Raises CorrectTheInput `trusted_proxies_invalid`, CallTheOperator `webhook_secret_invalid`.
     """
@@ -88,6 +89,7 @@ def voice_app(
         counting,
         call_server,
         sip,
+        changing,
         has_key=settings.has_model_key,
     )
     sockets = LineSockets(carrier, admission, counting, call_server)
@@ -103,6 +105,7 @@ class _Routes:
         counting: Counting,
         call_server: CallServer,
         sip: SipWebhookHandler | None,
+        changing: ChangingServer | None,
         *,
         has_key: bool,
     ) -> None:
@@ -112,6 +115,7 @@ class _Routes:
         self._counting = counting
         self._call_server = call_server
         self._sip = sip
+        self._changing = changing
         self._has_key = has_key
 
     def application(self) -> Starlette:
@@ -123,6 +127,7 @@ class _Routes:
             ("/healthz", ["GET"], self.health),
             ("/metrics", ["GET"], self.metrics),
             ("/drain", ["POST"], self.drain),
+            ("/reload", ["POST"], self.reload),
         )
         # Both spellings answer: a redirect would be signed for another URL.
         routes = [
@@ -196,12 +201,23 @@ class _Routes:
         log.info("draining", live_calls=self._admission.live)
         return json_response(self._state(), 202)
 
+    async def reload(self, request: Request) -> Response:
+        """New calls have the config as its file is now; those that go on keep theirs."""
+        if not is_local(request_info(request)):
+            raise CorrectTheInput("not_local", "only this machine may have the config reloaded")
+        if self._changing is None:
+            raise CorrectTheInput("path_unknown", "this agent's config does not come from a file")
+        await self._changing.reload()
+        log.info("config_reloaded", live_calls=self._admission.live)
+        return json_response(self._state())
+
     def _instructed(self, instruction: Instruction) -> Response:
         document = self._carrier.answer(instruction)
         return Response(document.text, media_type=document.media_type)
 
     def _state(self) -> Mapping[str, object]:
-        return {"liveCalls": self._admission.under_way, "draining": self._admission.draining}
+        state = {"liveCalls": self._admission.under_way, "draining": self._admission.draining}
+        return state if self._changing is None else {**state, "config": self._changing.digest}
 
 
 def _answered(handler: Handler) -> Handler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
 from picows import WSListener
@@ -18,6 +18,10 @@ PROMISE_S = 15.0
 """Seconds that a carrier may take from its instructions to opening the stream."""
 
 LOOK_AGAIN_S = 0.05
+
+RETIRED_S = 90.0
+"""Seconds for which those of an old config are there after its last call: what came of that call may be asked
+for, and its end may have to be delivered again."""
 
 
 class CallServer(Protocol):
@@ -35,10 +39,66 @@ class CallServer(Protocol):
         """Take, or refuse, a call that waits with the model's server. Returns when the call is over."""
         ...
 
+    async def drained(self) -> None:
+        """Returns when no call is left."""
+        ...
+
     async def close(self) -> None:
         """End every call that still runs, because the program ends. Returns when all their ends are done;
         cancelled when that takes too long."""
         ...
+
+
+class ChangingServer:
+    """Implements `CallServer` for an agent whose config may change while it runs: a call goes on with what it
+    began with. `digest` is that of the config which new calls get; `load` reads it as it is now, with who
+    answers by it, and raises CorrectTheInput `config_refused`."""
+
+    def __init__(
+        self, digest: str, server: CallServer, load: Callable[[], Awaitable[tuple[str, CallServer]]]
+    ) -> None:
+        self.digest = digest
+        self._server = server
+        self._load = load
+        self._reloading = asyncio.Lock()
+        self._replaced: dict[asyncio.Task[None], CallServer] = {}
+
+    async def reload(self) -> None:
+        """Take up the config as it is now. Raises CorrectTheInput `config_refused`; calls have the config
+        from before then."""
+        async with self._reloading:
+            digest, server = await self._load()
+            before, self.digest, self._server = self._server, digest, server
+            task = asyncio.create_task(_retired(before))
+            self._replaced[task] = before
+            task.add_done_callback(self._replaced.pop)
+
+    def answer(self) -> WSListener:
+        return self._server.answer()
+
+    def lost(self, call_id: str) -> SpeakAndDial | None:
+        servers = (self._server, *self._replaced.values())
+        return next((words for server in servers if (words := server.lost(call_id)) is not None), None)
+
+    async def answer_sip(self, call: SipCall) -> None:
+        await self._server.answer_sip(call)
+
+    async def drained(self) -> None:
+        await asyncio.gather(*(server.drained() for server in (self._server, *self._replaced.values())))
+
+    async def close(self) -> None:
+        replaced = dict(self._replaced)
+        for task in replaced:
+            task.cancel()
+        if replaced:
+            await asyncio.wait(replaced)
+        await asyncio.gather(*(server.close() for server in (self._server, *replaced.values())))
+
+
+async def _retired(server: CallServer) -> None:
+    await server.drained()
+    await asyncio.sleep(RETIRED_S)
+    await server.close()
 
 
 class Admission:

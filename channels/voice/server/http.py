@@ -31,6 +31,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "too_slow": 408,
     "too_large": 413,
     "media_type_unsupported": 415,
+    "config_refused": 422,
     "event_invalid": 422,
     "upgrade_needed": 426,
     "internal_error": 500,

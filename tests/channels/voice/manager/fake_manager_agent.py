@@ -1,11 +1,12 @@
 """An agent as the manager knows one, for its tests: `--config FILE --port N`, `/healthz`, `/drain`.
 
 The agent `x` notes what happens to it in `$FAKE_AGENTS/x.log`, a line each, and behaves as the words in
-`$FAKE_AGENTS/x.mood` say: `calls=N`, `mute`, `crash`, `deaf`. It ends itself after a minute.
+`$FAKE_AGENTS/x.mood` say: `calls=N`, `mute`, `crash`, `deaf`, `reloads`. It ends itself after a minute.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ document = json.loads(config.read_text())
 home = Path(os.environ["FAKE_AGENTS"])
 agent_id = document["agent"]["id"]
 draining = threading.Event()
+running = [hashlib.sha256(config.read_bytes()).hexdigest()]
 
 
 def note(*words: object) -> None:
@@ -49,14 +51,20 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200)
 
     def do_POST(self) -> None:
-        assert self.path == "/drain"
-        draining.set()
-        note("drained")
+        if self.path == "/reload":
+            running.append(hashlib.sha256(config.read_bytes()).hexdigest())
+            note("reloaded", json.loads(config.read_text())["base_url"])
+        else:
+            assert self.path == "/drain"
+            draining.set()
+            note("drained")
         self.answer(202)
 
     def answer(self, status: int) -> None:
         calls = next((int(word[6:]) for word in mood() if word.startswith("calls=")), 0)
-        body = json.dumps({"status": "ok", "liveCalls": calls, "draining": draining.is_set()}).encode()
+        known = {"config": running[-1]} if "reloads" in mood() else {}
+        told = {"status": "ok", "liveCalls": calls, "draining": draining.is_set(), **known}
+        body = json.dumps(told).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

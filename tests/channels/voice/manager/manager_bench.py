@@ -85,6 +85,7 @@ class Bench:
     home: Path
     first_port: int = field(default_factory=free_port)
     listed: ListedAgents = field(default_factory=ListedAgents)
+    agent_command: tuple[str, ...] = (sys.executable, "-I", "-S", str(FAKE_AGENT))
     bridge: tuple[str, ...] = ()
     limits: Limits = LIMITS
 
@@ -160,7 +161,7 @@ class Bench:
             bridges=bool(self.bridge),
             **free,
         )
-        commands = CommandLines((sys.executable, "-I", "-S", str(FAKE_AGENT)), self.bridge)
+        commands = CommandLines(self.agent_command, self.bridge)
         programs = Programs(commands, self.environment(), files.path, directory.lock)
         pace = Pace(refresh_s=300, health_s=0.1, limits=self.limits)
         return Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))

@@ -40,6 +40,9 @@ DRAINED = Seen(alive=True, health=Answer(0, draining=True))
 LAST_CALL = Seen(alive=True, health=Answer(1, draining=True))
 MUTE = Seen(alive=True, health=NoAnswer())
 GONE = Seen(alive=False)
+KNOWS_OLD = Seen(alive=True, health=Answer(2, draining=False, config="old"))
+KNOWS_NEW = Seen(alive=True, health=Answer(2, draining=False, config="new"))
+ELSEWHERE = replace(NEW, public_url="https://b.example")
 
 
 def at(now: float, limits: Limits = LIMITS, jitter: float = 0.0) -> Moment:
@@ -50,7 +53,8 @@ def process(phase: Phase, **more: object) -> ProcessState[AgentSpec]:
     return replace(ProcessState(phase, OLD, since=100.0, starts=1), **more)
 
 
-IDLE, STARTING, RUNNING, DRAINING, ENDING = map(process, Phase)
+IDLE, STARTING, RUNNING, RELOADING, DRAINING, ENDING = map(process, Phase)
+RELOADING = replace(RELOADING, config="old")
 FAULTY = replace(ENDING, faulty=True)
 
 TABLE = [
@@ -69,6 +73,16 @@ TABLE = [
     ("what is healthy and wanted stays", RUNNING, OLD, TALKING, 500, "running", None),
     ("a check that is still under way changes nothing", RUNNING, OLD, ALIVE, 500, "running", None),
     ("a change drains", RUNNING, NEW, TALKING, 500, "draining", "drain"),
+    ("one that can takes up a new config", RUNNING, NEW, KNOWS_OLD, 500, "reloading", "reload"),
+    ("but no new address", RUNNING, ELSEWHERE, KNOWS_OLD, 500, "draining", "drain"),
+    ("it has the new config", RELOADING, NEW, KNOWS_NEW, 1, "running", None),
+    ("it has not yet, and is told again", RELOADING, NEW, KNOWS_OLD, 1, "reloading", "reload"),
+    ("nothing is known of it yet", RELOADING, NEW, ALIVE, 14, "reloading", None),
+    ("one that does not is drained", RELOADING, NEW, KNOWS_OLD, 15, "draining", "drain"),
+    ("a change of mind", RELOADING, OLD, KNOWS_OLD, 1, "running", None),
+    ("a removal while it reloads", RELOADING, None, KNOWS_OLD, 1, "draining", "drain"),
+    ("a crash while it reloads", RELOADING, NEW, GONE, 1, "idle", None),
+    ("a fault while it reloads", replace(RELOADING, failures=2), NEW, MUTE, 1, "ending", "terminate"),
     ("a removal drains", RUNNING, None, TALKING, 500, "draining", "drain"),
     ("one missed check is none", RUNNING, OLD, MUTE, 1, "running", None),
     ("the third one is a fault", replace(RUNNING, failures=2), OLD, MUTE, 1, "ending", "terminate"),
@@ -104,6 +118,20 @@ def test_one_step_of_an_agent(
 ) -> None:  # V13
     after, done = step_agent(before, wanted, seen, at(100 + later))
     assert (after.phase, done) == (phase, action)
+
+
+def test_one_agent_after_the_other_takes_up_a_changed_config() -> None:  # V13, voice-smaller
+    old, new = AgentSpec(5050, "old"), AgentSpec(5050, "new")
+    states = {name: AgentState(replace(RUNNING, spec=old, config="old")) for name in "abc"}
+    wanted = dict.fromkeys("abc", new)
+    seen = {(name, "agent"): KNOWS_OLD for name in "abc"}
+    after, commands = reconcile(wanted, states, seen, at(110))
+    assert commands == (Command("a", "agent", Action.RELOAD),)
+    assert [after[name].agent.phase for name in "abc"] == [Phase.RELOADING, Phase.RUNNING, Phase.RUNNING]
+    after, commands = reconcile(wanted, after, {**seen, ("a", "agent"): KNOWS_NEW}, at(111))
+    assert (after["a"].agent.phase, after["a"].agent.spec, commands) == (Phase.RUNNING, new, ())
+    _, commands = reconcile(wanted, after, seen, at(112))
+    assert commands == (Command("b", "agent", Action.RELOAD),)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ drain when their calls have ended. The rules see it through health checks only, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,6 +33,9 @@ from channels.voice.manager.fleet import (
 LIMITS = Limits(start_s=10, drain_s=30, settle_s=2, stop_s=5, stable_s=20, backoff_max_s=8, starts_at_once=2)
 IDS = ("a", "b", "c")
 PORTS = {"a": 5050, "b": 5051, "c": 5052}
+RELOADS = ("b", "c")
+"""Those that can take up another config while they run."""
+
 QUIET_S = 400
 """Longer than any row of limits."""
 
@@ -58,7 +61,8 @@ class World:
         process = self.processes[agent_id, "agent"]
         if process.hung or process.answers_in > 0:
             return NoAnswer()
-        return Answer(process.calls, process.draining)
+        config = process.spec.config if agent_id in RELOADS and isinstance(process.spec, AgentSpec) else None
+        return Answer(process.calls, process.draining, config)
 
     def tick(self, *, checked: bool = True) -> tuple[Command, ...]:
         """A second. Checks the laws that hold at every moment."""
@@ -104,6 +108,13 @@ class World:
             agent = self.states[agent_id].agent.phase
             assert agent is not Phase.DRAINING or action is Action.KILL, "calls were cut off from their line"
         match action:
+            case Action.RELOAD:
+                assert agent_id in RELOADS, "told what it cannot do"
+                assert sum(each.agent.phase is Phase.RELOADING for each in self.states.values()) == 1
+                if not (process.hung or process.deaf):
+                    wanted = self.wanted[agent_id]
+                    assert replace(wanted, config="") == replace(process.spec, config="")  # type: ignore[arg-type]
+                    process.spec = wanted
             case Action.DRAIN:
                 process.draining = not process.hung
             case Action.TERMINATE:
@@ -168,7 +179,7 @@ def lived(events: list[tuple[object, ...]]) -> World:
     return world
 
 
-LAW = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @LAW

@@ -6,9 +6,11 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -67,6 +69,47 @@ async def test_a_changed_config_waits_for_the_calls_and_the_unchanged_agent_is_n
         assert bench.agent("a")["port"] == port
         assert bench.starts("b") == before
         assert "drained" not in bench.log("b")
+
+
+async def test_an_agent_that_can_takes_up_a_changed_config_while_it_runs(  # V13, voice-smaller
+    bench: Bench,
+) -> None:
+    bench.listed.answer = [entry("a"), entry("b")]
+    for name in "ab":
+        bench.mood(name, "calls=1 reloads")
+    async with bench.running() as manager:
+        await runs(bench, "a", "b")
+        await until(lambda: bench.agent("a")["liveCalls"] == bench.agent("b")["liveCalls"] == 1, "calls")
+        bench.write_template({**TEMPLATE, "base_url": "https://new.example"})
+        manager.refresh_now()
+        for name in "ab":
+            await until(lambda name=name: bench.log(name)[-1].startswith("reloaded"), f"{name} reloads")
+            await runs(bench, name)
+            assert bench.log(name)[1:] == ["reloaded https://new.example"]
+        await asyncio.sleep(0.3)
+        assert [len(bench.log(name)) for name in "ab"] == [2, 2], "told once"
+
+
+async def test_a_real_agent_takes_up_a_changed_template_without_a_busy_tone(  # V13, voice-smaller
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("FLOW_ENGINE_REALTIME_URL", "ws://127.0.0.1:9")
+    bench.agent_command = (sys.executable, "-m", "service.cli", "voice", "serve")
+    bench.listed.answer = [entry("a")]
+    async with bench.running() as manager, httpx.AsyncClient() as http:
+        await until(lambda: bench.state_of("a") == "running", "a runs", within_s=60)
+        before = bench.agent("a")
+        url = f"http://127.0.0.1:{before['port']}"
+        running = (await http.get(f"{url}/healthz")).json()["config"]
+        bench.write_template({**TEMPLATE, "base_url": "https://new.example"})
+        manager.refresh_now()
+        while (await http.get(f"{url}/healthz")).json()["config"] == running:
+            offered = await http.post(f"{url}/incoming-call", data={"CallSid": "CA1", "From": "+33612345678"})
+            assert "<Connect" in offered.text
+        await until(lambda: bench.state_of("a") == "running", "it is settled")
+        after = bench.agent("a")
+        assert (after["pid"], after["restarts"]) == (before["pid"], 0)
 
 
 async def test_a_call_without_end_is_not_waited_for_longer_than_the_limit(bench: Bench) -> None:  # V13
