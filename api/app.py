@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.agent_runs import AgentRunRoutes
 from api.auth import Authenticator, LocalOnly, refuse_proxied
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
@@ -51,6 +52,7 @@ class Routes:
     memory: MemoryRoutes
     designers: DesignerRoutes
     migrations: MigrationRoutes
+    agent_runs: AgentRunRoutes
     diagrams: DiagramRoutes
     helpers: HelperRoutes
     schemas: SchemaRoutes
@@ -62,6 +64,7 @@ class Routes:
             *self.memory.endpoints(),
             *self.designers.endpoints(),
             *self.migrations.endpoints(),
+            *self.agent_runs.endpoints(),
             *self.diagrams.endpoints(),
             *self.helpers.endpoints(),
             *self.schemas.endpoints(),

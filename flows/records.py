@@ -6,12 +6,12 @@ which templates have, and lose integers beyond 64 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import orjson
 
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.records import RECORD_TABLES, Record, RecordTable
 from flow_engine.values import JsonValue
 from flows.mongo_store import MongoDatabase, document_id, insert_document, mongo_errors_translated
@@ -19,9 +19,20 @@ from flows.sqlite_store import SqliteDatabase
 
 _COLUMNS: Final = "id, parent, position, serial, record"
 
+_READABLE: Final[Mapping[str, Sequence[str]]] = {
+    "agent_runs": (
+        *("mailbox", "message_id", "rule", "route", "profile", "job", "status", "final_message"),
+        *("iterations", "tool_calls_log", "error", "conversation_id"),
+    ),
+    "llm_calls": ("run_id", "call_type", "iteration", "model", "status"),
+    "email_events": ("run_id", "mailbox", "message_id", "rule", "event", "at"),
+}
+"""Columns that SQLite computes from a document, for whoever reads the tables with SQL (M14)."""
+
 
 class SqliteRecords:
-    """Implements `RecordStore`. A table `{tenant_id, id, parent, position, serial, record}`."""
+    """Implements `RecordStore`. A table `{tenant_id, id, parent, position, serial, record}`, and beside these
+    the columns of the audit, which are computed when they are read."""
 
     def __init__(self, database: SqliteDatabase, table: RecordTable) -> None:
         if table not in RECORD_TABLES:
@@ -81,7 +92,25 @@ class SqliteRecords:
             f"ON {self._table} (tenant_id, parent, position)",
             (),
         )
+        told = await self._database.rows(f"PRAGMA table_xinfo({self._table})", ())
+        for name in _READABLE.get(self._table, ()):
+            if name not in {column[1] for column in told}:
+                await self._add_column(name)
         self._is_made = True
+
+    async def _add_column(self, name: str) -> None:
+        """The document's member of that name; `run_id` is the parent. Nothing, where another process was
+        faster."""
+        member = f"CASE WHEN json_valid(record) THEN json_extract(record, '$.{name}') END"
+        value = "parent" if name == "run_id" else member
+        try:
+            await self._database.rows(
+                f"ALTER TABLE {self._table} ADD COLUMN {name} GENERATED ALWAYS AS ({value}) VIRTUAL", ()
+            )
+        except RetryLater:
+            told = await self._database.rows(f"PRAGMA table_xinfo({self._table})", ())
+            if name not in {column[1] for column in told}:
+                raise
 
 
 class MongoRecords:

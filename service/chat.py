@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import typer
 import uvicorn
@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 
 from adapters.http_door import Door
-from adapters.models.factory import ConnectedModel, build_model
+from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.models.tools import ToolRule, ToolRules, Verdict
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
@@ -41,16 +41,12 @@ from channels.engine_client.client import EngineClient, engine_http
 from channels.engine_client.mcp_tools import McpConnections
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.chat import ChatBus
-from flow_engine.ports.models import NoModel
-from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.values import utc_text
-from flows.records import MongoRecords, SqliteRecords
-from flows.sqlite_store import SqliteDatabase
 from memory.chat_in_process import InProcessChat
 from memory.chat_sessions import RedisBus, RedisChat
 from service.logs import configure_logging
 from service.settings import Settings, read_settings
-from service.wiring import FlowDatabase, SystemClock, authenticator_for, open_flow_database, open_memory
+from service.wiring import SystemClock, authenticator_for, open_flow_database, open_memory, records_of
 
 LLM_AT_ONCE = 256
 LLM_CALLS_PER_MINUTE = 12_000
@@ -103,11 +99,11 @@ async def chat_service(
         outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
         stack.push_async_callback(outbound.aclose)
         sources = _tool_sources(settings, chat, outbound, stack)
-        table = AgentTable(_records(database, "ai_agents"), clock, sources)
+        table = AgentTable(records_of(database, "ai_agents"), clock, sources)
         accounts = Accounts(
-            _records(database, "agent_runs"),
-            _records(database, "llm_calls"),
-            _records(database, "chat_decisions"),
+            records_of(database, "agent_runs"),
+            records_of(database, "llm_calls"),
+            records_of(database, "chat_decisions"),
             clock,
         )
         policy = _tool_rules(chat.chat_tool_rules)
@@ -164,7 +160,7 @@ def serve_until_stopped(host: str, port: int) -> None:
 async def _serve(
     settings: Settings, chat: ChatSettings, authenticator: Authenticator, host: str, port: int
 ) -> None:
-    listening = _bound(host, port)
+    listening = listen(host, port)
     async with chat_service(settings, chat, authenticator) as service:
         gc.collect()
         gc.freeze()
@@ -174,7 +170,8 @@ async def _serve(
         await chat_server(service.app).serve(sockets=[listening])
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Raises CallTheOperator `address_not_free`."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -199,34 +196,6 @@ async def _sessions_store(settings: Settings, stack: AsyncExitStack) -> tuple[Se
     return RedisChat(memory.driver), bus
 
 
-def _records(database: FlowDatabase, table: RecordTable) -> RecordStore:
-    connection = database.connection
-    if isinstance(connection, SqliteDatabase):
-        return SqliteRecords(connection, table)
-    return MongoRecords(connection, table)
-
-
-class _RowModels(NoModel):
-    """Where no model is configured for the installation: the rows that name one of their own have it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._models: dict[str, ConnectedModel] = {}
-
-    def stream(self, request: Any) -> Any:
-        if request.model is None:
-            return super().stream(request)
-        known = self._models.get(request.model)
-        if known is None:
-            named = self._settings.model_copy(update={"llm_model": request.model})
-            known = self._models[request.model] = _built_model(named)
-        return known.stream(request)
-
-    async def aclose(self) -> None:
-        for model in self._models.values():
-            await model.aclose()
-
-
 def _chat_model(settings: Settings) -> ConnectedModel:
     given = settings.model_fields_set
     bounds = {
@@ -234,7 +203,9 @@ def _chat_model(settings: Settings) -> ConnectedModel:
         **({} if "llm_calls_per_minute" in given else {"llm_calls_per_minute": LLM_CALLS_PER_MINUTE}),
     }
     bounded = settings.model_copy(update=bounds)
-    return _built_model(bounded) if settings.llm_model else _RowModels(bounded)
+    if settings.llm_model:
+        return _built_model(bounded)
+    return NamedModels(lambda name: _built_model(bounded.model_copy(update={"llm_model": name})))
 
 
 def _built_model(settings: Settings) -> ConnectedModel:

@@ -21,6 +21,7 @@ from adapters.models.rewriter import ModelRewriter
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
+from api.agent_runs import AgentRunRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, Keyring, LocalOnly
 from api.conversations import AgentRoutes, MemoryRoutes
@@ -38,9 +39,11 @@ from flow_engine.ports.designer_help import UnconfiguredRewriter
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
+from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
@@ -49,6 +52,7 @@ from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
+from flows.records import MongoRecords, SqliteRecords
 from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
@@ -121,6 +125,18 @@ def open_flow_database(settings: Settings) -> FlowDatabase:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     sqlite = SqliteDatabase(settings.data_dir)
     return FlowDatabase(sqlite, SqliteFlowStore(sqlite), SqliteVersionStore(sqlite))
+
+
+def records_of(database: FlowDatabase, table: RecordTable) -> RecordStore:
+    connection = database.connection
+    if isinstance(connection, SqliteDatabase):
+        return SqliteRecords(connection, table)
+    return MongoRecords(connection, table)
+
+
+def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
+    tables: tuple[RecordTable, ...] = ("agent_runs", "llm_calls", "email_events")
+    return AgentRuns(*(records_of(database, table) for table in tables), clock)
 
 
 def open_memory(settings: Settings) -> RedisMemory:
@@ -271,6 +287,7 @@ def _application(
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(flow_service, designers.submissions, dependencies.clock),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
+        agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         diagrams=DiagramRoutes(flow_service, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), designers.prompts, rewriter),
         schemas=SchemaRoutes(),

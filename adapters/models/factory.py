@@ -63,6 +63,31 @@ class InstalledModel:
             await model.aclose()
 
 
+class NamedModels(NoModel):
+    """Implements `LanguageModel` where no model is configured for the installation: requests that name one
+    of their own have it. `build` makes the model of a name, once; one that cannot be made fails with
+    `not_configured`."""
+
+    def __init__(self, build: Callable[[str], ConnectedModel]) -> None:
+        self._build = build
+        self._models: dict[str, ConnectedModel] = {}
+
+    def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+        if request.model is None:
+            return super().stream(request)
+        known = self._models.get(request.model)
+        if known is None:
+            try:
+                known = self._models[request.model] = self._build(request.model)
+            except CallTheOperator as unusable:
+                raise ModelFailed("not_configured", unusable.detail) from unusable
+        return known.stream(request)
+
+    async def aclose(self) -> None:
+        for model in self._models.values():
+            await model.aclose()
+
+
 def build_model(
     settings: LlmSettings,
     clock: Clock,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 from flow_engine.values import JsonValue
 
-RecordTable = Literal["ai_agents", "agent_runs", "llm_calls", "chat_decisions"]
-RECORD_TABLES: Final[tuple[RecordTable, ...]] = ("ai_agents", "agent_runs", "llm_calls", "chat_decisions")
+RecordTable = Literal["ai_agents", "agent_runs", "llm_calls", "chat_decisions", "email_events", "mail_state"]
+RECORD_TABLES: Final[tuple[RecordTable, ...]] = get_args(RecordTable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from flow_engine.errors import FlowEngineError
 from service import late
-from service.cli import chat, flow, gateway, jobs, voice
+from service.cli import chat, flow, gateway, jobs, mail, voice
 from service.settings import SECRET, Settings, read_settings, variable_of
 
 
@@ -37,6 +37,7 @@ app.add_typer(chat.commands, name="chat")
 app.add_typer(flow.commands, name="flow")
 app.add_typer(gateway.commands, name="gateway")
 app.add_typer(jobs.commands, name="jobs")
+app.add_typer(mail.commands, name="mail")
 app.add_typer(voice.commands, name="voice")
 
 HOST = Annotated[str, typer.Option(help="Address to listen on; others than loopback need API keys.")]

@@ -11,6 +11,9 @@ import httpx
 import pytest
 
 from api.auth import ALL_SCOPES
+from flow_engine.ports.records import Record
+from flow_engine.use_cases.agent_runs import ENDED
+from service.wiring import records_of
 from tests.api.harness import Scene, clinic, keyring_of, open_scene
 
 pytestmark = pytest.mark.anyio
@@ -48,6 +51,10 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/helpers/audio-presets": {DESIGNER},
     "POST /v1/helpers/improve-description": {DESIGNER},
     "DELETE /v1/conversations/{conversation_id}": {"admin"},
+    "GET /v1/agent-runs": {AGENT},
+    "GET /v1/agent-runs/{run_id}": {AGENT},
+    "POST /v1/agent-runs/{run_id}/approve": {AGENT},
+    "POST /v1/agent-runs/{run_id}/reject": {AGENT},
 }
 OPEN = re.compile(r"^GET /(health/|metrics$|schemas/)")
 
@@ -83,7 +90,13 @@ async def send(scene: Scene, route: str, key: str | None, ids: dict[str, str]) -
     return await scene.http.request(method, path, content=content, headers=headers)
 
 
-UNKNOWN = {"conversation_id": "nobody", "flow_id": "nowhere", "version_id": "nothing", "tag": "never"}
+UNKNOWN = {
+    "conversation_id": "nobody",
+    "flow_id": "nowhere",
+    "version_id": "nothing",
+    "tag": "never",
+    "run_id": "none",
+}
 
 
 async def test_every_route_is_open_or_has_the_scopes_written_down_here(scene: Scene) -> None:
@@ -128,7 +141,15 @@ async def _acmes_own(scene: Scene) -> dict[str, str]:
     contact["conversationalFlowVersionId"] = version_id
     started = await scene.http.post("/v1/handle-new-contact", json=contact, headers=headers)
     assert started.status_code == 200, started.text
-    return {"conversation_id": "acmes", "flow_id": flow_id, "version_id": version_id, "tag": "latest"}
+    runs = records_of(scene.flows, "agent_runs")
+    await runs.insert("acme", Record("acmes-run", {"status": "completed"}, ENDED))
+    return {
+        "conversation_id": "acmes",
+        "flow_id": flow_id,
+        "version_id": version_id,
+        "tag": "latest",
+        "run_id": "acmes-run",
+    }
 
 
 async def test_what_belongs_to_another_tenant_looks_exactly_like_what_does_not_exist(scene: Scene) -> None:

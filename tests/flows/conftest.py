@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from flows.mongo_store import MongoDatabase
+from flows.sqlite_store import MEMORY, SqliteDatabase
 from tests.ports import free_port
 
 START_TIMEOUT_S = 30.0
@@ -56,6 +59,21 @@ def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = _start(tmp_path_factory.mktemp("mongo"))
     yield server.url
     server.stop()
+
+
+@pytest.fixture(params=["sqlite file", "sqlite memory", "mongodb wire"])
+async def database(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[SqliteDatabase | MongoDatabase]:
+    """Where records are kept: each kind of database once, open and empty."""
+    if request.param == "mongodb wire":
+        url = request.getfixturevalue("mongo_url")
+        opened = MongoDatabase(url, database_name=f"records_{uuid.uuid4().hex}")
+    else:
+        opened = SqliteDatabase(tmp_path if request.param == "sqlite file" else MEMORY)
+    await opened.open()
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

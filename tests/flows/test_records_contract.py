@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator
+import sqlite3
 from pathlib import Path
 
+import orjson
 import pytest
 
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.records import Record, RecordStore
 from flows.mongo_store import MongoDatabase
 from flows.records import MongoRecords, SqliteRecords
-from flows.sqlite_store import MEMORY, SqliteDatabase
+from flows.sqlite_store import SqliteDatabase
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["sqlite file", "sqlite memory", "mongodb wire"])
-async def database(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[SqliteDatabase | MongoDatabase]:
-    if request.param == "mongodb wire":
-        url = request.getfixturevalue("mongo_url")
-        opened = MongoDatabase(url, database_name=f"records_{uuid.uuid4().hex}")
-    else:
-        opened = SqliteDatabase(tmp_path if request.param == "sqlite file" else MEMORY)
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
@@ -63,6 +49,27 @@ async def test_records_of_a_parent_come_by_position(store: RecordStore) -> None:
         await store.insert("t", Record(name, {}, parent, position))
     assert [record.id for record in await store.list("t", "p")] == ["z", "a", "c"]
     assert await store.list("t", "nobody") == []
+
+
+async def test_the_audit_can_be_read_with_sql(tmp_path: Path) -> None:  # M14
+    database = SqliteDatabase(tmp_path)
+    await database.open()
+    await database.rows(
+        "CREATE TABLE llm_calls (tenant_id TEXT NOT NULL, id TEXT NOT NULL, parent TEXT NOT NULL, position "
+        "INTEGER NOT NULL, serial INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (tenant_id, id))",
+        (),
+    )
+    for _ in range(2):  # the second store finds the columns there
+        runs, calls = SqliteRecords(database, "agent_runs"), SqliteRecords(database, "llm_calls")
+        log = [{"tool": "escalate", "arguments": {"reason": "é"}, "result": None, "iteration": 1}]
+        await runs.insert("t", Record("r", {"status": "error", "iterations": 2, "tool_calls_log": log}))
+        await calls.insert("t", Record("c", {"call_type": "agent"}, "r"))
+    await database.close()
+    with sqlite3.connect(tmp_path / "flows.sqlite3") as reader:
+        row = reader.execute("SELECT id, status, iterations, tool_calls_log, error FROM agent_runs")
+        assert row.fetchone() == ("r", "error", 2, orjson.dumps(log).decode(), None)
+        assert reader.execute("SELECT run_id, call_type FROM llm_calls").fetchall() == [("r", "agent")]
+    reader.close()
 
 
 async def test_a_document_that_is_no_object_is_the_operators(tmp_path: Path) -> None:  # C1

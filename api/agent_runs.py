@@ -1,0 +1,143 @@
+"""Routes for the runs of mail agents: what they did, and what a person decides on calls that wait (M14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NotRequired, cast
+
+from pydantic import TypeAdapter
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.endpoints import Call, Endpoint, Parameter, json_response
+from flow_engine.use_cases.agent_runs import RUN_STATUSES, AgentRuns, Decision, RunStatus
+
+
+class ToolLine(TypedDict):
+    """`iteration` is the turn of the model, from 1."""
+
+    tool: str
+    arguments: Mapping[str, object]
+    result: object
+    iteration: int
+
+
+class RunReply(TypedDict):
+    """One mail. `message_id` is the mail's, a digest of it where it has none; `profile` is null for the
+    pipeline; times are UTC."""
+
+    id: str
+    mailbox: str
+    message_id: str
+    rule: str | None
+    route: Literal["pipeline", "agent"]
+    profile: str | None
+    job: Literal["agent_process", "classify"]
+    status: RunStatus
+    final_message: str | None
+    iterations: int
+    tool_calls_log: Sequence[ToolLine]
+    error: str | None
+    conversation_id: str | None
+    label: str | None
+    automatic: str | None
+    created_at: str
+    ended_at: str | None
+
+
+class ModelCall(TypedDict):
+    """`call_type` is `agent`, `classify` or `draft`."""
+
+    run_id: str
+    call_type: str
+    iteration: int
+    model: str
+    status: str
+    reason: str | None
+    input_tokens: int
+    output_tokens: int
+    duration_ms: int
+    at: str
+
+
+class WaitingCall(TypedDict):
+    tool: str
+    arguments: Mapping[str, object]
+
+
+class RunDetails(RunReply):
+    """`email_events` are lines of `event`, `at` and what belongs to the event; `waiting` is there while calls
+    wait for a person."""
+
+    llm_calls: Sequence[ModelCall]
+    email_events: Sequence[Mapping[str, object]]
+    waiting: NotRequired[Sequence[WaitingCall]]
+
+
+class AgentRunRoutes:
+    def __init__(self, runs: AgentRuns) -> None:
+        self._runs = runs
+
+    async def every(self, call: Call) -> Response:
+        status = call.choice("status", RUN_STATUSES)
+        return json_response(await self._runs.rows(call.tenant_id, cast("RunStatus | None", status)))
+
+    async def show(self, call: Call) -> Response:
+        return json_response(await self._runs.row(call.tenant_id, call.path("run_id")))
+
+    async def approve(self, call: Call) -> Response:
+        return await self._decided(call, "approved")
+
+    async def reject(self, call: Call) -> Response:
+        return await self._decided(call, "rejected")
+
+    async def _decided(self, call: Call, decision: Decision) -> Response:
+        return json_response(await self._runs.decide(call.tenant_id, call.path("run_id"), decision))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/agent-runs",
+                handler=self.every,
+                summary="The runs of mail agents, oldest first",
+                audience="agents",
+                scopes=("agent",),
+                parameters=(
+                    Parameter(
+                        "status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}
+                    ),
+                ),
+                reply=TypeAdapter(Sequence[RunReply]),
+            ),
+            Endpoint(
+                method="GET",
+                path="/agent-runs/{run_id}",
+                handler=self.show,
+                summary="One run with its model calls, its events, and the calls that wait",
+                audience="agents",
+                scopes=("agent",),
+                reply=TypeAdapter(RunDetails),
+                problems=(404,),
+            ),
+            Endpoint(
+                method="POST",
+                path="/agent-runs/{run_id}/approve",
+                handler=self.approve,
+                summary="Let all calls of the run that wait be made",
+                audience="agents",
+                scopes=("agent",),
+                reply=TypeAdapter(RunReply),
+                problems=(404, 409),
+            ),
+            Endpoint(
+                method="POST",
+                path="/agent-runs/{run_id}/reject",
+                handler=self.reject,
+                summary="Refuse all calls of the run that wait; the run goes on without them",
+                audience="agents",
+                scopes=("agent",),
+                reply=TypeAdapter(RunReply),
+                problems=(404, 409),
+            ),
+        ]

@@ -1,0 +1,224 @@
+"""The mailbox of one mail that is under way, over IMAP and SMTP (M1, M11). Implements `ports.Mailbox`.
+
+Sending takes two steps, so that nothing goes out twice, whenever a process is killed:
+
+1. The intent is stored under the message's Message-ID. Only who has stored it speaks SMTP.
+2. What became of it is stored: sent, or left as a draft and why.
+
+Whoever finds an intent without an end cannot know whether the message went out. If it lies in Sent it did;
+else a draft is left, which a person can send. A message that was sent and is not in Sent is put there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import structlog
+
+from channels.mail.config import MailboxConfig
+from channels.mail.imap import FetchedMail, FolderState, ImapConnection, UidsChanged
+from channels.mail.message import parse_mail
+from channels.mail.ports import Delivery, OutgoingMail
+from channels.mail.runs import Place
+from channels.mail.smtp import DeliveryUnknown, NotSent, SmtpSender
+from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.records import Record, RecordStore
+from flow_engine.values import JsonValue, utc_text
+
+SMTP_PAUSES_S: Final = (0.5, 2.0)
+"""Before the second and the third attempt at a server that was away or busy."""
+
+MOST_THREAD_MAILS: Final = 50
+THREAD_MAIL_BYTES: Final = 64_000
+MOST_SEARCHED_IDS: Final = 20
+MOST_FOLDERS: Final = 20
+
+UNKNOWN: Final = "it is not known whether an interrupted attempt has sent it"
+
+log: Any = structlog.get_logger("flow_engine.mail")
+
+_State = Literal["intent", "sent", "drafted"]
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxParts:
+    """What all mails of one mailbox share. `state` is the table `mail_state`; `sender` is None without SMTP.
+    `pause` waits that many seconds; `observe` is called with what became of each message."""
+
+    box: MailboxConfig
+    imap: ImapConnection
+    sender: SmtpSender | None
+    state: RecordStore
+    tenant_id: str
+    clock: Clock
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    observe: Callable[[str], None] = lambda outcome: None
+
+
+class ImapMailbox:
+    """`place` is where the mail under way was seen last. It is known by `message_id` and by the `digest` of
+    its first `most_bytes`."""
+
+    def __init__(
+        self, parts: MailboxParts, place: Place, message_id: str, digest: str, most_bytes: int
+    ) -> None:
+        self._parts = parts
+        self._place = place
+        self._message_id = message_id
+        self._digest = digest
+        self._most_bytes = most_bytes
+
+    # --- reading
+
+    async def raw(self) -> tuple[bytes, int] | None:
+        """The mail under way: its first bytes to the bound, and its whole size in bytes. None when it is in
+        none of the folders that mails are moved to."""
+        for found in await self._at(self._place):
+            return found.raw, found.size
+        folders = [self._parts.box.folders.inbox, *await self._parts.imap.folders()]
+        for folder in dict.fromkeys(folders[:MOST_FOLDERS]):
+            state, uids = await self._parts.imap.find(folder, ["Message-ID"], [self._message_id])
+            for uid in uids:
+                place = Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
+                for found in await self._at(place):
+                    # A Message-ID may have been used for another mail; a UID stands for one.
+                    if parse_mail(found.raw, size=found.size).digest == self._digest:
+                        self._place = place
+                        return found.raw, found.size
+        return None
+
+    async def _at(self, place: Place) -> Sequence[FetchedMail]:
+        try:
+            return await self._parts.imap.fetch(
+                place.folder, [place.uid], uid_validity=place.uid_validity, most_bytes=self._most_bytes
+            )
+        except (UidsChanged, CallTheOperator):  # refused: the folder is gone
+            return ()
+
+    async def thread(self, message_ids: Collection[str]) -> Sequence[bytes]:
+        """At most `MOST_THREAD_MAILS` of `THREAD_MAIL_BYTES`, oldest first by folder."""
+        wanted = list(dict.fromkeys(message_ids))[:MOST_SEARCHED_IDS]
+        folders = self._parts.box.folders
+        searched = [folders.inbox, folders.sent, *await self._parts.imap.folders()]
+        mails: list[bytes] = []
+        for folder in list(dict.fromkeys(searched))[:MOST_FOLDERS]:
+            headers = ["Message-ID", "References", "In-Reply-To"]
+            state, uids = await self._parts.imap.find(folder, headers, wanted)
+            others = [uid for uid in uids if not self._is_under_way(folder, state, uid)]
+            found = await self._parts.imap.fetch(
+                folder,
+                others[-MOST_THREAD_MAILS:],
+                uid_validity=state.uid_validity,
+                most_bytes=THREAD_MAIL_BYTES,
+            )
+            mails += [mail.raw for mail in found]
+        return mails[-MOST_THREAD_MAILS:]
+
+    def _is_under_way(self, folder: str, state: FolderState, uid: int) -> bool:
+        return self._place == Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
+
+    # --- writing
+
+    async def mark(self, flags: Collection[str]) -> None:
+        """What the server refuses to set, such as keywords where it keeps none, is logged and left out; so is
+        everything for a mail that is gone."""
+        for _ in range(2):
+            place = self._place
+            try:
+                await self._parts.imap.add_flags(
+                    place.folder, place.uid, sorted(flags), uid_validity=place.uid_validity
+                )
+                return
+            except UidsChanged:
+                await self.raw()
+            except CallTheOperator as refused:
+                log.warning("flags_refused", mailbox=self._parts.box.name, code=refused.code)
+                return
+        log.warning("mail_gone", mailbox=self._parts.box.name)
+
+    async def draft(self, mail: OutgoingMail) -> None:
+        await self._append_once(self._parts.box.folders.drafts, mail, ("\\Draft",))
+        self._parts.observe("draft")
+
+    async def send(self, mail: OutgoingMail) -> Delivery:
+        intent = await self._intent(mail)
+        if intent is None:
+            return await self._attempt(mail)
+        state, reason = cast("_State", intent["state"]), cast("str | None", intent.get("reason"))
+        if state == "intent":
+            return await self._resolved(mail, UNKNOWN)
+        if state == "sent":
+            await self._append_once(self._parts.box.folders.sent, mail, ("\\Seen",))
+            return Delivery("sent")
+        await self.draft(mail)
+        return Delivery("drafted", reason)
+
+    async def _intent(self, mail: OutgoingMail) -> Mapping[str, JsonValue] | None:
+        """What is stored of the message; None where it was not, and now is: then this caller sends it."""
+        parts, name = self._parts, self._name(mail)
+        body: dict[str, JsonValue] = {"state": "intent", "at": utc_text(parts.clock.now())}
+        if await parts.state.insert(parts.tenant_id, Record(name, body, f"outbox:{parts.box.name}")):
+            return None
+        found = await parts.state.get(parts.tenant_id, name)
+        return body if found is None else found.body
+
+    async def _attempt(self, mail: OutgoingMail) -> Delivery:
+        sender = self._parts.sender
+        if sender is None:
+            return await self._drafted(mail, "the mailbox has no SMTP server")
+        for pause_s in (*SMTP_PAUSES_S, None):
+            try:
+                await sender.send(mail.sender, mail.recipients, mail.content)
+            except DeliveryUnknown:
+                return await self._resolved(mail, UNKNOWN)
+            except (RetryLater, CallTheOperator) as no_login:
+                return await self._drafted(mail, no_login.detail)
+            except NotSent as refused:
+                if pause_s is None or not refused.may_pass:
+                    return await self._drafted(mail, str(refused))
+                await self._parts.pause(pause_s)
+            else:
+                break
+        await self._ended(mail, "sent", None)
+        await self._append_once(self._parts.box.folders.sent, mail, ("\\Seen",))
+        self._parts.observe("sent")
+        return Delivery("sent")
+
+    async def _resolved(self, mail: OutgoingMail, reason: str) -> Delivery:
+        """Nobody knows whether the message went out."""
+        _, found = await self._parts.imap.find(
+            self._parts.box.folders.sent, ["Message-ID"], [mail.message_id]
+        )
+        if not found:
+            return await self._drafted(mail, reason)
+        await self._ended(mail, "sent", None)
+        return Delivery("sent")
+
+    async def _drafted(self, mail: OutgoingMail, reason: str) -> Delivery:
+        await self.draft(mail)
+        await self._ended(mail, "drafted", reason)
+        log.warning("reply_left_as_draft", mailbox=self._parts.box.name, reason=reason)
+        return Delivery("drafted", reason)
+
+    async def _ended(self, mail: OutgoingMail, state: _State, reason: str | None) -> None:
+        parts, name = self._parts, self._name(mail)
+        found = await parts.state.get(parts.tenant_id, name)
+        serial = 1 if found is None else found.serial
+        body: dict[str, JsonValue] = {"state": state, "reason": reason, "at": utc_text(parts.clock.now())}
+        record = Record(name, body, f"outbox:{parts.box.name}", serial=serial + 1)
+        # Another that resolved the same intent meanwhile has said so already.
+        await parts.state.replace(parts.tenant_id, record, serial)
+
+    async def _append_once(self, folder: str, mail: OutgoingMail, flags: Sequence[str]) -> None:
+        _, found = await self._parts.imap.find(folder, ["Message-ID"], [mail.message_id])
+        if not found:
+            await self._parts.imap.append(folder, mail.content, flags)
+
+    def _name(self, mail: OutgoingMail) -> str:
+        digest = hashlib.sha256(mail.message_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return f"outbox:{self._parts.box.name}:{digest}"

@@ -1,0 +1,236 @@
+"""A thread of mails as a conversation of the engine: each mail is a contact of it, on the channel `mail`.
+
+    a mail comes     handle-new-contact, handle-utterance, prompt → what the model goes by, and its tools
+    change_task      → another task; its prompt is the tool's result
+    escalate         change-task to the first human task that can be entered
+    the run ends     handle-utterance (bot), handle-end-contact unless a person has the conversation now
+
+All ids are made of the run's, so that a run that is taken over repeats the same calls, and the engine knows
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import httpx2
+import orjson
+import structlog
+
+from adapters.models.tools import Approval, Arguments, Tool
+from channels.engine_client.client import (
+    Contact,
+    EngineClient,
+    FlowChoice,
+    NewContact,
+    Source,
+    Utterance,
+    engine_http,
+)
+from channels.engine_client.mcp_tools import McpServers
+from channels.engine_client.replies import (
+    AgentData,
+    EngineError,
+    EngineUnavailable,
+    StateConflict,
+    TaskRefused,
+)
+from channels.engine_client.toolbox import Toolbox, ToolListCache
+from channels.engine_client.tools import TaskTool, change_task_declaration, task_names
+from channels.mail.config import FlowChoice as DeclaredFlow
+from channels.mail.ports import FlowTask
+from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.models import ToolCall, ToolSpec
+from flow_engine.values import JsonValue
+
+PROMPT_WAIT_MS: Final = 1_500
+"""How long the prompt waits for values that are still being found in the mail."""
+
+MOST_TOOL_CHARS: Final = 2_000
+MOST_TEXT_CHARS: Final = 16_000
+_HUMAN: Final = "HUM"
+
+log: Any = structlog.get_logger("flow_engine.mail")
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRun:
+    """Which run of which thread: `mailbox` and `thread` name the conversation, `facts` are what the flow's
+    templates know as `$contact`."""
+
+    run_id: str
+    mailbox: str
+    thread: str
+    facts: Mapping[str, JsonValue]
+
+
+class FlowConversations:
+    """The engines that the profiles name. `environ` has their API keys; `open_mcp` makes the MCP connections
+    of one run, of the engine's address and the headers that each trusted address gets."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        open_mcp: Callable[[str, Mapping[str, Mapping[str, str]]], McpServers],
+        clock: Clock,
+    ) -> None:
+        self._environ = environ
+        self._open_mcp = open_mcp
+        self._clock = clock
+        self._http: dict[tuple[str, str], httpx2.AsyncClient] = {}
+        self._lists = ToolListCache()
+
+    async def aclose(self) -> None:
+        for http in self._http.values():
+            await http.aclose()
+
+    @asynccontextmanager
+    async def contact(self, declared: DeclaredFlow, run: FlowRun) -> AsyncGenerator[EngineContact]:
+        """Open while the run is worked on."""
+        named = (declared.engine_url, declared.api_key_env)
+        key = self._environ.get(declared.api_key_env)
+        if named not in self._http:
+            self._http[named] = engine_http(declared.engine_url, key)
+        engine = EngineClient(self._http[named])
+        trusted = {engine.mcp_url: {"Authorization": f"Bearer {key}"} if key else {}}
+        contact = EngineContact(engine, declared, run, self._clock)
+        servers = self._open_mcp(declared.engine_url, trusted)
+        contact.toolbox = Toolbox(engine, servers, contact.tool_ran, Approval(), self._lists)
+        try:
+            yield contact
+        finally:
+            await contact.toolbox.aclose()
+
+
+class EngineContact:
+    """Implements `ports.FlowContact`. Raises RetryLater `engine_unavailable`, and CallTheOperator
+    `engine_refused` where the engine takes a call not at all."""
+
+    toolbox: Toolbox
+
+    def __init__(self, engine: EngineClient, declared: DeclaredFlow, run: FlowRun, clock: Clock) -> None:
+        self._engine = engine
+        self._declared = declared
+        self._run = run
+        self._clock = clock
+        digest = hashlib.sha256(f"{run.mailbox}\0{run.thread}".encode("utf-8", "surrogatepass")).hexdigest()
+        self._contact = Contact(f"mail-{digest[:32]}", run.run_id)
+        self._data: AgentData | None = None
+        self._tools_ran = 0
+
+    @property
+    def conversation_id(self) -> str:
+        return self._contact.conversation_id
+
+    async def enter(self, text: str) -> FlowTask:
+        with _translated():
+            data = await self._now()
+            await self._report("user", text[:MOST_TEXT_CHARS], f"{self._run.run_id}-mail")
+            tagged = await self._engine.prompt(self.conversation_id, wait_ms=PROMPT_WAIT_MS)
+            prompt = data.prompt if tagged is None else tagged.reply.prompt
+            tools = await self.toolbox.of_task(data)
+        own = [] if (change := self._change_task_tool(data)) is None else [change]
+
+        def of_server(tool: TaskTool) -> Tool:
+            async def run(chosen: Arguments) -> object:
+                return await tools.registry.run(ToolCall(self._run.run_id, tool.name, chosen))
+
+            return Tool(_spec(tool.declaration()), run)
+
+        own += [of_server(tool) for tool in tools.tools]
+        return FlowTask(prompt, tuple(own), is_human=data.task_type == _HUMAN)
+
+    async def escalate(self, reason: str) -> Mapping[str, JsonValue]:
+        with _translated():
+            data = await self._now()
+            if data.task_type == _HUMAN:
+                return {"status": "escalated", "task": data.task_name}
+            for task in data.reachable_tasks:
+                if task.type != _HUMAN:
+                    continue
+                reply = await self._engine.change_task(self._contact, task.name)
+                if not isinstance(reply, TaskRefused):
+                    self._data = reply
+                    await self._report(
+                        "bot", f"escalate: {reason}"[:MOST_TOOL_CHARS], self._tool_id(), "tool"
+                    )
+                    return {"status": "escalated", "task": reply.task_name}
+        return {"error": "no human task of the flow can be reached from here"}
+
+    async def leave(self, answer: str | None) -> None:
+        with _translated():
+            if answer and answer.strip():
+                await self._report("bot", answer[:MOST_TEXT_CHARS], f"{self._run.run_id}-answer")
+            if (await self._now()).task_type == _HUMAN:
+                return
+            try:
+                await self._engine.end_contact(self._contact, "mail_answered")
+            except StateConflict as conflict:  # ended by an earlier attempt, or by another mail
+                log.info("contact_not_ended", code=conflict.code)
+
+    async def tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
+        body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
+        await self._report("bot", body, self._tool_id(), "tool")
+
+    async def _now(self) -> AgentData:
+        """Where the conversation is; the engine tells a contact that it knows."""
+        if self._data is None:
+            declared = self._declared
+            choice = FlowChoice(declared.version, declared.flow_id, declared.tag)
+            self._data = await self._engine.new_contact(
+                NewContact(self._contact, choice, "mail", facts=self._run.facts)
+            )
+        return self._data
+
+    async def _report(self, src: Source, body: str, message_id: str, kind: Any = "message") -> None:
+        if body.strip():
+            said = Utterance(message_id, self._clock.now(), src, body, kind)
+            await self._engine.utterance(self._contact, said)
+
+    def _tool_id(self) -> str:
+        self._tools_ran += 1
+        return f"{self._run.run_id}-tool-{self._tools_ran}-{self._clock.now().timestamp():.6f}"
+
+    def _change_task_tool(self, data: AgentData) -> Tool | None:
+        declared = change_task_declaration(data.reachable_tasks)
+        if declared is None:
+            return None
+
+        async def run(arguments: Mapping[str, JsonValue]) -> object:
+            try:
+                reply = await self._engine.change_task(self._contact, str(arguments.get("task", "")))
+            except StateConflict as conflict:
+                return {"result": False, "code": conflict.code, "reason": str(conflict)}
+            if isinstance(reply, TaskRefused):
+                return {
+                    "result": False,
+                    "code": reply.code,
+                    "reason": reply.reason,
+                    "missing": [variable.name for variable in reply.missing],
+                    "reachableTasks": task_names(reply.reachable_tasks),
+                }
+            self._data = reply
+            return {"result": True, "task": reply.task_name, "type": reply.task_type, "prompt": reply.prompt}
+
+        return Tool(_spec(declared), run)
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    """The engine's errors as the core's."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        raise RetryLater("engine_unavailable", "the flow engine does not answer") from error
+    except EngineError as error:
+        raise CallTheOperator("engine_refused", str(error)) from error
+
+
+def _spec(declared: Mapping[str, JsonValue]) -> ToolSpec:
+    parameters = cast("Mapping[str, object]", declared["parameters"])
+    return ToolSpec(str(declared["name"]), str(declared["description"]), parameters)

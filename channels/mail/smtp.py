@@ -1,0 +1,92 @@
+"""Sending by SMTP (RFC 5321): one message over one connection, with an answer that tells three cases apart.
+
+Until the dot that ends the message nothing is sent, whatever breaks. After it, only the server's reply tells:
+where it does not come, the message may be on its way (`DeliveryUnknown`), and nobody may send it again.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import aiosmtplib
+from aiosmtplib import SMTPDataError, SMTPException, SMTPResponseException
+
+from channels.mail.logins import Login
+
+CONNECT_WITHIN_S: Final = 10.0
+ANSWER_WITHIN_S: Final = 60.0
+"""Seconds for each reply of the server; RFC 5321 allows it minutes after the message."""
+
+
+class NotSent(Exception):
+    """The message did not go out. `may_pass`: the same again may go, as the server was away or busy."""
+
+    def __init__(self, reason: str, *, may_pass: bool) -> None:
+        super().__init__(reason)
+        self.may_pass = may_pass
+
+
+class DeliveryUnknown(Exception):
+    """The connection broke after the whole message was out and before the server's reply."""
+
+
+class SmtpSender:
+    """`login` is asked before each connection, and its errors are passed on."""
+
+    def __init__(self, login: Callable[[], Awaitable[Login]]) -> None:
+        self._login = login
+
+    async def send(self, sender: str, recipients: Sequence[str], raw: bytes) -> None:
+        """To every recipient, or to none. Raises NotSent, DeliveryUnknown."""
+        login = await self._login()
+        client = aiosmtplib.SMTP(
+            hostname=login.host,
+            port=login.port,
+            use_tls=login.tls == "implicit",
+            start_tls=login.tls == "starttls",
+            tls_context=None if login.tls == "none" else ssl.create_default_context(),
+            timeout=CONNECT_WITHIN_S,
+        )
+        try:
+            await self._offer(client, login, sender, recipients)
+            try:
+                await client.data(raw, timeout=ANSWER_WITHIN_S)
+            except SMTPDataError as refused:
+                raise _refusal(refused) from None
+            except (SMTPException, OSError, TimeoutError) as broken:  # no reply, or one that is none
+                raise DeliveryUnknown(type(broken).__name__) from broken
+            try:
+                await client.quit(timeout=CONNECT_WITHIN_S)
+            except (SMTPException, OSError, TimeoutError):
+                return  # the message was taken
+        finally:
+            client.close()
+
+    async def _offer(
+        self, client: aiosmtplib.SMTP, login: Login, sender: str, recipients: Sequence[str]
+    ) -> None:
+        """Everything before the message. Raises NotSent."""
+        try:
+            await client.connect()
+            if login.user:
+                if login.is_token:
+                    await client.ehlo()
+                    await client.auth_xoauth2(login.user, login.secret)
+                else:
+                    await client.login(login.user, login.secret)
+            await client.mail(sender, timeout=ANSWER_WITHIN_S)
+            for recipient in recipients:
+                await client.rcpt(recipient, timeout=ANSWER_WITHIN_S)
+        except SMTPResponseException as refused:
+            raise _refusal(refused) from None
+        except ssl.SSLCertVerificationError as error:
+            raise NotSent(f"the certificate of the SMTP server: {error}", may_pass=False) from error
+        except (SMTPException, OSError, TimeoutError) as broken:
+            trouble = type(broken).__name__
+            raise NotSent(f"the SMTP server was not reached: {trouble}", may_pass=True) from broken
+
+
+def _refusal(refused: SMTPResponseException) -> NotSent:
+    return NotSent(f"the SMTP server refused it with {refused.code}", may_pass=400 <= refused.code < 500)

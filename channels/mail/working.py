@@ -1,0 +1,206 @@
+"""Doing the runs that are due: taken one by one under a lease, given back when they cannot go on (M1).
+
+1. Whoever looks takes what is queued, and what a killed process left: at most `at_once` at a time.
+2. The lease is renewed while the work goes on. A run that another has taken over is let go of.
+3. A server that is away delays a run, ever longer, and never ends it. An attempt that failed for another
+   reason, or whose process was killed, counts: after `attempts` of them the run ends with `error`.
+4. What a person decides, and what another process left, is found within `poll_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from channels.mail.metrics import MailMetrics
+from channels.mail.ports import MailEvent, RunOutcome
+from channels.mail.runs import HeldRun, RunStore, RunTakenOver
+from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
+
+DELAYING: Final = frozenset({"imap_refused", "mail_secret_missing", "mail_token_refused"})
+"""Codes of what an operator puts right while the run waits."""
+
+FORGET_EVERY: Final = timedelta(minutes=10)
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+
+log: Any = structlog.get_logger("flow_engine.mail")
+
+Process = Callable[[HeldRun], Awaitable[RunOutcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTuning:
+    """Times in seconds. `stop_within_s`: so long a stopping process waits for what it holds. The texts of
+    runs that ended are forgotten after `bodies_kept`."""
+
+    lease_s: float = 15.0
+    at_once: int = 16
+    attempts: int = 10
+    poll_s: float = 1.0
+    stop_within_s: float = 10.0
+    bodies_kept: timedelta = timedelta(days=30)
+
+
+class RunWorker:
+    """`process` works on one run; the runs are those of `runs`."""
+
+    def __init__(self, runs: RunStore, process: Process, tuning: WorkTuning, metrics: MailMetrics) -> None:
+        self._runs = runs
+        self._process = process
+        self._tuning = tuning
+        self._metrics = metrics
+        self._awake = asyncio.Event()
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._forgot_at: datetime | None = None
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._awake.set()
+
+    async def work(self, stopping: asyncio.Event) -> None:
+        """Until `stopping` is set; then what is held is finished, or given back."""
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            while not stopping.is_set():
+                self._awake.clear()
+                try:
+                    await self._take()
+                    await self._forget()
+                except FlowEngineError as error:
+                    log.warning("runs_not_read", code=error.code)
+                await self._pause(stop)
+        finally:
+            stop.cancel()
+            await self._let_go()
+
+    async def _take(self) -> None:
+        """Start work on everything that is due, as far as there is room."""
+        under_way = await self._runs.under_way()
+        self._metrics.under_way(Counter(run.row.status for run in under_way))
+        now = self._runs.clock.now().timestamp()
+        for run in under_way:
+            if len(self._working) >= self._tuning.at_once:
+                return
+            if run.id in self._working or not run.is_due(now):
+                continue
+            held = await self._runs.claim(run, self._tuning.lease_s)
+            if held is not None:
+                task = asyncio.create_task(self._run(held))
+                self._working[held.id] = task
+                task.add_done_callback(lambda _, id_=held.id: self._done(id_))
+
+    async def _forget(self) -> None:
+        now = self._runs.clock.now()
+        if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY:
+            self._forgot_at = now
+            await self._runs.forget_bodies(now - self._tuning.bodies_kept)
+
+    def _done(self, id_: str) -> None:
+        del self._working[id_]
+        self._awake.set()
+
+    async def _pause(self, stop: asyncio.Task[bool]) -> None:
+        # Some chance, so that processes do not all look at the same moment.
+        pause_s = self._tuning.poll_s * random.uniform(0.5, 1.0)  # noqa: S311
+        awake = asyncio.create_task(self._awake.wait())
+        await asyncio.wait({awake, stop}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        awake.cancel()
+
+    async def _let_go(self) -> None:
+        held = set(self._working.values())
+        if held:
+            _, left = await asyncio.wait(held, timeout=self._tuning.stop_within_s)
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+
+    async def _run(self, held: HeldRun) -> None:
+        """Never raises; a bug is logged and counts as a failed attempt."""
+        with structlog.contextvars.bound_contextvars(run=held.id, mailbox=held.row.mailbox):
+            try:
+                await self._attempt(held)
+            except RunTakenOver:
+                log.warning("run_taken_over")
+            except FlowEngineError as away:  # the store: the lease ends by itself
+                log.warning("run_not_given_back", code=away.code)
+
+    async def _attempt(self, held: HeldRun) -> None:
+        if held.work.attempts > self._tuning.attempts:
+            await self._finish(held, RunOutcome("error", held.work.progress, error="every attempt was ended"))
+            return
+        await held.event(MailEvent("received", facts={"route": held.row.route, "job": held.row.job}))
+        work = asyncio.ensure_future(self._process(held))
+        try:
+            await self._hold(held, work)
+        except asyncio.CancelledError:
+            await self._ended(work)
+            await held.give_back(0.0)
+            raise
+        finally:
+            await self._ended(work)
+        await self._after(held, work)
+
+    async def _hold(self, held: HeldRun, work: asyncio.Future[RunOutcome]) -> None:
+        """Renews the lease until the work is done. Raises RunTakenOver."""
+        while not work.done():
+            await asyncio.wait({work}, timeout=self._tuning.lease_s / 3)
+            if not work.done():
+                try:
+                    await held.renew()
+                except RetryLater:  # nobody can take it over either
+                    log.warning("lease_not_renewed")
+
+    async def _ended(self, work: asyncio.Future[RunOutcome]) -> None:
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # read, so that asyncio does not report it as forgotten
+
+    async def _after(self, held: HeldRun, work: asyncio.Future[RunOutcome]) -> None:
+        match work.exception():
+            case None:
+                await self._finish(held, work.result())
+            case RunTakenOver() as taken:
+                raise taken
+            case RetryLater() as away:
+                await self._delay(held, away.code)
+            case CallTheOperator() as error if error.code in DELAYING:
+                await self._delay(held, error.code)
+            case failure:
+                await self._failed(held, failure)
+
+    async def _delay(self, held: HeldRun, code: str) -> None:
+        log.warning("run_delayed", code=code, delays=held.work.delays)
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(held.work.delays, 30), LONGEST_PAUSE_S)
+        await held.give_back(pause_s, delayed=True)
+
+    async def _failed(self, held: HeldRun, failure: BaseException) -> None:
+        reason = str(failure) if isinstance(failure, FlowEngineError) else type(failure).__name__
+        if isinstance(failure, FlowEngineError):
+            log.warning("run_failed", code=failure.code)
+        else:
+            log.error("run_failed", exc_info=failure)
+        if held.work.attempts >= self._tuning.attempts:
+            await self._finish(held, RunOutcome("error", held.work.progress, error=reason))
+        else:
+            pause_s = min(FIRST_PAUSE_S * 2.0**held.work.attempts, LONGEST_PAUSE_S)
+            await held.give_back(pause_s, failed=True)
+
+    async def _finish(self, held: HeldRun, outcome: RunOutcome) -> None:
+        await held.finish(outcome)
+        key = str(held.work.progress.iterations) if outcome.status == "waiting" else ""
+        await held.event(MailEvent(outcome.status, key, {"iterations": outcome.progress.iterations}))
+        self._metrics.run_ended(outcome.status, held.row.job)
+        log.info(
+            "run_ended", status=outcome.status, rule=held.row.rule, iterations=outcome.progress.iterations
+        )

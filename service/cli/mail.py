@@ -1,0 +1,109 @@
+"""`flow-engine mail`: mailboxes that work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flow_engine.errors import ReloadAndDecide
+from flow_engine.use_cases.agent_runs import RUN_STATUSES, Decision, RunStatus
+from service import late
+
+commands = typer.Typer(no_args_is_help=True, help="Mailboxes that work.")
+_runs = typer.Typer(help="What became of mails.")
+commands.add_typer(_runs, name="runs")
+
+CONFIG = Annotated[Path, typer.Option(help="The mail config, YAML.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RUN = Annotated[str, typer.Argument(metavar="ID", help="The run, as `mail runs` lists it.")]
+
+
+@commands.command("serve")
+def serve(
+    config: CONFIG,
+    host: Annotated[str, typer.Option(help="Address of health and metrics.")] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Serve health and metrics here; 0: on any free port."),
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Take in what was received from this day on, too."),
+    ] = None,
+) -> None:
+    """Watch the mailboxes and work on what comes, until SIGINT or SIGTERM."""
+    late.mail_serve.serve_until_stopped(config, host, port, None if since is None else since.date())
+
+
+def _status(text: str | None) -> RunStatus | None:
+    for known in RUN_STATUSES:
+        if known == text:
+            return known
+    if text is None:
+        return None
+    raise typer.BadParameter(f"accepted is one of: {', '.join(RUN_STATUSES)}")
+
+
+@_runs.callback(invoke_without_command=True)
+def list_runs(
+    context: typer.Context,
+    status: Annotated[str | None, typer.Option(help=f"Only one of: {', '.join(RUN_STATUSES)}.")] = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """List the runs, oldest first: one for each mail that was taken in."""
+    if context.invoked_subcommand is not None:
+        return
+    found = asyncio.run(late.mail_serve.rows(_status(status)))
+    if as_json:
+        _print_json(found)
+        return
+    names = ("id", "created_at", "mailbox", "status", "rule", "profile", "iterations", "error")
+    table = Table(*names)
+    for row in found:
+        table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
+    Console(soft_wrap=True).print(table)
+
+
+@_runs.command("show")
+def show(run_id: RUN, as_json: AS_JSON = False) -> None:
+    """Print one run with its model calls, its events, and the calls that wait."""
+    row = asyncio.run(late.mail_serve.row(run_id))
+    if as_json:
+        _print_json(row)
+        return
+    for name, value in row.items():
+        typer.echo(f"{name}: {orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()}")
+
+
+@commands.command("approve")
+def approve(run_id: RUN) -> None:
+    """Let the calls of a run that wait be made. Ends with 1 where none waits."""
+    _decide(run_id, "approved")
+
+
+@commands.command("reject")
+def reject(run_id: RUN) -> None:
+    """Refuse the calls of a run that wait; the run goes on without them. Ends with 1 where none waits."""
+    _decide(run_id, "rejected")
+
+
+def _decide(run_id: str, decision: Decision) -> None:
+    decided: Coroutine[Any, Any, object] = late.mail_serve.decide(run_id, decision)
+    try:
+        asyncio.run(decided)
+    except ReloadAndDecide as refused:
+        typer.echo(f"flow-engine: {refused.detail}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{decision} {run_id}")
+
+
+def _print_json(value: object) -> None:
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())

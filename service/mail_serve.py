@@ -1,0 +1,269 @@
+"""Run the mail agent in this process until it is stopped, and look into its runs from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import httpx2
+import typer
+import uvicorn
+import uvloop
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from adapters.http_door import Door
+from adapters.models.audit import LoggedCalls
+from adapters.models.factory import ConnectedModel, NamedModels, build_model
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList, parse_target
+from channels.engine_client.mcp_tools import McpConnections
+from channels.mail.agent import AgentParts, MailAgent
+from channels.mail.config import MailboxConfig
+from channels.mail.delivery import MailboxParts
+from channels.mail.flow import FlowConversations
+from channels.mail.imap import ImapConnection
+from channels.mail.intake import Arrivals, Intake
+from channels.mail.loading import LoadedConfig, load_config
+from channels.mail.logins import Logins
+from channels.mail.metrics import MailMetrics
+from channels.mail.runs import RunStore, RunTables
+from channels.mail.smtp import SmtpSender
+from channels.mail.working import RunWorker, WorkTuning
+from flow_engine.errors import FlowEngineError
+from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
+from service.chat import listen
+from service.logs import configure_logging
+from service.settings import Settings, read_settings
+from service.wiring import FlowDatabase, SystemClock, agent_runs, new_id, open_flow_database, records_of
+
+TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class MailService:
+    """A mail agent that is put together. `run` works until the event is set."""
+
+    app: Starlette
+    intakes: tuple[Intake, ...]
+    worker: RunWorker
+    runs: AgentRuns
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.worker.work(stopping))
+            for intake in self.intakes:
+                group.create_task(intake.watch(stopping))
+
+
+def mail_model(settings: Settings) -> ConnectedModel:
+    """The installation's model, or those that the config names where none is set."""
+
+    def build(name: str | None) -> ConnectedModel:
+        named = settings if name is None else settings.model_copy(update={"llm_model": name})
+        return build_model(named, SystemClock(), retries=1, retry_unusable=True)
+
+    return build(None) if settings.llm_model else NamedModels(build)
+
+
+@asynccontextmanager
+async def mail_service(
+    settings: Settings,
+    loaded: LoadedConfig,
+    *,
+    since: date | None = None,
+    model: ConnectedModel | None = None,
+) -> AsyncGenerator[MailService]:
+    """Open while the agent may work; `model` stands in for the configured one. `since` takes in mails that
+    were received from that day on.
+
+    Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
+    """
+    database, clock = open_flow_database(settings), SystemClock()
+    config, metrics = loaded.config, MailMetrics(CollectorRegistry())
+    async with AsyncExitStack() as stack:
+        await database.connection.open()
+        stack.push_async_callback(database.connection.close)
+        connected = model or mail_model(settings)
+        stack.push_async_callback(connected.aclose)
+        outbound = GuardedClient(_allowed(settings, config.base_url))
+        stack.push_async_callback(outbound.aclose)
+        tokens = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False))
+
+        def mcp(engine_url: str, trusted: Mapping[str, Mapping[str, str]]) -> McpConnections:
+            return McpConnections(_allowed(settings, engine_url), trusted)
+
+        flows = FlowConversations(os.environ, mcp, clock)
+        stack.push_async_callback(flows.aclose)
+        tables = RunTables(
+            *(records_of(database, name) for name in ("agent_runs", "llm_calls", "email_events"))
+        )
+        store = RunStore(tables, clock, tenant_id=TENANT, holder=f"{socket.gethostname()}-{new_id()}")
+        state, logins = records_of(database, "mail_state"), Logins(os.environ, tokens)
+        boxes: dict[str, MailboxParts] = {}
+        watched: list[tuple[MailboxConfig, ImapConnection]] = []
+        for box in config.every_mailbox:
+            connections = [ImapConnection(partial(logins.login, box.imap)) for _ in range(2)]
+            for connection in connections:
+                stack.push_async_callback(connection.aclose)
+            sender = None if box.smtp is None else SmtpSender(partial(logins.login, box.smtp))
+            boxes[box.name] = MailboxParts(
+                box, connections[0], sender, state, TENANT, clock, observe=partial(metrics.outgoing, box.name)
+            )
+            watched.append((box, connections[1]))
+        agent = MailAgent(
+            AgentParts(
+                loaded,
+                connected,
+                bool(settings.llm_model or model),
+                boxes,
+                flows,
+                LoggedCalls(),
+                outbound,
+                clock,
+            )
+        )
+        tuning = WorkTuning(
+            lease_s=settings.job_lease_s,
+            at_once=settings.jobs_at_once,
+            attempts=settings.job_attempts,
+            bodies_kept=timedelta(days=config.limits.keep_days),
+        )
+        worker = RunWorker(store, agent.process, tuning, metrics)
+
+        def intake(box: MailboxConfig, connection: ImapConnection) -> Intake:
+            def arrived() -> None:
+                metrics.taken_in(box.name)
+                worker.wake()
+
+            arrivals = Arrivals(arrived, partial(metrics.trouble, box.name))
+            return Intake(config, box, connection, store, state, arrivals, since=since)
+
+        intakes = tuple(intake(box, connection) for box, connection in watched)
+        app = _operators(intakes, database, metrics)
+        yield MailService(app, intakes, worker, agent_runs(database, clock))
+
+
+def _allowed(settings: Settings, url: str | None) -> AllowList:
+    """What the settings allow, and the origin of one address that the config names itself (F45)."""
+    if url is None:
+        return AllowList.parse(settings.outbound_allow)
+    return AllowList.parse(",".join(filter(None, (settings.outbound_allow, parse_target(url).authority))))
+
+
+def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailMetrics) -> Starlette:
+    """Health and metrics. Ready: each mailbox is opened, where it begins is stored, and the store answers."""
+
+    async def live(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(request: Request) -> Response:
+        checks = {intake.mailbox: intake.problem or "ok" for intake in intakes}
+        try:
+            await database.connection.ready()
+            checks["store"] = "ok"
+        except FlowEngineError as away:
+            checks["store"] = away.detail
+        is_ready = set(checks.values()) == {"ok"}
+        reply = {"status": "ok" if is_ready else "unavailable", "checks": checks}
+        return JSONResponse(reply, 200 if is_ready else 503, None if is_ready else {"Retry-After": "1"})
+
+    async def scrape(request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route("/health/live", live),
+            Route("/health/ready", ready),
+            Route("/metrics", scrape),
+        ]
+    )
+
+
+class _Server(uvicorn.Server):
+    """Signals are the agent's: they end its work first."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def serve_until_stopped(path: Path, host: str, port: int | None, since: date | None) -> None:
+    """Returns after SIGINT or SIGTERM, with what was under way finished or given back. Raises FlowEngineError
+    when the config or the set-up forbids to start."""
+    settings, loaded = read_settings(Settings), load_config(path)
+    configure_logging(settings.log_level)
+    uvloop.run(_serve(settings, loaded, host, port, since))
+
+
+async def _serve(
+    settings: Settings, loaded: LoadedConfig, host: str, port: int | None, since: date | None
+) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    listening = None if port is None else listen(host, port)
+    async with mail_service(settings, loaded, since=since) as service, asyncio.TaskGroup() as group:
+        server = None
+        if listening is not None:
+            server = _Server(
+                uvicorn.Config(
+                    service.app,
+                    http=cast("type[asyncio.Protocol]", Door),
+                    ws="none",
+                    lifespan="off",
+                    access_log=False,
+                    proxy_headers=False,
+                    server_header=False,
+                    log_config=None,
+                    timeout_graceful_shutdown=3,
+                )
+            )
+            group.create_task(server.serve(sockets=[listening]))
+            at = cast("int", listening.getsockname()[1])
+            typer.echo(f"Health and metrics on http://{host}:{at}.", err=True)
+        names = ", ".join(intake.mailbox for intake in service.intakes)
+        typer.echo(f"Mail agent on: {names}. Ctrl-C stops it.", err=True)
+        await service.run(stopping)
+        if server is not None:
+            server.should_exit = True
+
+
+@asynccontextmanager
+async def _runs() -> AsyncGenerator[AgentRuns]:
+    database = open_flow_database(read_settings(Settings))
+    await database.connection.open()
+    try:
+        yield agent_runs(database, SystemClock())
+    finally:
+        await database.connection.close()
+
+
+async def rows(status: RunStatus | None) -> Sequence[Row]:
+    """The runs of this installation's store, oldest first. Raises RetryLater."""
+    async with _runs() as runs:
+        return await runs.rows(TENANT, status)
+
+
+async def row(run_id: str) -> Row:
+    """Raises LookElsewhere `run_unknown`, RetryLater."""
+    async with _runs() as runs:
+        return await runs.row(TENANT, run_id)
+
+
+async def decide(run_id: str, decision: Decision) -> Row:
+    """Raises LookElsewhere `run_unknown`, ReloadAndDecide `run_not_waiting`, RetryLater."""
+    async with _runs() as runs:
+        return await runs.decide(TENANT, run_id, decision)

@@ -1,0 +1,71 @@
+"""A real SMTP server on loopback for the tests, which keeps what it gets and can be told to misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
+
+from tests.channels.mail.dovecot import PASSWORD
+from tests.ports import free_port
+
+
+@dataclass
+class SmtpServer:
+    """`sent` are the envelopes that were taken. `refuse_with` are the replies to the next messages instead,
+    `vanish` is how many next messages are taken without an answer: the connection ends."""
+
+    port: int
+    sent: list[Envelope] = field(default_factory=list)
+    refuse_with: list[str] = field(default_factory=list)
+    vanish: int = 0
+
+    async def handle_DATA(self, server: Any, session: Session, envelope: Envelope) -> str:
+        if self.refuse_with:
+            return self.refuse_with.pop(0)
+        self.sent.append(envelope)
+        if self.vanish:
+            self.vanish -= 1
+            server.transport.abort()
+        return "250 OK"
+
+    @property
+    def contents(self) -> list[bytes]:
+        """The messages, with CRLF."""
+        return [bytes(envelope.original_content or b"") for envelope in self.sent]
+
+
+def _authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+    fine = isinstance(data, LoginPassword) and data.password == PASSWORD.encode()
+    return AuthResult(success=fine)
+
+
+@contextlib.contextmanager
+def running_smtp(certificates: Path | None = None, *, authenticate: bool = False) -> Iterator[SmtpServer]:
+    """With `certificates`, a folder of `cert.pem` and `key.pem`, the server requires STARTTLS."""
+    server = SmtpServer(free_port())
+    context = None
+    if certificates is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    controller = Controller(
+        server,
+        hostname="127.0.0.1",
+        port=server.port,
+        tls_context=context,
+        require_starttls=context is not None,
+        authenticator=_authenticate if authenticate else None,
+        auth_required=authenticate,
+        auth_require_tls=False,
+    )
+    controller.start()
+    try:
+        yield server
+    finally:
+        controller.stop()

@@ -1,0 +1,156 @@
+"""The IMAP side, against a real Dovecot."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from channels.mail.imap import ImapConnection, UidsChanged
+from channels.mail.logins import Login
+from flow_engine.errors import CallTheOperator, RetryLater
+from tests.channels.mail.dovecot import PASSWORD, Dovecot
+from tests.ports import free_port
+from tests.proof.link import Link
+
+pytestmark = pytest.mark.anyio
+
+MAIL = b"From: a@example.org\r\nSubject: one\r\nMessage-ID: <one@example.org>\r\n\r\nhello\r\n"
+
+
+@asynccontextmanager
+async def connected(
+    server: Dovecot, user: str, *, port: int | None = None, tls: str = "none", secret: str = PASSWORD
+) -> AsyncIterator[ImapConnection]:
+    async def login() -> Login:
+        return Login("localhost", port or server.port, tls, user, secret)  # type: ignore[arg-type]
+
+    connection = ImapConnection(login)
+    yield connection
+    await connection.aclose()
+
+
+@pytest.mark.parametrize("tls", ["implicit", "starttls"])
+async def test_tls_checks_the_certificate_and_its_name(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str], monkeypatch: pytest.MonkeyPatch, tls: str
+) -> None:
+    port = dovecot.tls_port if tls == "implicit" else dovecot.port
+    async with connected(dovecot, new_user(), port=port, tls=tls) as connection:
+        with pytest.raises(CallTheOperator, match="certificate"):
+            await connection.state("INBOX")
+        monkeypatch.setenv("SSL_CERT_FILE", str(dovecot.certificate))
+        assert (await connection.state("INBOX")).uid_next == 1
+
+
+async def test_a_login_that_is_refused_is_the_operators(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    async with connected(dovecot, new_user(), secret="wrong") as connection:
+        with pytest.raises(CallTheOperator, match="imap_refused"):
+            await connection.state("INBOX")
+
+
+async def test_reading_leaves_a_mail_unseen_and_stops_at_the_bound(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    user = new_user()
+    dovecot.deliver(user, MAIL, b"Subject: two\r\n\r\n" + b"x" * 100_000)
+    async with connected(dovecot, user) as connection:
+        state, uids = await connection.uids("INBOX")
+        mails = await connection.fetch("INBOX", uids, uid_validity=state.uid_validity, most_bytes=1_000)
+        assert [(mail.size, len(mail.raw)) for mail in mails] == [(len(MAIL), len(MAIL)), (100_016, 1_000)]
+        assert (await connection.find("INBOX", ["Message-ID"], ["<one@example.org>"]))[1] == [1]
+        assert (await connection.find("INBOX", ["Message-ID"], ["<\x00@é>"]))[1] == ()
+    assert dovecot.flags(user) == [set(), set()]
+
+
+async def test_flags_and_keywords_are_added(dovecot: Dovecot, new_user: Callable[[], str]) -> None:  # M2
+    user = new_user()
+    dovecot.deliver(user, MAIL)
+    async with connected(dovecot, user) as connection:
+        state = await connection.state("INBOX")
+        for flag in ("urgent", "\\Flagged"):
+            await connection.add_flags("INBOX", 1, [flag], uid_validity=state.uid_validity)
+        with pytest.raises(UidsChanged):
+            await connection.add_flags("INBOX", 1, ["later"], uid_validity=state.uid_validity + 1)
+    assert dovecot.flags(user) == [{"urgent", "\\Flagged"}]
+
+
+async def test_uids_of_another_uidvalidity_are_never_used(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    user = new_user()
+    dovecot.deliver(user, MAIL)
+    async with connected(dovecot, user) as connection:
+        before = await connection.state("INBOX")
+        dovecot.renumber(user)
+    async with connected(dovecot, user) as connection:
+        assert (await connection.state("INBOX")).uid_validity != before.uid_validity
+        with pytest.raises(UidsChanged):
+            await connection.fetch("INBOX", [1], uid_validity=before.uid_validity, most_bytes=100)
+
+
+async def test_idle_tells_of_a_new_mail_at_once(dovecot: Dovecot, new_user: Callable[[], str]) -> None:  # M1
+    user = new_user()
+    async with connected(dovecot, user) as connection:
+        known = await connection.state("INBOX")
+        waiting = asyncio.create_task(connection.wait("INBOX", known, until=asyncio.Event(), poll_s=60.0))
+        await asyncio.sleep(0.2)
+        threading.Thread(target=dovecot.deliver, args=(user, MAIL)).start()
+        async with asyncio.timeout(10):
+            await waiting
+            await connection.wait("INBOX", known, until=asyncio.Event(), poll_s=60.0)  # missed no mail
+
+
+async def test_without_idle_and_in_a_silent_one_the_time_to_poll_ends_the_wait(  # M1
+    dovecot: Dovecot, dovecot_without_idle: Dovecot, new_user: Callable[[], str]
+) -> None:
+    for server in (dovecot, dovecot_without_idle):
+        async with connected(server, new_user()) as connection, asyncio.timeout(10):
+            known = await connection.state("INBOX")
+            await connection.wait("INBOX", known, until=asyncio.Event(), poll_s=0.1)
+
+
+async def test_a_stop_ends_the_wait(dovecot: Dovecot, new_user: Callable[[], str]) -> None:  # M1
+    async with connected(dovecot, new_user()) as connection:
+        stopping = asyncio.Event()
+        known = await connection.state("INBOX")
+        waiting = asyncio.create_task(connection.wait("INBOX", known, until=stopping, poll_s=60.0))
+        await asyncio.sleep(0.1)
+        stopping.set()
+        async with asyncio.timeout(5):
+            await waiting
+
+
+async def test_what_is_read_survives_a_cut_and_what_is_written_says_so(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    user = new_user()
+    dovecot.deliver(user, MAIL)
+    async with (
+        Link(free_port(), dovecot.port) as link,
+        connected(dovecot, user, port=link.port) as connection,
+    ):
+        assert (await connection.uids("INBOX"))[1] == [1]
+        link.cut_all()
+        assert (await connection.uids("INBOX"))[1] == [1]
+        assert connection.connections == 2
+        link.cut_all()
+        with pytest.raises(RetryLater, match="imap_unavailable"):
+            await connection.append("Drafts", MAIL, ["\\Draft"])
+    assert dovecot.messages(user, "Drafts") == []
+
+
+async def test_appending_makes_a_folder_that_is_missing(  # M11
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    user = new_user()
+    async with connected(dovecot, user) as connection:
+        await connection.append("Entwürfe", MAIL, ["\\Draft"])
+        assert "Entwürfe" in await connection.folders()
+        assert "Drafts" not in await connection.folders()
+    assert dovecot.messages(user, "Entwürfe") == [MAIL]
+    assert dovecot.flags(user, "Entwürfe") == [{"\\Draft"}]

@@ -1,0 +1,225 @@
+"""What the store of runs promises, on each database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from adapters.models.audit import ModelCallRecord
+from channels.mail.allowance import StoredAllowance
+from channels.mail.config import Limits
+from channels.mail.ports import MailEvent, RunOutcome, RunProgress, StoredCall, ToolLine
+from channels.mail.runs import Place, RunRow, RunStore, RunTables, RunTakenOver, RunWork, run_id
+from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.ports.records import RecordStore
+from flow_engine.use_cases.agent_runs import AgentRuns
+from flows.mongo_store import MongoDatabase
+from flows.records import MongoRecords, SqliteRecords
+from flows.sqlite_store import SqliteDatabase
+
+pytestmark = pytest.mark.anyio
+
+Database = SqliteDatabase | MongoDatabase
+PLACE = Place(folder="INBOX", uid_validity=7, uid=1)
+CALL = StoredCall(id="c1", tool="send_reply", arguments={"to": "a@example.org"})
+
+
+class Time:
+    def __init__(self) -> None:
+        self.at = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.at
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def records(database: Database, table: str) -> RecordStore:
+    if isinstance(database, SqliteDatabase):
+        return SqliteRecords(database, table)  # type: ignore[arg-type]
+    return MongoRecords(database, table)  # type: ignore[arg-type]
+
+
+def stores(database: Database, time: Time, *holders: str) -> list[RunStore]:
+    names = ("agent_runs", "llm_calls", "email_events")
+    tables = RunTables(*(records(database, name) for name in names))
+    return [RunStore(tables, time, tenant_id="t", holder=holder) for holder in holders]
+
+
+def people(store: RunStore) -> AgentRuns:
+    return AgentRuns(store.tables.runs, store.tables.calls, store.tables.events, store.clock)
+
+
+def new_row(message_id: str = "<m@example.org>") -> RunRow:
+    work = RunWork(place=PLACE, digest="d")
+    return RunRow(
+        mailbox="box",
+        message_id=message_id,
+        rule="r",
+        route="agent",
+        profile="p",
+        job="agent_process",
+        work=work,
+    )
+
+
+async def test_a_mail_has_one_run_whoever_takes_it_in(database: Database, time: Time) -> None:  # M1
+    one, two = stores(database, time, "one", "two")
+    id_ = run_id("box", "<m@example.org>", "d")
+    assert await one.add(id_, new_row())
+    assert not await two.add(id_, new_row())
+    assert len({id_, run_id("other", "<m@example.org>", "d"), run_id("box", "<m@example.org>", "e")}) == 3
+    assert [run.id for run in await two.under_way()] == [id_]
+
+
+async def test_a_run_is_held_by_one_until_its_lease_ends(database: Database, time: Time) -> None:  # M1
+    one, two = stores(database, time, "one", "two")
+    await one.add("r", new_row())
+    (seen,) = await two.under_way()
+    held = await one.claim((await one.under_way())[0], 15.0)
+    assert held is not None
+    assert await two.claim(seen, 15.0) is None, "what was read before is stale"
+    time.at += timedelta(seconds=10)
+    await held.renew()
+    time.at += timedelta(seconds=14)
+    assert not (await two.under_way())[0].is_due(time.at.timestamp())
+    time.at += timedelta(seconds=2)
+    (left,) = await two.under_way()
+    assert left.is_due(time.at.timestamp())
+    taken = await two.claim(left, 15.0)
+    assert taken is not None
+    assert taken.work.attempts == 2
+    for write in (held.renew(), held.checkpoint(RunProgress()), held.finish(RunOutcome("completed"))):
+        with pytest.raises(RunTakenOver):
+            await write
+    assert (await two.under_way())[0].row.status == "running"
+
+
+async def test_a_run_goes_on_from_its_checkpoint(database: Database, time: Time) -> None:  # M1
+    one, two = stores(database, time, "one", "two")
+    await one.add("r", new_row())
+    held = await one.claim((await one.under_way())[0], 15.0)
+    assert held is not None
+    line = ToolLine(tool="x", arguments={"a": 1}, result={"$b": [None]}, iteration=1)
+    progress = RunProgress(tool_calls=(line,), iterations=1, input_tokens=5)
+    await held.checkpoint(progress)
+    time.at += timedelta(seconds=16)
+    taken = await two.claim((await two.under_way())[0], 15.0)
+    assert taken is not None
+    assert (taken.work.progress, taken.row.iterations) == (progress, 1)
+    await taken.finish(RunOutcome("completed", progress, final_message="done"))
+    row = await people(two).row("t", "r")
+    assert (row["status"], row["final_message"], row["ended_at"]) == (
+        "completed",
+        "done",
+        "2026-05-04T12:00:16Z",
+    )
+    assert row["tool_calls_log"] == [
+        {"tool": "x", "arguments": {"a": 1}, "result": {"$b": [None]}, "iteration": 1}
+    ]
+    assert await two.under_way() == []
+
+
+async def test_a_given_back_run_waits_and_only_failures_count(database: Database, time: Time) -> None:  # M1
+    (one,) = stores(database, time, "one")
+    await one.add("r", new_row())
+    for pause, failed in ((0.0, False), (5.0, False), (3.0, True)):
+        (run,) = await one.under_way()
+        held = await one.claim(run, 15.0)
+        assert held is not None
+        await held.give_back(pause, delayed=True, failed=failed)
+        (run,) = await one.under_way()
+        assert run.is_due(time.at.timestamp()) == (pause == 0)
+        time.at += timedelta(seconds=pause)
+        assert run.is_due(time.at.timestamp())
+    assert (run.work.attempts, run.work.delays) == (1, 3)
+
+
+async def test_a_run_that_waits_is_decided_once(database: Database, time: Time) -> None:  # M11
+    (one,) = stores(database, time, "one")
+    await one.add("r", new_row())
+    held = await one.claim((await one.under_way())[0], 15.0)
+    assert held is not None
+    await held.finish(RunOutcome("waiting", RunProgress(iterations=1, waiting=(CALL,), waiting_at=1)))
+    assert not (await one.under_way())[0].is_due(time.at.timestamp() + 1_000)
+    looking = people(one)
+    row = await looking.row("t", "r")
+    assert row["waiting"] == [{"tool": "send_reply", "arguments": {"to": "a@example.org"}}]
+    assert "work" not in row
+    assert [each["id"] for each in await looking.rows("t", "waiting")] == ["r"]
+    assert (await looking.decide("t", "r", "approved"))["status"] == "queued"
+    with pytest.raises(ReloadAndDecide, match="run_not_waiting"):
+        await looking.decide("t", "r", "rejected")
+    with pytest.raises(LookElsewhere, match="run_unknown"):
+        await looking.decide("other", "r", "approved")
+    (run,) = await one.under_way()
+    assert run.is_due(time.at.timestamp())
+    assert run.work.decision == "approved"
+    assert [event["event"] for event in (await looking.row("t", "r"))["email_events"]] == ["approved"]  # type: ignore[union-attr,index]
+
+
+async def test_events_are_written_once_and_calls_are_counted(database: Database, time: Time) -> None:  # M14
+    (one,) = stores(database, time, "one")
+    await one.add("r", new_row())
+    held = await one.claim((await one.under_way())[0], 15.0)
+    assert held is not None
+    for _ in range(2):
+        await held.event(MailEvent("received"))
+    for number in ("a", "b"):
+        call = ModelCallRecord(number, time.at, None, None, "agent", "m", "ok", None, 3, 4, 5)
+        await held.write_call(call)
+    await held.finish(RunOutcome("error", error="timeout: none"))
+    row = await people(one).row("t", "r")
+    facts = {"mailbox": "box", "message_id": "<m@example.org>", "rule": "r", "at": "2026-05-04T12:00:00Z"}
+    assert row["email_events"] == [{"event": "received", **facts}]
+    calls = row["llm_calls"]
+    assert isinstance(calls, list)
+    assert [(call["run_id"], call["call_type"], call["iteration"]) for call in calls] == [  # type: ignore[index,call-overload]
+        ("r", "agent", 1),
+        ("r", "agent", 2),
+    ]
+
+
+async def test_texts_of_ended_runs_are_forgotten_after_their_time(
+    database: Database, time: Time
+) -> None:  # M14
+    (one,) = stores(database, time, "one")
+    await one.add("r", new_row())
+    held = await one.claim((await one.under_way())[0], 15.0)
+    assert held is not None
+    line = ToolLine(
+        tool="create_draft", arguments={"body": "secret"}, result={"status": "created"}, iteration=1
+    )
+    await held.finish(RunOutcome("completed", RunProgress(tool_calls=(line,)), final_message="secret"))
+    assert await one.forget_bodies(time.at) == 0
+    assert await one.forget_bodies(time.at + timedelta(seconds=1)) == 1
+    assert await one.forget_bodies(time.at + timedelta(seconds=1)) == 0
+    row = await people(one).row("t", "r")
+    assert "secret" not in str(row)
+    assert [each["tool"] for each in row["tool_calls_log"]] == ["create_draft"]  # type: ignore[union-attr,index,call-overload]
+
+
+async def test_replies_and_runs_are_counted_over_24_hours(database: Database, time: Time) -> None:  # M15
+    limits = Limits(replies_per_correspondent=2, replies_per_thread=3, runs_per_sender=1)
+    state = records(database, "mail_state")
+    allowed = StoredAllowance(state, time, limits, tenant_id="t", mailbox="box")
+    assert await allowed.reply("<1>", "thread", ["A@example.org"]) is None
+    assert await allowed.reply("<1>", "thread", ["a@example.org"]) is None, "the same once"
+    assert await allowed.reply("<2>", "thread", ["a@example.org"]) is None
+    refused = await allowed.reply("<3>", "other", ["a@example.org"])
+    assert refused == "a recipient has had 2 replies in 24 hours"
+    assert await allowed.reply("<4>", "thread", ["b@example.org"]) is None
+    assert (
+        await allowed.reply("<5>", "thread", ["c@example.org"]) == "the thread has had 3 replies in 24 hours"
+    )
+    assert await allowed.run("r1", "a@example.org") is None
+    assert await allowed.run("r2", "a@example.org") == "the sender has had 1 runs in 24 hours"
+    other = StoredAllowance(state, time, limits, tenant_id="t", mailbox="other")
+    assert await other.run("r2", "a@example.org") is None
+    time.at += timedelta(hours=24)
+    assert await allowed.reply("<3>", "thread", ["a@example.org"]) is None
+    assert await allowed.run("r2", "a@example.org") is None
