@@ -126,7 +126,7 @@ class AgentRoutes:
                 self.new_contact,
                 "Start a conversation, or resume it with a new contact",
                 body=_NEW_CONTACT,
-                reply=TypeAdapter(AgentData),
+                reply=AgentData,
                 example=_NEW_CONTACT_EXAMPLE,
             ),
             _post(
@@ -134,7 +134,7 @@ class AgentRoutes:
                 self.change_task,
                 "Move to another task, or learn why not",
                 body=_CHANGE_TASK,
-                reply=TypeAdapter(TaskChanged | TaskRefused),
+                reply=TaskChanged | TaskRefused,
                 example={"contactId": "call-1", "conversationId": "conv-1", "task": "booking"},
             ),
             _post(
@@ -142,7 +142,7 @@ class AgentRoutes:
                 self.end_contact,
                 "End a contact; the conversation closes or waits for the next one",
                 body=_END_CONTACT,
-                reply=TypeAdapter(ContactEndReply),
+                reply=ContactEndReply,
                 example={"contactId": "call-1", "conversationId": "conv-1", "reason": "hangup"},
             ),
             _post(
@@ -150,7 +150,7 @@ class AgentRoutes:
                 self.human_task,
                 "Report what became of a transfer or a supervision",
                 body=_HUMAN_TASK,
-                reply=TypeAdapter(AgentData),
+                reply=AgentData,
                 example={"contactId": "call-1", "conversationId": "conv-1", "outcome": "connected"},
             ),
             _post(
@@ -158,7 +158,7 @@ class AgentRoutes:
                 self.utterance,
                 "Report one message of the dialogue",
                 body=_UTTERANCE,
-                reply=TypeAdapter(UtteranceReply),
+                reply=UtteranceReply,
                 example=_UTTERANCE_EXAMPLE,
             ),
             *(self._prompt_endpoint(method) for method in _BOTH),
@@ -172,7 +172,7 @@ class AgentRoutes:
             summary="Erase a conversation: everything that is stored of it",
             audience="agents",
             scopes=("admin",),
-            reply=TypeAdapter(ErasureReply),
+            reply=ErasureReply,
             problems=(404,),
             keyed=True,
         )
@@ -187,7 +187,7 @@ class AgentRoutes:
             scopes=("agent",),
             hot=True,
             parameters=_PROMPT_PARAMETERS,
-            reply=TypeAdapter(PromptReply),
+            reply=PromptReply,
             problems=(404, 409),
         )
 
@@ -198,7 +198,7 @@ def _post(
     summary: str,
     *,
     body: TypeAdapter[Any],
-    reply: TypeAdapter[Any],
+    reply: Any,
     example: object,
 ) -> Endpoint:
     return Endpoint(
@@ -268,7 +268,7 @@ class MemoryRoutes:
                 scopes=("tools", "agent"),
                 hot=True,
                 body=MemoryBatch,
-                reply=TypeAdapter(MemoryWritten),
+                reply=MemoryWritten,
                 problems=(404, 409),
                 keyed=True,
                 body_example=_MEMORY_EXAMPLE,
@@ -281,7 +281,7 @@ class MemoryRoutes:
                 audience="tools",
                 scopes=("tools", "agent"),
                 hot=True,
-                reply=TypeAdapter(MemoryDump),
+                reply=MemoryDump,
                 problems=(404,),
             ),
         ]

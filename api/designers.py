@@ -76,7 +76,7 @@ _VERSIONS = "/flows/{flow_id}/versions"
 _CREATE = TypeAdapter(CreateFlow)
 _RENAME = TypeAdapter(RenameFlow)
 _MOVE = TypeAdapter(MoveTag)
-_SAVED = TypeAdapter(Annotated[dict[str, object], WithJsonSchema({"$comment": FLOW_VERSION})])
+_SAVED = Annotated[dict[str, object], WithJsonSchema({"$comment": FLOW_VERSION})]
 _NEW = TypeAdapter(Annotated[dict[str, object], WithJsonSchema({"$comment": NEW_FLOW_VERSION})])
 
 
@@ -215,7 +215,7 @@ class DesignerRoutes:
                         {"type": "string", "enum": list(CHANNELS)},
                     ),
                 ),
-                reply=TypeAdapter(list[FlowReply]),
+                reply=list[FlowReply],
             ),
             Endpoint(
                 method="POST",
@@ -225,7 +225,7 @@ class DesignerRoutes:
                 audience="designers",
                 scopes=("designer",),
                 body=_CREATE,
-                reply=TypeAdapter(FlowCreated),
+                reply=FlowCreated,
                 status=201,
                 problems=(409,),
                 keyed=True,
@@ -239,7 +239,7 @@ class DesignerRoutes:
                 audience="designers",
                 scopes=("designer",),
                 body=_RENAME,
-                reply=TypeAdapter(FlowReply),
+                reply=FlowReply,
                 problems=(404, 409),
                 keyed=True,
                 body_example={"name": "Bookings 2026", "updatedBy": "ada"},
@@ -260,7 +260,7 @@ class DesignerRoutes:
                 parameters=(
                     Parameter("onlyTaggedVersions", "Leave untagged versions out", {"type": "boolean"}),
                 ),
-                reply=TypeAdapter(list[VersionRowReply]),
+                reply=list[VersionRowReply],
                 problems=(404,),
             ),
             Endpoint(
@@ -289,7 +289,7 @@ class DesignerRoutes:
                     Parameter("tag", "A tag to save it under"),
                 ),
                 body=_NEW,
-                reply=TypeAdapter(VersionSaved),
+                reply=VersionSaved,
                 status=201,
                 problems=(404, 409),
                 keyed=True,
@@ -302,7 +302,7 @@ class DesignerRoutes:
                 audience="designers",
                 scopes=("designer",),
                 body=_NEW,
-                reply=TypeAdapter(Verdict),
+                reply=Verdict,
                 problems=(404,),
             ),
             Endpoint(
@@ -313,7 +313,7 @@ class DesignerRoutes:
                 audience="designers",
                 scopes=("designer",),
                 body=_MOVE,
-                reply=TypeAdapter(TagReply),
+                reply=TagReply,
                 problems=(404, 409),
                 keyed=True,
                 body_example={"versionId": "health-booking-v1", "updatedBy": "ada"},

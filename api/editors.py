@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import Annotated, Any, TypeVar, get_args
 
 import orjson
@@ -149,7 +150,7 @@ class HelperRoutes:
                 audience="designers",
                 scopes=("designer",),
                 body=_IMPROVE,
-                reply=TypeAdapter(ImprovedDescription),
+                reply=ImprovedDescription,
                 body_example={"description": "books visits", "taskName": "booking", "language": "en-US"},
             ),
         ]
@@ -174,7 +175,7 @@ def _list(
         audience="designers",
         scopes=("designer",),
         parameters=parameters,
-        reply=TypeAdapter(reply),
+        reply=reply,
     )
 
 
@@ -228,7 +229,7 @@ class DiagramRoutes:
                         {"type": "string", "enum": list(FORMATS), "default": "mermaid"},
                     ),
                 ),
-                reply=TypeAdapter(dict[str, object]),
+                reply=dict[str, object],
                 media_types=(MERMAID, SVG, JSON),
                 problems=(404, 409, 501),
             )
@@ -241,7 +242,6 @@ def _drawn(document: bytes, draw: Callable[[FlowVersion], _Diagram]) -> _Diagram
 
 
 SCHEMA_JSON = "application/schema+json"
-_SCHEMA = TypeAdapter(dict[str, object])
 # An editor that runs in a page of another origin may read it: it is the same for everybody.
 _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allow-Origin": "*"}
 
@@ -249,11 +249,8 @@ _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allo
 class SchemaRoutes:
     """The JSON Schema of flow versions, at an address that editors may keep. It needs no key."""
 
-    def __init__(self) -> None:
-        self._flow_version = orjson.dumps(version_schema())
-
     async def flow_version(self, call: Call) -> Response:
-        return Response(self._flow_version, headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+        return Response(_flow_version_schema(), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -264,7 +261,7 @@ class SchemaRoutes:
                 summary=summary,
                 audience="editors",
                 scopes=(),
-                reply=_SCHEMA,
+                reply=dict[str, object],
                 media_types=(SCHEMA_JSON,),
             )
             for path, summary in (
@@ -275,3 +272,8 @@ class SchemaRoutes:
                 ("/schemas/flow-version.json", "JSON Schema of flow versions, the newest"),
             )
         ]
+
+
+@cache
+def _flow_version_schema() -> bytes:
+    return orjson.dumps(version_schema())

@@ -138,9 +138,9 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has.
-    `reply` describes what is JSON among `media_types`; what is not is text. `hot`: conversations live by it,
-    so it is found before the router is asked (`api.app`). Query parameters other than `parameters` are
-    refused, unless that is None.
+    `reply` is the type of what is JSON among `media_types`; what is not is text. `hot`: conversations live
+    by it, so it is found before the router is asked (`api.app`). Query parameters other than `parameters`
+    are refused, unless that is None.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -149,7 +149,7 @@ class Endpoint:
     summary: str
     audience: str
     scopes: tuple[Scope, ...]
-    reply: TypeAdapter[Any]
+    reply: Any
     status: int = 200
     body: TypeAdapter[Any] | None = None
     parameters: tuple[Parameter, ...] | None = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, cast
 
 import structlog
@@ -62,7 +63,6 @@ _Context = ServerRequestContext[Any, Request]
 class McpServer:
     def __init__(self, tools: ConversationTools, metrics: Metrics, *, version: str) -> None:
         self._tools = {tool.name: tool for tool in tools.tools()}
-        self._advertised = {name: _advertised(tool) for name, tool in self._tools.items()}
         self._metrics = metrics
         self._server: Server[Any] = Server(
             "flow-engine",
@@ -85,7 +85,7 @@ class McpServer:
             scopes=_scopes(self._tools),
             parameters=None,
             body=TypeAdapter(object),
-            reply=TypeAdapter(object),
+            reply=object,
         )
 
     async def handle(self, call: Call) -> Response:
@@ -98,6 +98,11 @@ class McpServer:
         async with manager.run():
             await manager.handle_request(scope, _receiving(call), reply.send)
         return reply.response()
+
+    @cached_property
+    def _advertised(self) -> Mapping[str, AdvertisedTool]:
+        """Made when somebody asks: schemas take longer than all the rest of a start."""
+        return {name: _advertised(tool) for name, tool in self._tools.items()}
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         tool = self._advertised.get(name)
@@ -203,7 +208,7 @@ def _receiving(call: Call) -> Receive:
 
 
 def _advertised(tool: Tool) -> AdvertisedTool:
-    reply = _plain(tool.reply.json_schema(mode="serialization"))
+    reply = _plain(TypeAdapter[Any](tool.reply).json_schema(mode="serialization"))
     return AdvertisedTool(
         name=tool.name,
         title=tool.title,

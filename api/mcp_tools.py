@@ -152,14 +152,15 @@ class ToolReply:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool as a row. `scopes`: any one of them is enough. `description` is written for a model."""
+    """A tool as a row. `scopes`: any one of them is enough. `description` is written for a model, `reply` is
+    the type of the reply."""
 
     name: str
     title: str
     description: str
     scopes: tuple[Scope, ...]
     arguments: TypeAdapter[Any]
-    reply: TypeAdapter[Any]
+    reply: Any
     handler: Callable[[ToolCall], Awaitable[ToolReply]]
     reads_only: bool = False
     replaces: bool = False
@@ -188,7 +189,7 @@ class ConversationTools:
                 "ask for, 'reachableTasks' where it can go.",
                 scopes=("agent",),
                 arguments=_CHANGE_TASK,
-                reply=TypeAdapter(TaskChanged | TaskRefused),
+                reply=TaskChanged | TaskRefused,
                 handler=self.change_task,
             ),
             Tool(
@@ -199,7 +200,7 @@ class ConversationTools:
                 "has null.",
                 scopes=("tools", "agent"),
                 arguments=_GET_MEMORY,
-                reply=TypeAdapter(MemoryDump),
+                reply=MemoryDump,
                 handler=self.get_memory,
                 reads_only=True,
             ),
@@ -211,7 +212,7 @@ class ConversationTools:
                 "nothing is stored, and the error lists everything that has to be corrected.",
                 scopes=("tools", "agent"),
                 arguments=_SET_MEMORY,
-                reply=TypeAdapter(MemoryWritten),
+                reply=MemoryWritten,
                 handler=self.set_memory,
                 replaces=True,
                 repeatable=True,

@@ -86,7 +86,7 @@ class MigrationRoutes:
                     Parameter("dryRun", "false moves them; the default only reports", {"type": "boolean"}),
                 ),
                 body=_MIGRATE,
-                reply=TypeAdapter(MigrationReply),
+                reply=MigrationReply,
                 problems=(404, 409),
                 body_example={"fromVersionId": "claim-v1", "toVersionId": "claim-v2"},
             )

@@ -19,7 +19,6 @@ from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
 from api.problems import Problem
 from flow_engine.documents.json_schema import version_schema
 
-PROBLEM = TypeAdapter(Problem)
 _REF = "#/components/schemas/{model}"
 _PUBLISHED = (FLOW_VERSION, NEW_FLOW_VERSION)
 _KEY_PARAMETER = {
@@ -78,8 +77,8 @@ def plain_path(path: str) -> str:
 
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[tuple[int, str], Document], Document]:
     inputs = {id(e.body): (id(e.body), "validation", e.body) for e in endpoints if e.body is not None}
-    outputs = {id(e.reply): (id(e.reply), "serialization", e.reply) for e in endpoints}
-    outputs[id(PROBLEM)] = (id(PROBLEM), "serialization", PROBLEM)
+    outputs = {id(e.reply): (id(e.reply), "serialization", TypeAdapter[Any](e.reply)) for e in endpoints}
+    outputs[id(Problem)] = (id(Problem), "serialization", TypeAdapter(Problem))
     mapping, definitions = TypeAdapter.json_schemas(
         cast("Any", [*inputs.values(), *outputs.values()]), ref_template=_REF
     )
@@ -177,7 +176,7 @@ def problem_statuses(endpoint: Endpoint) -> tuple[int, ...]:
 
 
 def _problem_responses(endpoint: Endpoint, schemas: Mapping[tuple[int, str], Document]) -> Document:
-    problem = schemas[id(PROBLEM), "serialization"]
+    problem = schemas[id(Problem), "serialization"]
     responses: Document = {}
     for status in problem_statuses(endpoint):
         code, meaning = _PROBLEMS[status]

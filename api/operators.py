@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -55,7 +54,7 @@ class OperatorRoutes:
                 summary="The process answers",
                 audience="operators",
                 scopes=(),
-                reply=TypeAdapter(Health),
+                reply=Health,
             ),
             Endpoint(
                 method="GET",
@@ -64,7 +63,7 @@ class OperatorRoutes:
                 summary="Every store that requests need answers",
                 audience="operators",
                 scopes=(),
-                reply=TypeAdapter(Readiness),
+                reply=Readiness,
             ),
             Endpoint(
                 method="GET",
@@ -73,7 +72,7 @@ class OperatorRoutes:
                 summary="Prometheus metrics",
                 audience="operators",
                 scopes=(),
-                reply=TypeAdapter(str),
+                reply=str,
                 media_types=("text/plain",),
             ),
         ]

@@ -46,6 +46,7 @@ async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> 
         if settings.works_in_serve:
             taking = await stack.enter_async_context(Worker(service.jobs).running())
             taking.add_done_callback(_report)
+        service.app.openapi()  # kept from now on: made during a request it would hold up the others
         # Fewer and later collections: what lives now stays, and requests make few cycles.
         gc.collect()
         gc.freeze()
