@@ -154,8 +154,10 @@ class RunStore:
             run = _stored(record)
             row = run.row
             if row.bodies_kept and row.ended_at is not None and row.ended_at < utc_text(before):
-                lines = tuple({**line, "arguments": {}, "result": None} for line in row.tool_calls_log)
-                update = {"final_message": None, "tool_calls_log": lines, "bodies_kept": False}
+                emptied: dict[str, Any] = {"arguments": dict[str, Any](), "result": None}
+                lines = tuple({**line, **emptied} for line in row.tool_calls_log)
+                update: dict[str, Any] = {"final_message": None, "tool_calls_log": lines}
+                update["bodies_kept"] = False
                 await self.replace(run, row.model_copy(update=update))
                 forgotten += 1
         return forgotten

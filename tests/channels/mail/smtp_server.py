@@ -62,7 +62,6 @@ def running_smtp(certificates: Path | None = None, *, authenticate: bool = False
         require_starttls=context is not None,
         authenticator=_authenticate if authenticate else None,
         auth_required=authenticate,
-        auth_require_tls=False,
     )
     controller.start()
     try:
