@@ -68,9 +68,22 @@ class Door(HttpToolsProtocol):
         if self._closing:
             return
         if self._head_open:
-            self._look_at_open_head()
+            # Of a line that has not ended yet the parser has told nothing, or only the beginning of the URL.
+            if self._request_bytes > self.limits.head_bytes:
+                in_url = not self.headers and self._request_bytes > 0
+                status = (
+                    HTTPStatus.REQUEST_URI_TOO_LONG if in_url else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                )
+                self._refuse(self._too_large(status))
+            elif self._timer is None and self._request_bytes:
+                self._after(self.limits.head_s, self._head_is_late)
         elif self._body_open:
-            self._look_at_open_body()
+            self._last_data_at = self.loop.time()
+            if self._request_bytes > self.limits.head_bytes + self.limits.body_bytes:
+                detail = f"a request has at most {self.limits.body_bytes} bytes"
+                self._refuse(problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail))
+            elif self._timer is None:
+                self._after(self.limits.body_s, self._body_may_stand_still)
         elif self._timer is not None:
             self._stop_timer()
 
@@ -122,29 +135,12 @@ class Door(HttpToolsProtocol):
         limit = self.limits.head_bytes
         return problem(status, "head_too_large", f"request line and headers have at most {limit} bytes")
 
-    def _look_at_open_head(self) -> None:
-        """Of a line that has not ended yet the parser has told nothing, or only the beginning of the URL."""
-        if self._request_bytes > self.limits.head_bytes:
-            in_url = not self.headers and self._request_bytes > 0
-            status = HTTPStatus.REQUEST_URI_TOO_LONG if in_url else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            self._refuse(self._too_large(status))
-        elif self._timer is None and self._request_bytes:
-            self._after(self.limits.head_s, self._head_is_late)
-
     def _head_is_late(self) -> None:
         self._timer = None
         if self._head_open:
             seconds = self.limits.head_s
             detail = f"request line and headers have to be whole within {seconds:g} s"
             self._refuse(problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
-
-    def _look_at_open_body(self) -> None:
-        self._last_data_at = self.loop.time()
-        if self._request_bytes > self.limits.head_bytes + self.limits.body_bytes:
-            detail = f"a request has at most {self.limits.body_bytes} bytes"
-            self._refuse(problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail))
-        elif self._timer is None:
-            self._after(self.limits.body_s, self._body_may_stand_still)
 
     def _body_may_stand_still(self) -> None:
         self._timer = None

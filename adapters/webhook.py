@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -48,11 +47,18 @@ class Webhook:
         if self._rests_until is not None and now < self._rests_until:
             raise ReceiverAway(self._rests_until)
         try:
+            # Ids in headers are percent-encoded, as headers hold ASCII only.
             reply = await self._caller.request(
                 "POST",
                 self._url,
                 timeout_s=ANSWER_WITHIN_S,
-                headers=self._headers(conversation, event, now),
+                headers={
+                    "Content-Type": "application/json",
+                    "X-Flow-Engine-Event-Id": orjson.loads(event)["eventId"],
+                    "X-Flow-Engine-Kind": kind_of(event),
+                    "X-Flow-Engine-Tenant": quote(conversation.tenant_id, safe=""),
+                    "X-Flow-Engine-Signature": signature(self._secret, int(now.timestamp()), event),
+                },
                 content=event,
             )
         except OutboundRefused as refused:
@@ -72,16 +78,6 @@ class Webhook:
         self._rests_until = now + timedelta(seconds=rest_s)
         log.warning("webhook_away", reason=reason, rest_s=rest_s)
         return ReceiverAway(self._rests_until)
-
-    def _headers(self, conversation: ConversationRef, event: bytes, now: datetime) -> Mapping[str, str]:
-        """Ids in headers are percent-encoded, as headers hold ASCII only."""
-        return {
-            "Content-Type": "application/json",
-            "X-Flow-Engine-Event-Id": orjson.loads(event)["eventId"],
-            "X-Flow-Engine-Kind": kind_of(event),
-            "X-Flow-Engine-Tenant": quote(conversation.tenant_id, safe=""),
-            "X-Flow-Engine-Signature": signature(self._secret, int(now.timestamp()), event),
-        }
 
 
 def signature(secret: bytes, timestamp: int, body: bytes) -> str:

@@ -148,13 +148,9 @@ def _reference(vocabulary: Vocabulary) -> re.Pattern[str]:
 
 
 def reference_before(text: str, start: int, vocabulary: Vocabulary) -> bool:
-    return _reference(vocabulary).search(_lead(text, start)) is not None
-
-
-def _lead(text: str, start: int) -> str:
-    """The same clause's text right before `start`."""
+    # The same clause's text right before `start`.
     lead = text[max(0, start - _REACH) : start]
-    return _CLAUSE_END.split(lead)[-1]
+    return _reference(vocabulary).search(_CLAUSE_END.split(lead)[-1]) is not None
 
 
 @cache

@@ -70,7 +70,16 @@ def _with_time(
     start, end, minutes = day.start, day.end, None
     if clock is not None:
         start, end = min(start, clock.start), max(end, clock.end)
-        corrected = _corrected(clock, days[place + 1 :], clocks, text, vocabulary)
+        # A later time may replace it ("at 10, no, at 11"), unless a day was named in between.
+        until = days[place + 1].start if place + 1 < len(days) else len(text)
+        corrected = clock
+        for other in clocks:
+            if (
+                corrected.end <= other.start
+                and other.end <= until
+                and follows_correction(text, corrected.end, other.start, vocabulary)
+            ):
+                corrected = other
         around = (
             text[max(0, start - 4) : end + _REACH]
             if corrected is clock
@@ -109,25 +118,6 @@ def _linked(day: _Day, clock: TimeMention, text: str, vocabulary: Vocabulary) ->
 @cache
 def _links(vocabulary: Vocabulary) -> frozenset[str]:
     return frozenset(word for phrase in vocabulary.dates.links for word in phrase.split(" "))
-
-
-def _corrected(
-    clock: TimeMention,
-    later: Sequence[_Day],
-    clocks: Sequence[TimeMention],
-    text: str,
-    vocabulary: Vocabulary,
-) -> TimeMention:
-    """The time that replaces `clock` ("at 10, no, at 11"), unless a day was named after it."""
-    until = later[0].start if later else len(text)
-    for other in clocks:
-        if (
-            clock.end <= other.start
-            and other.end <= until
-            and follows_correction(text, clock.end, other.start, vocabulary)
-        ):
-            clock = other
-    return clock
 
 
 def _not_meant(text: str, day: _Day, vocabulary: Vocabulary) -> bool:
@@ -172,7 +162,7 @@ def _is_beside(text: str, weekday: re.Match[str], day: _Day, vocabulary: Vocabul
 def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
     start, end = found.span()
     if found["relative"]:
-        day = _plus(today.day, vocabulary.dates.days[_spaced(found["relative"])])
+        day = _plus(today.day, vocabulary.dates.days[re.sub(r"[ ,]+", " ", found["relative"])])
         return _Day(start, end, day, day, vague=day == today.day)  # "today" is in every other complaint
     if found["ahead_n"] or found["from_now_n"] or found["ago_n"]:
         return _counted(found, vocabulary, today)
@@ -274,10 +264,6 @@ def _plus(day: date, days: int) -> date:
 
 def _index(name: str, names: Sequence[Sequence[str]]) -> int:
     return next(place for place, spellings in enumerate(names) if name in spellings)
-
-
-def _spaced(phrase: str) -> str:
-    return re.sub(r"[ ,]+", " ", phrase)
 
 
 @cache

@@ -42,11 +42,11 @@ _MINED = frozenset({"phone", "email", "date", "number", "boolean", "enum"})
 
 def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     """Canonical values by variable id, of those variables alone whose value was said beyond doubt."""
-    code, region = _language(request.language)
+    code, *others = request.language.replace("_", "-").lower().split("-")  # BCP 47
     if code not in LANGUAGES:
         return {}
     tables = vocabulary(code)
-    region = region or tables.region
+    region = next((part.upper() for part in others if len(part) == 2 and part.isalpha()), tables.region)
     text = normalise(request.utterance, tables)
     try:
         now = request.said_at.astimezone(request.timezone)
@@ -86,12 +86,6 @@ def _canonical(
         if value is not None:
             values[spec.id] = value
     return values
-
-
-def _language(tag: str) -> tuple[str, str | None]:
-    """The language and the region, when there is one, of a BCP 47 tag."""
-    first, *others = tag.replace("_", "-").split("-")
-    return first.lower(), next((part.upper() for part in others if len(part) == 2 and part.isalpha()), None)
 
 
 def _emails(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
@@ -135,12 +129,8 @@ def _read_by(profile: Profile, mentions: Sequence[Mention]) -> Sequence[Mention]
 
 
 def _on_its_side(turn: Turn, profile: Profile, mention: Mention) -> bool:
-    day = _day_of(mention)
+    day = date.fromisoformat(str(mention.value)[:10])
     return day <= turn.today if _is_past(profile) else day >= turn.today
-
-
-def _day_of(mention: Mention) -> date:
-    return date.fromisoformat(str(mention.value)[:10])
 
 
 def _is_past(profile: Profile) -> bool:
@@ -159,16 +149,13 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if past and not turn.topics & profile.topics & {"past", "birth"}:
         return False
-    if not past and not _wished(turn, profile):
+    # Unasked, a day to come is the user's choice when he asks for something or speaks of the variable.
+    if not past and not (
+        anywhere(turn.tables.turns.wishes).search(turn.text) is not None
+        or shares(_WORD.findall(turn.text), profile)
+    ):
         return False
     return turn.asked is None or turn.is_open or "date" not in turn.asked.asks
-
-
-def _wished(turn: Turn, profile: Profile) -> bool:
-    """Unasked, a day to come is the user's choice when he asks for something or speaks of the variable."""
-    return anywhere(turn.tables.turns.wishes).search(turn.text) is not None or shares(
-        _WORD.findall(turn.text), profile
-    )
 
 
 def _answers_another(turn: Turn, profile: Profile, mentions: Sequence[Mention]) -> bool:
@@ -189,11 +176,7 @@ def _numbers(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
         fitting = last_meant(taken, turn.text, turn.tables)
         best = max((turn.fit(each, mention) for mention in fitting), default=Fit.OTHERS)
         values |= turn.one_value(each, [mention for mention in fitting if turn.fit(each, mention) == best])
-    return values if len(values) < 2 else _told_apart(values, turn)
-
-
-def _told_apart(values: Mapping[str, JsonValue], turn: Turn) -> Mapping[str, JsonValue]:
-    """Two variables may each take a number of their own, but not the same one twice."""
+    # Variables may each take a number of their own, but not the same one twice.
     shared = len({repr(value) for value in values.values()}) < len(values)
     return {key: value for key, value in values.items() if not shared or key in turn.asked_ids}
 

@@ -47,7 +47,15 @@ class Worker:
             self._wanted = False
             taking.cancel()
             await asyncio.wait({taking})
-            await self._let_go()
+            # Wait for what is in hand, but not for ever: the rest is given back.
+            if self._held:
+                await asyncio.wait(self._held, timeout=self._tuning.stop_within_s)
+            late = set(self._held)
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("jobs_given_back", number=len(late))
+                await asyncio.wait(late)
 
     async def _take(self) -> None:
         while self._wanted:
@@ -77,14 +85,3 @@ class Worker:
         poll_s, longest_s = self._tuning.poll_s, self._tuning.idle_poll_s
         self._pause_s = poll_s if claims else min(self._pause_s * 1.25, longest_s)
         return claims
-
-    async def _let_go(self) -> None:
-        """Wait for what is in hand, but not for ever: the rest is given back."""
-        if self._held:
-            await asyncio.wait(self._held, timeout=self._tuning.stop_within_s)
-        late = set(self._held)
-        for task in late:
-            task.cancel()
-        if late:
-            log.warning("jobs_given_back", number=len(late))
-            await asyncio.wait(late)

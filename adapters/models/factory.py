@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from adapters.models.audit import AuditedModel, CallLog, LoggedCalls
-from adapters.models.providers import ModelName, UnknownModelName, parse_model_names
+from adapters.models.providers import UnknownModelName, parse_model_names
 from adapters.models.wrappers import (
     ALSO_UNUSABLE,
     PASSING,
@@ -105,13 +105,16 @@ def build_model(
     """
     if not settings.llm_model:
         return NoModel()
+    # The one place that imports pydantic-ai, with OpenAI's client most of a second and tens of megabytes:
+    # only a service with a model pays for it.
+    from adapters.models.pydantic_ai_model import PydanticAiModel  # noqa: PLC0415
+
     budget = budget or ProcessCallBudget(settings.llm_calls_per_minute)
     log = log or LoggedCalls()
     limits = Limits(budget, at_once=settings.llm_at_once)
     try:
         names = parse_model_names(settings.llm_model)
-        connect = _vendor_models()
-        vendors = [connect(name, environ, settings.llm_timeout_s) for name in names]
+        vendors = [PydanticAiModel(name, environ, settings.llm_timeout_s) for name in names]
     except (UnknownModelName, ModelFailed) as error:
         raise CallTheOperator("llm_not_configured", f"FLOW_ENGINE_LLM_MODEL: {error}") from error
     models = [
@@ -125,11 +128,3 @@ def build_model(
         for vendor, name in zip(vendors, names, strict=True)
     ]
     return InstalledModel(FallbackModel(models), vendors)
-
-
-def _vendor_models() -> Callable[[ModelName, Mapping[str, str], float], ConnectedModel]:
-    """The one place that imports pydantic-ai, with OpenAI's client most of a second and tens of megabytes:
-    only a service with a model pays for it."""
-    from adapters.models.pydantic_ai_model import PydanticAiModel  # noqa: PLC0415
-
-    return PydanticAiModel

@@ -7,7 +7,7 @@ that never ends is left after the time that a request may take.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -129,10 +129,14 @@ class PydanticAiModel:
             async with AsyncExitStack() as stack:
                 deadline = self._deadline()
                 async with asyncio.timeout_at(deadline):
+                    # A tool's message gets the tool's name from the call that it answers.
+                    names = {
+                        call.id: call.name for message in request.messages for call in message.tool_calls
+                    }
                     stream = await stack.enter_async_context(
                         model_request_stream(
                             model,
-                            _model_messages(request.messages),
+                            [_model_message(message, names) for message in request.messages],
                             model_settings=self._settings(request, model),
                             model_request_parameters=_parameters(request, model),
                         )
@@ -242,7 +246,18 @@ def _vendor_model(
 ) -> VendorModel:
     key, url = endpoint.api_key or _NO_KEY, endpoint.base_url or ""
     if name.provider == "google":
-        return _google_model(name, endpoint, http)
+        # The one place that imports the extra `google`. Raises ModelFailed where it is not installed.
+        try:
+            from pydantic_ai.models.google import GoogleModel  # noqa: PLC0415
+            from pydantic_ai.providers.google import GoogleProvider  # noqa: PLC0415
+        except ImportError as error:
+            raise ModelFailed(
+                "not_configured", "models of Google need the extra: pip install 'flow-engine[google]'"
+            ) from error
+        provider = GoogleProvider(
+            api_key=endpoint.api_key or "", base_url=endpoint.base_url, http_client=http
+        )
+        return GoogleModel(name.model, provider=provider)
     if name.provider == "openai":
         return OpenAIChatModel(name.model, provider=OpenAIProvider(url, key, http_client=http))
     if name.provider == "azure":
@@ -259,19 +274,6 @@ def _vendor_model(
     return OpenAIChatModel(name.model, provider=compatible)
 
 
-def _google_model(name: ModelName, endpoint: Endpoint, http: httpx2.AsyncClient) -> VendorModel:
-    """The one place that imports the extra `google`. Raises ModelFailed where it is not installed."""
-    try:
-        from pydantic_ai.models.google import GoogleModel  # noqa: PLC0415
-        from pydantic_ai.providers.google import GoogleProvider  # noqa: PLC0415
-    except ImportError as error:
-        raise ModelFailed(
-            "not_configured", "models of Google need the extra: pip install 'flow-engine[google]'"
-        ) from error
-    provider = GoogleProvider(api_key=endpoint.api_key or "", base_url=endpoint.base_url, http_client=http)
-    return GoogleModel(name.model, provider=provider)
-
-
 def _parameters(request: LLMRequest, model: VendorModel) -> ModelRequestParameters:
     """Structured output as the model knows it: natively, else as the arguments of one forced tool."""
     schema = request.output_schema
@@ -286,12 +288,6 @@ def _parameters(request: LLMRequest, model: VendorModel) -> ModelRequestParamete
         return ModelRequestParameters(output_mode="native", output_object=output)
     tool = ToolDefinition(name=ANSWER_TOOL, parameters_json_schema=dict(schema), kind="output")
     return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
-
-
-def _model_messages(messages: Sequence[Message]) -> list[ModelMessage]:
-    """A tool's message gets the tool's name from the call that it answers."""
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
-    return [_model_message(message, names) for message in messages]
 
 
 def _model_message(message: Message, tool_names: Mapping[str, str]) -> ModelMessage:

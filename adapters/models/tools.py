@@ -125,7 +125,14 @@ class ToolRegistry:
         """Raises ValueError for a name twice, or a schema that is none."""
         if tool.spec.name in self._tools:
             raise ValueError(f"a tool {tool.spec.name!r} is registered already")
-        self._tools[tool.spec.name] = _Registered(tool, _validator(tool.spec))
+        schema = dict(tool.spec.parameters)
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ValueError(f"the parameters of tool {tool.spec.name!r}: {error.message}") from error
+        # An empty registry: without one, a `$ref` to an address is fetched.
+        nothing_remote: Registry[Any] = Registry()
+        self._tools[tool.spec.name] = _Registered(tool, Draft202012Validator(schema, registry=nothing_remote))
 
     def only(self, names: Iterable[str], approval: Approval | None = None) -> ToolRegistry:
         """A registry of these tools alone. Raises ValueError for a name that is not registered."""
@@ -171,17 +178,6 @@ class ToolRegistry:
                 return {"error": f"no result within {tool.timeout_s:g} s"}
             _log.warning("tool_failed", tool=tool.spec.name, exception=type(error).__name__)
             return {"error": str(error) or type(error).__name__}
-
-
-def _validator(spec: ToolSpec) -> Draft202012Validator:
-    schema = dict(spec.parameters)
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise ValueError(f"the parameters of tool {spec.name!r}: {error.message}") from error
-    # An empty registry: without one, a `$ref` to an address is fetched.
-    nothing_remote: Registry[Any] = Registry()
-    return Draft202012Validator(schema, registry=nothing_remote)
 
 
 def _problem(validator: Draft202012Validator, arguments: Arguments) -> str | None:

@@ -88,18 +88,15 @@ class Limits:
             detail = f"{self._at_once} calls are under way"
             raise ModelFailed("too_many_calls", detail) from None
         try:
-            await self._granted(tenant_id)
+            waited = 0.0
+            while wait := await self._wait(tenant_id):
+                waited += wait
+                if waited > self._wait_s:
+                    raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
+                await self._sleep(wait)
             yield
         finally:
             self._places.release()
-
-    async def _granted(self, tenant_id: str) -> None:
-        waited = 0.0
-        while wait := await self._wait(tenant_id):
-            waited += wait
-            if waited > self._wait_s:
-                raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
-            await self._sleep(wait)
 
     async def _wait(self, tenant_id: str) -> float:
         try:

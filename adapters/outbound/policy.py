@@ -173,18 +173,14 @@ def _special_kind(address: Address) -> str | None:
         # In networks with IPv6 only, every public IPv4 host is reached in this form.
         return _special_kind(IPv4Address(int(address) & 0xFFFF_FFFF))
     if address not in _GLOBAL_UNICAST_V6:
-        return _kind_outside_global_unicast(address)
+        if address.is_loopback:
+            return "loopback"
+        if address.is_link_local:
+            return "link-local"
+        if address.is_multicast:
+            return "multicast"
+        return "private" if address in IPv6Network("fc00::/7") else "reserved"
     return next((kind for network, kind in _SPECIAL_V6 if address in network), None)
-
-
-def _kind_outside_global_unicast(address: IPv6Address) -> str:
-    if address.is_loopback:
-        return "loopback"
-    if address.is_link_local:
-        return "link-local"
-    if address.is_multicast:
-        return "multicast"
-    return "private" if address in IPv6Network("fc00::/7") else "reserved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +206,14 @@ class AllowList:
             try:
                 host, port = _read_entry(entry)
             except ValueError as error:
-                findings.append(_bad_entry(index, entry, error))
+                findings.append(
+                    Finding(
+                        pointer(index),
+                        "outbound_allow_entry_invalid",
+                        f"{entry!r}: {error}. Accepted: a host name, host:port, an address, [IPv6]:port or a "
+                        "CIDR range without host bits, such as 10.0.0.0/8",
+                    )
+                )
                 continue
             if isinstance(host, str):
                 names.add((host, port))
@@ -232,10 +235,13 @@ class AllowList:
             read = [_address(text) for text in addresses]
         except ValueError as error:
             raise OutboundRefused(f"{host!r} leads to an address that cannot be read") from error
-        if not self._vouches_for_name(host, port):
+        if self.names.isdisjoint({(host, port), (host, None)}):
             for address in read:
                 kind = _special_kind(address)
-                if kind is not None and not self._vouches_for_address(address, port):
+                if kind is not None and not any(
+                    address in network and allowed_port in (None, port)
+                    for network, allowed_port in self.networks
+                ):
                     raise OutboundRefused(
                         f"{host!r} port {port} leads to a {kind} address; public addresses and the "
                         f"entries of {ALLOW_SETTING} are accepted"
@@ -256,14 +262,6 @@ class AllowList:
         except OutboundRefused as refused:
             return str(refused)
         return None
-
-    def _vouches_for_name(self, host: str, port: int) -> bool:
-        return (host, port) in self.names or (host, None) in self.names
-
-    def _vouches_for_address(self, address: Address, port: int) -> bool:
-        return any(
-            address in network and allowed_port in (None, port) for network, allowed_port in self.networks
-        )
 
 
 def _read_entry(entry: str) -> tuple[str | Network, int | None]:
@@ -291,12 +289,3 @@ def _entry_host(text: str) -> str:
     except _UNREADABLE as error:
         raise ValueError("not a host name") from error
     return _normal_host(ascii_form)
-
-
-def _bad_entry(index: int, entry: str, error: ValueError) -> Finding:
-    return Finding(
-        pointer(index),
-        "outbound_allow_entry_invalid",
-        f"{entry!r}: {error}. Accepted: a host name, host:port, an address, [IPv6]:port or a CIDR "
-        "range without host bits, such as 10.0.0.0/8",
-    )

@@ -288,7 +288,10 @@ class EngineClient:
                     ms = round((now() - began) * 1000)
                     log.info("engine_called", route=name, status=answer.status_code, duration_ms=ms)
                     return answer
-                trouble, asked_s = f"status {answer.status_code}", _asked_to_wait(answer)
+                trouble = f"status {answer.status_code}"
+                # Seconds; a date there, or nothing, asks for none.
+                text = answer.headers.get("retry-after", "")
+                asked_s = float(text) if text.isascii() and text.isdigit() else 0.0
             log.info("engine_try_failed", route=name, reason=trouble)
             if pause_s is not None:
                 await self._pause(min(max(pause_s, asked_s), LONGEST_PAUSE_S))
@@ -308,12 +311,6 @@ def _worth_repeating(answer: httpx2.Response) -> bool:
         problem = _problem(answer)
         return problem is not None and problem.code == _REPEATABLE_CONFLICT
     return answer.status_code in _REPEATABLE_STATUS
-
-
-def _asked_to_wait(answer: httpx2.Response) -> float:
-    """Seconds of `Retry-After`; a date there, or nothing, asks for none."""
-    text = answer.headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 def _problem(answer: httpx2.Response) -> Problem | None:

@@ -222,17 +222,14 @@ class _Connection:
                 Client(streamable_http_client(self._url, http_client=self._http)) as client,
             ):
                 self._client.set_result(client)
-                await self._unneeded()
+                # Until it is closed, or has been idle for long.
+                seen = -1
+                while not self._closed.done() and (self._talking or seen != self._exchanges):
+                    seen = self._exchanges
+                    await asyncio.wait({self._closed}, timeout=IDLE_S)
         except* _FAILURES as failures:
             self._failure = _told(_first(failures))
             log.warning("mcp_server_failed", host=self._host, reason=self._failure)
-
-    async def _unneeded(self) -> None:
-        """Until it is closed, or has been idle for long."""
-        seen = -1
-        while not self._closed.done() and (self._talking or seen != self._exchanges):
-            seen = self._exchanges
-            await asyncio.wait({self._closed}, timeout=IDLE_S)
 
 
 async def _listed(client: Client) -> tuple[McpTool, ...]:

@@ -98,7 +98,9 @@ class Toolbox:
 
     async def of_task(self, data: AgentData) -> TaskTools:
         """Tools of a server that cannot be reached, or whose schema is none, are left out."""
-        needed = [server for server in data.mcp_tools if _needs_listing(server)]
+        needed = [
+            server for server in data.mcp_tools if any(is_offered(server, tool) for tool in server.tools)
+        ]
         listed = dict(await asyncio.gather(*map(self._list, needed)))
         registry = ToolRegistry(self._approval)
         found = task_tools(data, listed, engine_mcp_url=self._engine_mcp_url)
@@ -151,7 +153,3 @@ class Toolbox:
             return {"error": f"the tool cannot be used at the moment: {failure}"}
         await self._ran(tool, answer)
         return answer
-
-
-def _needs_listing(server: ServerTools) -> bool:
-    return any(is_offered(server, tool) for tool in server.tools)

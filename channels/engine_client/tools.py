@@ -256,7 +256,11 @@ def call_arguments(
     missing: list[str] = []
     for parameter in tool.assigned:
         name, assigned = parameter.parameter_name, parameter.assignment_value
-        types = _types(properties.get(name))
+        # The JSON types that a parameter's schema names, null aside; empty where it names none.
+        schema = properties.get(name)
+        named = as_object(schema).get("type")
+        every = cast("list[object]", named) if isinstance(named, list) else [named]
+        types = frozenset(kind for kind in every if isinstance(kind, str) and kind != "null")
         if parameter.assignment_strategy == "fixed":
             arguments[name] = _fixed(assigned, types)
         elif parameter.assignment_strategy == "variable":
@@ -289,13 +293,6 @@ def _fitted(value: JsonValue, types: frozenset[str]) -> object:
     if isinstance(value, dict) and value.keys() == {"country", "type", "number"}:
         return value["number"]
     return orjson.dumps(value).decode()
-
-
-def _types(schema: object) -> frozenset[str]:
-    """The JSON types that a parameter's schema names, null aside; empty where it names none."""
-    named = as_object(schema).get("type")
-    every = cast("list[object]", named) if isinstance(named, list) else [named]
-    return frozenset(kind for kind in every if isinstance(kind, str) and kind != "null")
 
 
 def _required(tool: McpTool) -> list[str]:

@@ -135,11 +135,13 @@ def order_builder(clock: Callable[[], datetime]) -> BodyBuilder:
         menu = ctx.get("item_map")
         lines = [_line(item, menu) for item in items]
         total = _number(args.get("total"))
+        now, shown = clock(), _last_check(ctx, "estimatedTime")
         return {
             **_call_fields(args, ctx),
             "total": _total(lines) if total is None else total,
             "orderType": args.get("order_type"),
-            "estimatedReadyAt": _checked_time(ctx, clock()),
+            "estimatedReadyAt": _last_check(ctx, "estimatedTimeISO")
+            or (next_time(shown, now) if shown else None),
             "items": list[JsonValue](lines),
         }
 
@@ -198,12 +200,6 @@ def _call_fields(args: Values, ctx: Values) -> dict[str, JsonValue]:
     }
 
 
-def _checked_time(ctx: Values, now: datetime) -> str | None:
-    """When the last check of availability said that the order is ready."""
-    shown = _last_check(ctx, "estimatedTime")
-    return _last_check(ctx, "estimatedTimeISO") or (next_time(shown, now) if shown else None)
-
-
 def _last_check(ctx: Values, field: str) -> str | None:
     value = walk(ctx.get("last_availability_check"), (field,))
     return value if isinstance(value, str) and value.strip() else None
@@ -220,12 +216,13 @@ def _line(item: JsonValue, menu: JsonValue) -> dict[str, JsonValue]:
         raise BodyRefused("items: accepted as quantity is a number above 0")
     price = _number(item.get("unit_price"))
     options = item.get("selected_options")
+    # In decimals: three times 0.1 is 0.3 in money.
     return {
         "menuItemId": dish.get("id"),
         "name": dish.get("name"),
         "quantity": quantity,
         "unitPrice": price,
-        "totalPrice": None if price is None else _product(price, quantity),
+        "totalPrice": None if price is None else _plain(Decimal(str(price)) * Decimal(str(quantity))),
         "selectedOptions": [_option(option, menu) for option in options] if isinstance(options, list) else [],
     }
 
@@ -279,11 +276,6 @@ def _total(lines: list[dict[str, JsonValue]]) -> int | float | None:
             return None
         total += Decimal(str(line["quantity"])) * sum(known, Decimal(0))
     return _plain(total)
-
-
-def _product(price: int | float, quantity: int | float) -> int | float:
-    """In decimals: three times 0.1 is 0.3 in money."""
-    return _plain(Decimal(str(price)) * Decimal(str(quantity)))
 
 
 def _plain(amount: Decimal) -> int | float:

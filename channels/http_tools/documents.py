@@ -84,21 +84,17 @@ def _json_template(value: object, *, answer: bool = False) -> JsonTemplate:
     try:
         return JsonTemplate.parse(cast("JsonValue", value), answer=answer)
     except Mistakes as mistakes:
-        raise _located(mistakes) from mistakes
+        # An error for each mistake at its own place; pydantic puts the place of the field before it.
+        raise ValidationError.from_exception_data(
+            "template",
+            [InitErrorDetails(type=_error(mistake), loc=at, input=None) for at, mistake in mistakes.found],
+        ) from mistakes
 
 
 def _params(value: object) -> JsonTemplate:
     if not isinstance(value, dict):
         raise PydanticCustomError("dict_type", "accepted is an object")
     return _json_template(cast("object", value))
-
-
-def _located(mistakes: Mistakes) -> ValidationError:
-    """An error for each mistake at its own place; pydantic puts the place of the field before it."""
-    return ValidationError.from_exception_data(
-        "template",
-        [InitErrorDetails(type=_error(mistake), loc=at, input=None) for at, mistake in mistakes.found],
-    )
 
 
 def _error(mistake: Mistake) -> PydanticCustomError:

@@ -91,7 +91,14 @@ class _Comparison:
     def holds(self, facts: _Facts) -> bool:
         left, right = _value(self.left, facts), _value(self.right, facts)
         if self.sign in _ORDERS:
-            return _ordered(_ORDERS[self.sign], left, right)
+            before = _ORDERS[self.sign]
+            if isinstance(left, bool) or isinstance(right, bool):
+                return False
+            if isinstance(left, int | float) and isinstance(right, int | float):
+                return before(left, right)
+            if isinstance(left, str) and isinstance(right, str):
+                return cast("Callable[[str, str], bool]", before)(left, right)
+            return False
         return same_json(left, right) == (self.sign == "==")
 
 
@@ -160,16 +167,6 @@ def _value(operand: _Operand, facts: _Facts) -> JsonValue:
             return operand.render_text(facts.scope)
         case _Field():
             return operand.value(facts)
-
-
-def _ordered(before: Callable[[float, float], bool], left: JsonValue, right: JsonValue) -> bool:
-    if isinstance(left, bool) or isinstance(right, bool):
-        return False
-    if isinstance(left, int | float) and isinstance(right, int | float):
-        return before(left, right)
-    if isinstance(left, str) and isinstance(right, str):
-        return cast("Callable[[str, str], bool]", before)(left, right)
-    return False
 
 
 class _Parser:
@@ -265,12 +262,8 @@ class _Parser:
         if constant is None:
             raise reader.unexpected(self._operands)
         if isinstance(constant.value, str) and OPEN in constant.value:
-            return _text_template(constant.value, token.at)
+            try:
+                return Template.parse(constant.value)
+            except TemplateMistake as mistake:
+                raise TemplateMistake(mistake.message, token.at + 1 + mistake.at) from mistake
         return constant
-
-
-def _text_template(text: str, at: int) -> Template:
-    try:
-        return Template.parse(text)
-    except TemplateMistake as mistake:
-        raise TemplateMistake(mistake.message, at + 1 + mistake.at) from mistake

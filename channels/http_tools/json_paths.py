@@ -76,14 +76,20 @@ class JsonPath:
     @classmethod
     def parse(cls, text: str) -> JsonPath:
         """Raises PathMistake, TemplateMistake."""
-        _check_size(text)
+        if len(text) > MAX_PATH_CHARS:
+            raise PathMistake(f"accepted are at most {MAX_PATH_CHARS} characters", MAX_PATH_CHARS + 1)
+        if sum(map(text.count, "[(!")) > MAX_BRACKETS:
+            raise PathMistake(f"accepted are at most {MAX_BRACKETS} brackets, parentheses and negations", 1)
+        if _HOLE_OPEN in text or "\\ue000" in text.lower():
+            raise PathMistake("accepted is text without the character U+E000", 1)
         source, holes, origins = _with_holes(text)
         try:
             descents = sum(token.type_ == TokenType.DOUBLE_DOT for token in tokenize(source))
             query = _Environment([hole.value(_NO_SCOPE) for hole in holes]).compile(source)
         except JSONPathError as error:
             at = error.token.index if error.token else 0
-            raise PathMistake(f"{error.args[0]}; {_EXAMPLES}", _origin(at, origins) + 1) from error
+            new, old = max(origin for origin in origins if origin[0] <= at)
+            raise PathMistake(f"{error.args[0]}; {_EXAMPLES}", old + at - new + 1) from error
         except (ArithmeticError, AssertionError, LookupError, RecursionError, ValueError) as error:
             # The reader of paths lets some of its own slips through, such as a number beyond all floats.
             raise PathMistake(f"it cannot be read; {_EXAMPLES}", 1) from error
@@ -202,15 +208,6 @@ class _Environment(JSONPathEnvironment):
         del self.function_extensions["match"], self.function_extensions["search"]
 
 
-def _check_size(text: str) -> None:
-    if len(text) > MAX_PATH_CHARS:
-        raise PathMistake(f"accepted are at most {MAX_PATH_CHARS} characters", MAX_PATH_CHARS + 1)
-    if sum(map(text.count, "[(!")) > MAX_BRACKETS:
-        raise PathMistake(f"accepted are at most {MAX_BRACKETS} brackets, parentheses and negations", 1)
-    if _HOLE_OPEN in text or "\\ue000" in text.lower():
-        raise PathMistake("accepted is text without the character U+E000", 1)
-
-
 def _with_holes(text: str) -> tuple[str, tuple[_Hole, ...], list[tuple[int, int]]]:
     """The text with a quoted mark for each placeholder, the placeholders, and where each stretch of the
     new text begins in the old one, as (new, old)."""
@@ -239,11 +236,6 @@ def _with_holes(text: str) -> tuple[str, tuple[_Hole, ...], list[tuple[int, int]
         at += 1
     parts.append(text[copied:])
     return "".join(parts), tuple(holes), origins
-
-
-def _origin(at: int, origins: Sequence[tuple[int, int]]) -> int:
-    new, old = max(origin for origin in origins if origin[0] <= at)
-    return old + at - new
 
 
 def _single(value: object) -> object:

@@ -170,7 +170,11 @@ def json_text(value: JsonValue) -> str | None:
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
-        return _plain_json_text(value)
+        # For the rest: integers beyond 64 bits, unpaired surrogates, more levels than orjson takes.
+        try:
+            return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        except (ValueError, TypeError, RecursionError):
+            return None
 
 
 def whole_number(value: JsonValue) -> int | None:
@@ -192,14 +196,6 @@ def real_number(value: JsonValue) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _plain_json_text(value: JsonValue) -> str | None:
-    """For the rest: integers beyond 64 bits, unpaired surrogates, more levels than orjson takes."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except (ValueError, TypeError, RecursionError):
-        return None
 
 
 def _read_path(reader: Reader, accepted: str) -> Path:

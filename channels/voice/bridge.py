@@ -167,21 +167,18 @@ class LineSocket(MessageSocket):
         elif runner is not None:
             runner.call.line_event(event)
         elif isinstance(event, StreamStarted):
-            self._begin(event, message)
+            self._begin_by.cancel()
+            self._tap = self._bridge.open_tap(event.stream_id)
+            if self._tap is not None:
+                self._tap("line", sent=False, message=message)
+            send = tapped(self.send, "line", self._tap)
+            line = self._bridge.codec.line(event.stream_id, send, self.close)
+            self._runner = self._bridge.begin(event, line, self._tap)
 
     def gone(self) -> None:
         self._begin_by.cancel()
         if self._runner is not None:
             self._runner.call.line_event(StreamStopped())
-
-    def _begin(self, started: StreamStarted, message: bytes) -> None:
-        self._begin_by.cancel()
-        self._tap = self._bridge.open_tap(started.stream_id)
-        if self._tap is not None:
-            self._tap("line", sent=False, message=message)
-        send = tapped(self.send, "line", self._tap)
-        line = self._bridge.codec.line(started.stream_id, send, self.close)
-        self._runner = self._bridge.begin(started, line, self._tap)
 
     def _not_begun(self) -> None:
         log.warning("socket_given_up", reason="no call was started on it")

@@ -214,17 +214,14 @@ class ModelConnection:
             case ModelError() as error:
                 raise ModelUnreachable(f"the session was refused: {error.code}: {error.message}")
             case SessionUpdated() as confirmed:
-                self._check_formats(settings, confirmed)
-
-    def _check_formats(self, settings: SessionSettings, confirmed: SessionUpdated) -> None:
-        if not self._line_plays:
-            return
-        for wanted, used in (
-            (settings.input_format, confirmed.input_format),
-            (settings.output_format, confirmed.output_format),
-        ):
-            if used is not None and used != wanted:
-                raise ModelUnreachable(f"the model insists on {used} where {wanted} was asked for")
+                if not self._line_plays:
+                    return
+                for wanted, used in (
+                    (settings.input_format, confirmed.input_format),
+                    (settings.output_format, confirmed.output_format),
+                ):
+                    if used is not None and used != wanted:
+                        raise ModelUnreachable(f"the model insists on {used} where {wanted} was asked for")
 
     def _replace(self) -> None:
         """The connection so far is given up."""

@@ -152,7 +152,13 @@ def _entry(line: bytes, number: int, last_ms: float) -> Entry:
     if not isinstance(read, dict):
         raise RecordingRefused(f"line {number}: not an object")
     fields = cast("dict[str, JsonValue]", read)
-    at_ms = fields["at_ms"] if "at_ms" in fields else max(last_ms, _stream_ms(fields) or 0.0)
+    at_ms = fields.get("at_ms", last_ms)
+    media = fields.get("media")
+    if "at_ms" not in fields and fields.get("event") == "media" and isinstance(media, dict):
+        # A bare frame of audio has Twilio's own count: milliseconds since the stream began.
+        timestamp = str(media.get("timestamp"))
+        if timestamp.isascii() and timestamp.isdigit():
+            at_ms = max(last_ms, float(timestamp))
     if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or at_ms < last_ms:
         raise RecordingRefused(f"line {number}: at_ms has to be a number, at least {last_ms:g}")
     if "event" in fields or "type" in fields:
@@ -164,14 +170,6 @@ def _entry(line: bytes, number: int, last_ms: float) -> Entry:
             f"line {number}: expected side ({', '.join(SIDES)}) and message, or an event of Twilio or a model"
         )
     return Entry(at_ms, side_read, fields.get("sent") is True, fields["message"])
-
-
-def _stream_ms(fields: Mapping[str, JsonValue]) -> float | None:
-    """When a bare frame of audio was heard, by Twilio's own count: milliseconds since the stream began."""
-    media = fields.get("media")
-    timestamp = media.get("timestamp") if isinstance(media, dict) else None
-    text = str(timestamp)
-    return float(text) if fields.get("event") == "media" and text.isascii() and text.isdigit() else None
 
 
 def as_json(message: bytes) -> JsonValue:

@@ -315,18 +315,15 @@ class _Outbound:
         await asyncio.sleep(REPLY_AFTER_S)
         path = urlsplit(url).path
         if (named := f"{method} {path}") in self._named:
-            return _named_reply(self._named[named])
+            answer = self._named[named]
+            status = answer.get("status") if isinstance(answer, dict) else None
+            if isinstance(answer, dict) and type(status) is int and answer.keys() <= {"status", "body"}:
+                return OutboundReply(status, orjson.dumps(answer["body"]) if "body" in answer else b"")
+            return OutboundReply(200, orjson.dumps(answer))
         answers = self._answers[method, path]
         if not answers:
             return OutboundReply(200, b"{}")
         return _reply(answers.popleft() if len(answers) > 1 else answers[0])
-
-
-def _named_reply(answer: JsonValue) -> OutboundReply:
-    status = answer.get("status") if isinstance(answer, dict) else None
-    if isinstance(answer, dict) and type(status) is int and answer.keys() <= {"status", "body"}:
-        return OutboundReply(status, orjson.dumps(answer["body"]) if "body" in answer else b"")
-    return OutboundReply(200, orjson.dumps(answer))
 
 
 class OutboundTransport(httpx2.AsyncBaseTransport):

@@ -121,7 +121,9 @@ class PlaybackTracker:
             self._usual_delay_ms = delay
         late = delay - self._usual_delay_ms
         self._late_ms = late if late > LATE_MS else 0.0
-        self._forget_heard(self._confirmed_ms)
+        items = self._items
+        while items and items[0].is_whole and items[0].ends_ms <= self._confirmed_ms:
+            items.popleft()
         return True
 
     @property
@@ -152,7 +154,12 @@ class PlaybackTracker:
                 audible = Cut(item.item_id, item.content_index, heard_of_item, item.ends_ms - item.begins_ms)
             else:
                 unheard.append(item.item_id)
-        self._begin_generation(now_ms)
+        self._generation += 1
+        self._items.clear()
+        self._marks.clear()
+        self._marked_ms = self._confirmed_ms = self._sent_ms
+        self._plays_until = now_ms
+        self._late_ms = 0.0
         return Interruption(audible, tuple(unheard), had_audio)
 
     def sent_ms(self, item_id: str) -> float:
@@ -170,16 +177,3 @@ class PlaybackTracker:
         self._marks.append((name, self._sent_ms, self._plays_until))
         self._marked_ms = self._sent_ms
         return name
-
-    def _begin_generation(self, now_ms: float) -> None:
-        self._generation += 1
-        self._items.clear()
-        self._marks.clear()
-        self._marked_ms = self._confirmed_ms = self._sent_ms
-        self._plays_until = now_ms
-        self._late_ms = 0.0
-
-    def _forget_heard(self, position: float) -> None:
-        items = self._items
-        while items and items[0].is_whole and items[0].ends_ms <= position:
-            items.popleft()

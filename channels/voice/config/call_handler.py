@@ -114,7 +114,15 @@ class ConfiguredCallHandler:
             return Refused(self._config.spoken_apology)
         self._context.session = session.document
         self._context.ctx.update(session.ctx)
-        return self._settings(session)
+        settings = self._config.settings(session.instructions)
+        lacking = sorted({str(tool["name"]) for tool in session.tools} - self._config.tools.keys())
+        if lacking:
+            self._log.warning("tools_without_handler", tools=lacking)
+        voice = session.voice
+        if voice is not None and voice not in VOICES:
+            self._log.warning("voice_unknown", voice=voice, used=settings.voice, known=list(VOICES))
+            voice = None
+        return replace(settings, tools=session.tools, voice=voice or settings.voice)
 
     async def started(self) -> str | None:
         greeting = self._config.greeting
@@ -139,34 +147,20 @@ class ConfiguredCallHandler:
             case Turn():
                 self._silences = 0 if notice.role == "user" else self._silences
             case CallerSilent():
-                self._silent()
+                # Ask whether the caller is there; say goodbye when that was asked twice without an answer.
+                self._silences += 1
+                if self._silences < MOST_SILENCES:
+                    self._controls.instruct(ASK_WHETHER_THERE)
+                    return
+                self._log.info("caller_silent", times=self._silences)
+                self._controls.instruct(SAY_GOODBYE)
+                self._controls.hang_up()
             case TransferFailed():
                 self._context.ctx.update(self._before_transfer)
                 self._controls.instruct(NOT_PUT_THROUGH)
 
     async def ended(self, ending: Ending) -> None:
         """The lifecycle tells the business."""
-
-    def _silent(self) -> None:
-        """Ask whether the caller is there; say goodbye when that was asked twice without an answer."""
-        self._silences += 1
-        if self._silences < MOST_SILENCES:
-            self._controls.instruct(ASK_WHETHER_THERE)
-            return
-        self._log.info("caller_silent", times=self._silences)
-        self._controls.instruct(SAY_GOODBYE)
-        self._controls.hang_up()
-
-    def _settings(self, session: Session) -> SessionSettings:
-        settings = self._config.settings(session.instructions)
-        lacking = sorted({str(tool["name"]) for tool in session.tools} - self._config.tools.keys())
-        if lacking:
-            self._log.warning("tools_without_handler", tools=lacking)
-        voice = session.voice
-        if voice is not None and voice not in VOICES:
-            self._log.warning("voice_unknown", voice=voice, used=settings.voice, known=list(VOICES))
-            voice = None
-        return replace(settings, tools=session.tools, voice=voice or settings.voice)
 
 
 # The session: from the config itself, or from the business for every call anew -----------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -55,13 +54,11 @@ class _Generator(GenerateJsonSchema):
     def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
         read = schema["function"]["function"]
         if read in _UNIONS:
-            return {"oneOf": [self.generate_inner(_core_schema(branch)) for branch in _UNIONS[read]]}
+            return {
+                "oneOf": [self.generate_inner(branch.__pydantic_core_schema__) for branch in _UNIONS[read]]
+            }
         return dict(_SHAPES.get(read, {"type": "string"}))
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         made = super().dict_schema(schema)
         return {**made, "additionalProperties": False} if "patternProperties" in made else made
-
-
-def _core_schema(model: type[BaseModel]) -> core_schema.CoreSchema:
-    return model.__pydantic_core_schema__

@@ -99,8 +99,14 @@ class ConfigLifecycle:
         ctx, lifecycle = self.context.ctx, self._config.lifecycle
         ctx[TRANSFERRED] = ending.reason == "transferred" or ctx.get(TRANSFERRED, False)
         outcome = outcome_of(lifecycle.outcome_rules, ctx)
+        # The flags of the config that are set, for the log: their names tell nothing of the caller.
+        named = {rule.flag for rule in self._config.lifecycle.outcome_rules if rule.flag is not None}
+        named.update(flag for tool in self._config.tools.values() for flag in tool.on_success_flags)
         self.log.info(
-            "call_outcome", outcome=outcome, flags=self._flags(), duration_ms=round(ending.duration_s * 1000)
+            "call_outcome",
+            outcome=outcome,
+            flags=sorted(flag for flag in named if self.context.ctx.get(flag)),
+            duration_ms=round(ending.duration_s * 1000),
         )
         no_action, on_end = lifecycle.on_no_action, lifecycle.on_end
         scope = self.context.scope(outcome=outcome)
@@ -161,12 +167,6 @@ class ConfigLifecycle:
             "transcript": [as_entry(turn) for turn in self._turns],
             "transcript_summary": summary(self._turns, wording(self._config.agent.language)),
         }
-
-    def _flags(self) -> list[str]:
-        """The flags of the config that are set, for the log: their names tell nothing of the caller."""
-        named = {rule.flag for rule in self._config.lifecycle.outcome_rules if rule.flag is not None}
-        named.update(flag for tool in self._config.tools.values() for flag in tool.on_success_flags)
-        return sorted(flag for flag in named if self.context.ctx.get(flag))
 
 
 def _first_context(config: VoiceConfig, caller: Caller) -> dict[str, JsonValue]:

@@ -37,22 +37,20 @@ _UNUSED_IN_FLOWS = ("greeting", "tools")
 
 def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:
     """Every warning about a sound config; `raw` is the same config as it was written."""
-    yield from _model(config)
-    if isinstance(config.session, InlineSession):
-        yield from _declared_tools(config, config.session)
-    if isinstance(config.session, FlowSession):
-        yield from _unused(config)
-    yield from _outcome_rules(config.lifecycle.outcome_rules)
-    yield from _unknown_variables(raw)
-
-
-def _model(config: VoiceConfig) -> Iterator[Finding]:
     if config.openai.temperature is not None:
         message = "is dropped: the model's protocol has no temperature"
         yield Finding("/openai/temperature", "temperature_dropped", message)
     if config.openai.voice not in VOICES:
         message = unknown_voice(config.openai.voice, config.openai.spoken_voice)
         yield Finding("/openai/voice", "voice_unknown", message)
+    if isinstance(config.session, InlineSession):
+        yield from _declared_tools(config, config.session)
+    if isinstance(config.session, FlowSession):
+        for section in _UNUSED_IN_FLOWS:
+            if section in config.model_fields_set:
+                yield Finding(pointer(section), "unused_in_flow", "is not used: a flow leads the call")
+    yield from _outcome_rules(config.lifecycle.outcome_rules)
+    yield from _unknown_variables(raw)
 
 
 def retiring_models(config: VoiceConfig, today: date) -> Iterator[Finding]:
@@ -84,12 +82,6 @@ def _declared_tools(config: VoiceConfig, session: InlineSession) -> Iterator[Fin
         else:
             message = "is not among the tools of the session: the model never calls it"
             yield Finding(pointer("tools", name), "handler_not_declared", message)
-
-
-def _unused(config: VoiceConfig) -> Iterator[Finding]:
-    for section in _UNUSED_IN_FLOWS:
-        if section in config.model_fields_set:
-            yield Finding(pointer(section), "unused_in_flow", "is not used: a flow leads the call")
 
 
 def _outcome_rules(rules: tuple[OutcomeRule, ...]) -> Iterator[Finding]:

@@ -156,7 +156,10 @@ class PromptRefresher:
     async def _take(self, tagged: TaggedPrompt) -> None:
         reply = tagged.reply
         now = (reply.prefix_hash, without_clock(reply.prompt))
-        if self._last is not None and _is_older(reply, self._last.reply):
+        if self._last is not None and (
+            reply.revision < self._last.reply.revision
+            or reply.memory_revision < self._last.reply.memory_revision
+        ):
             return
         if now == self._known or await self._changed(reply):
             self._known, self._last = now, tagged
@@ -168,10 +171,6 @@ class PromptRefresher:
             for _ in range(WAITS):
                 if await self.look(WAIT_MS):
                     break
-
-
-def _is_older(one: PromptReply, other: PromptReply) -> bool:
-    return one.revision < other.revision or one.memory_revision < other.memory_revision
 
 
 READ_WITHIN_S: Final = 2.0

@@ -237,7 +237,14 @@ def step_agent(
         case Phase.RELOADING:
             return _reloading(state, wanted, seen.health, moment)
         case Phase.DRAINING:
-            return _draining(state, seen.health, moment)
+            drained = isinstance(seen.health, Answer) and seen.health.draining and seen.health.live_calls == 0
+            drained = drained and moment.now >= state.since + moment.limits.settle_s
+            late = moment.now >= state.since + moment.limits.drain_s
+            if drained or late or state.failures >= moment.limits.failures:
+                return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
+            # An agent that does not know of it yet is asked again: the first request may have been lost.
+            unaware = isinstance(seen.health, Answer) and not seen.health.draining
+            return state, Action.DRAIN if unaware else None
         case _:
             return _ending(state, moment)
 
@@ -280,15 +287,10 @@ def _emptied(state: ProcessState[Spec], moment: Moment) -> ProcessState[Spec]:
     if asked:
         return idle
     crashes = _steadied(state, moment).crashes + 1
-    return replace(idle, crashes=crashes, not_before=moment.now + _pause(crashes, moment))
-
-
-def _pause(crashes: int, moment: Moment) -> float:
-    """Half of it is chance, so that what crashed together does not come back together."""
-    limits = moment.limits
-    # The exponent is bounded: a crash loop of weeks would make a number that no float holds.
-    full = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(crashes - 1, 32))
-    return full * (1 + moment.jitter()) / 2
+    # The exponent is bounded: a crash loop of weeks would make a number that no float holds. Half of the
+    # pause is chance, so that what crashed together does not come back together.
+    longest = min(moment.limits.backoff_max_s, moment.limits.backoff_s * 2 ** min(crashes - 1, 32))
+    return replace(idle, crashes=crashes, not_before=moment.now + longest * (1 + moment.jitter()) / 2)
 
 
 def _checked(state: ProcessState[Spec], health: Health | None) -> ProcessState[Spec]:
@@ -353,18 +355,6 @@ def _reloading(
     if late or drains or not _is_another_config(state, wanted):
         return replace(state, phase=Phase.DRAINING, since=moment.now), None if drains else Action.DRAIN
     return state, Action.RELOAD if isinstance(health, Answer) else None
-
-
-def _draining(
-    state: ProcessState[AgentSpec], health: Health | None, moment: Moment
-) -> tuple[ProcessState[AgentSpec], Action | None]:
-    drained = isinstance(health, Answer) and health.draining and health.live_calls == 0
-    drained = drained and moment.now >= state.since + moment.limits.settle_s
-    late = moment.now >= state.since + moment.limits.drain_s
-    if drained or late or state.failures >= moment.limits.failures:
-        return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
-    # An agent that does not know of it yet is told again: the first time may have been lost.
-    return state, Action.DRAIN if isinstance(health, Answer) and not health.draining else None
 
 
 def _ending(state: ProcessState[Spec], moment: Moment) -> tuple[ProcessState[Spec], Action | None]:

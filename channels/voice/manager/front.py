@@ -100,7 +100,16 @@ class Front:
             writer.write(_response(404, "text/plain", b"no agent is there\n"))
             return
         line = b"%b /%b%b%b HTTP/1.1" % (method, rest, mark, query)
-        await _joined(reader, writer, route.port, _forwarded(line, headers, _peer(writer)))
+        # The head as the agent gets it.
+        address: tuple[str, int] | None = writer.get_extra_info("peername")
+        peer = address[0] if address else "unknown"
+        kept = [header for header in headers if not header.lower().startswith(_OWN_HEADERS)]
+        upgrades = any(header.lower().startswith(b"upgrade:") for header in headers)
+        own = [
+            b"Connection: upgrade" if upgrades else b"Connection: close",
+            b"X-Forwarded-For: " + peer.encode(),
+        ]
+        await _joined(reader, writer, route.port, b"\r\n".join((line, *kept, *own, b"", b"")))
 
     def _redirect(self, form: bytes) -> bytes:
         fields = dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=500))
@@ -135,14 +144,6 @@ async def _body(reader: asyncio.StreamReader, headers: list[bytes]) -> bytes:
     return b""
 
 
-def _forwarded(line: bytes, headers: list[bytes], peer: str) -> bytes:
-    """The head as the agent gets it."""
-    kept = [header for header in headers if not header.lower().startswith(_OWN_HEADERS)]
-    upgrades = any(header.lower().startswith(b"upgrade:") for header in headers)
-    own = [b"Connection: upgrade" if upgrades else b"Connection: close", b"X-Forwarded-For: " + peer.encode()]
-    return b"\r\n".join((line, *kept, *own, b"", b""))
-
-
 async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, head: bytes) -> None:
     """Returns when both ways have ended: the end of one is passed on, and ends the other."""
     try:
@@ -168,11 +169,6 @@ async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-
-
-def _peer(writer: asyncio.StreamWriter) -> str:
-    address: tuple[str, int] | None = writer.get_extra_info("peername")
-    return address[0] if address else "unknown"
 
 
 def _response(status: int, media_type: str, body: bytes) -> bytes:

@@ -104,35 +104,30 @@ class Manager:
             )
             refreshing = tasks.create_task(self._keep_refreshed())
             try:
-                await self._supervise(supervisor)
+                while not self._stopping.is_set():
+                    for agent_id in list(self._roster.wanted):
+                        if not supervisor.holds_process(agent_id):
+                            self._roster.free_port(agent_id)
+                    gone = await supervisor.step(self._roster.wanted)
+                    # A refresh meanwhile may want one again.
+                    for agent_id in gone - self._roster.wanted.keys():
+                        self._roster.forget(agent_id)
+                    self._publish(supervisor)
+                    await self._pause()
                 refreshing.cancel()
-                await self._wind_down(supervisor)
+                limits = self._pace.limits
+                log.info("stopping", agents=len(supervisor.states))
+                until = self._timing.clock() + limits.drain_s + 2 * limits.stop_s + LAUNCHER_ENDS_WITHIN_S
+                while supervisor.states and self._timing.clock() < until:
+                    if self._hurried:
+                        supervisor.hurry()
+                    await supervisor.step({})
+                    self._publish(supervisor)
+                    await self._pause()
             finally:
                 refreshing.cancel()
                 await supervisor.close()
                 self._publish(supervisor)
-
-    async def _supervise(self, supervisor: Supervisor) -> None:
-        while not self._stopping.is_set():
-            for agent_id in list(self._roster.wanted):
-                if not supervisor.holds_process(agent_id):
-                    self._roster.free_port(agent_id)
-            gone = await supervisor.step(self._roster.wanted)
-            for agent_id in gone - self._roster.wanted.keys():  # a refresh meanwhile may want it again
-                self._roster.forget(agent_id)
-            self._publish(supervisor)
-            await self._pause()
-
-    async def _wind_down(self, supervisor: Supervisor) -> None:
-        limits = self._pace.limits
-        log.info("stopping", agents=len(supervisor.states))
-        until = self._timing.clock() + limits.drain_s + 2 * limits.stop_s + LAUNCHER_ENDS_WITHIN_S
-        while supervisor.states and self._timing.clock() < until:
-            if self._hurried:
-                supervisor.hurry()
-            await supervisor.step({})
-            self._publish(supervisor)
-            await self._pause()
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):
@@ -155,7 +150,10 @@ class Manager:
                 self._refreshed = refresh_status(self._wall(), None)
             self._wake.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_pause_s(self._pace.refresh_s, failures)):
+                # A list that could not be had is asked for again sooner, then less and less often.
+                longest = self._pace.refresh_s
+                retry_s = FIRST_RETRY_S * 2 ** min(failures - 1, 16)
+                async with asyncio.timeout(min(longest, retry_s) if failures else longest):
                     await self._refresh.wait()
 
     def _publish(self, supervisor: Supervisor) -> None:
@@ -178,11 +176,6 @@ class Manager:
             self._directory.write_status({**status, "writtenAt": utc_text(self._wall())})
         except OSError as error:
             log.warning("status_not_written", reason=str(error))
-
-
-def _pause_s(refresh_s: float, failures: int) -> float:
-    """A list that could not be had is asked for again sooner, then less and less often."""
-    return refresh_s if failures == 0 else min(refresh_s, FIRST_RETRY_S * 2 ** min(failures - 1, 16))
 
 
 def agents_status(
@@ -212,7 +205,12 @@ def agents_status(
 
 def problems_status(problems: Mapping[str, tuple[Finding, ...]]) -> list[dict[str, object]]:
     return [
-        {"id": agent_id, "problems": [_finding(each) for each in found]}
+        {
+            "id": agent_id,
+            "problems": [
+                {"pointer": each.pointer, "code": each.code, "message": each.message} for each in found
+            ],
+        }
         for agent_id, found in sorted(problems.items())
     ]
 
@@ -229,7 +227,3 @@ def _process(process: ProcessState[Any], pid: int | None) -> dict[str, object]:
         "crashesInARow": process.crashes,
         "crashLoop": process.crashes >= CRASH_LOOP,
     }
-
-
-def _finding(finding: Finding) -> dict[str, str]:
-    return {"pointer": finding.pointer, "code": finding.code, "message": finding.message}

@@ -151,7 +151,11 @@ class _LineSocket(_WSProtocol):
             self.transport.underlying_transport.write(refusal)
             self.transport.disconnect()
             return
-        rest = memoryview(_with_plain_connection(head))
+        # The request with `Connection: upgrade` alone, the one form that picows takes: browsers and proxies
+        # send `keep-alive, Upgrade`, and uvicorn has checked it. Names come from uvicorn in lower case.
+        lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        kept = [line for line in lines if not line.startswith(b"connection:")]
+        rest = memoryview(b"\r\n".join((*kept, b"connection: upgrade", b"", b"")))
         while rest:
             room: memoryview = self.get_buffer(len(rest))
             size = min(len(room), len(rest))
@@ -231,11 +235,3 @@ def _is_handshake(request: WSUpgradeRequest) -> bool:
     except (binascii.Error, UnicodeEncodeError):
         return False
     return len(key) == 16
-
-
-def _with_plain_connection(head: bytes) -> bytes:
-    """The request with `Connection: upgrade` alone, the one form that picows takes: browsers and proxies
-    send `keep-alive, Upgrade`, and uvicorn has checked it. Names come from uvicorn in lower case."""
-    lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    kept = [line for line in lines if not line.startswith(b"connection:")]
-    return b"\r\n".join((*kept, b"connection: upgrade", b"", b""))

@@ -78,7 +78,8 @@ class PublicAddress:
         if self._public_url is not None:
             return self._public_url
         host = info.headers.get("host", "")
-        if not self._is_trusted(info.peer):
+        address = _address(info.peer)
+        if address is None or not any(address in network for network in self._trusted):
             return f"{info.scheme}://{host}"
         scheme = _first(info, "x-forwarded-proto").lower() or info.scheme
         host = _first(info, "x-forwarded-host") or host
@@ -86,10 +87,6 @@ class PublicAddress:
         if port and not _PORT.search(host) and port != {"http": "80", "https": "443"}.get(scheme):
             host = f"{host}:{port}"
         return f"{scheme}://{host}"
-
-    def _is_trusted(self, peer: str | None) -> bool:
-        address = _address(peer)
-        return address is not None and any(address in network for network in self._trusted)
 
 
 def is_forwarded(info: RequestInfo) -> bool:

@@ -83,12 +83,19 @@ async def serve_voice(
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stopping.signal)
-    _settle_garbage_collection()
+    # Fewer and later collections: a pause is heard by everybody who is on the phone.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
     serving = loop.create_task(server.serve(sockets=[listening]))
     started(cast(int, listening.getsockname()[1]))
     try:
         await _first(serving, stopping.requested.wait())
-        await _wind_down(app, call_server, stopping, drain_s)
+        app.admission.drain()
+        log.info("draining", live_calls=app.admission.live)
+        for step, limit_s in ((app.admission.idle(), drain_s), (call_server.close(), END_WITHIN_S)):
+            if not await _within(limit_s, step, stopping.insisted):
+                log.warning("calls_cut", live_calls=app.admission.live)
         server.should_exit = True
         server.force_exit = stopping.insisted.is_set()
         await serving
@@ -97,14 +104,6 @@ async def serve_voice(
             loop.remove_signal_handler(number)
         if app.sip is not None:
             await app.sip.close()
-
-
-async def _wind_down(app: VoiceApp, call_server: CallServer, stopping: _Stopping, drain_s: float) -> None:
-    app.admission.drain()
-    log.info("draining", live_calls=app.admission.live)
-    for step, limit_s in ((app.admission.idle(), drain_s), (call_server.close(), END_WITHIN_S)):
-        if not await _within(limit_s, step, stopping.insisted):
-            log.warning("calls_cut", live_calls=app.admission.live)
 
 
 async def _within(limit_s: float, step: Coroutine[None, None, None], insisted: asyncio.Event) -> bool:
@@ -144,10 +143,3 @@ def _bound(host: str, port: int) -> socket.socket:
         raise CallTheOperator(
             "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
         ) from error
-
-
-def _settle_garbage_collection() -> None:
-    """Fewer and later collections: a pause is heard by everybody who is on the phone."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)

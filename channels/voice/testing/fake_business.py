@@ -70,7 +70,9 @@ class FakeBusiness:
     async def __aenter__(self) -> Self:
         listening = socket.create_server(("127.0.0.1", 0))
         self._port = listening.getsockname()[1]
-        self._server = _Server(_config(self._app))
+        self._server = _Server(
+            uvicorn.Config(self._app, interface="asgi3", lifespan="off", ws="none", log_config=None)
+        )
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         return self
 
@@ -97,10 +99,6 @@ class FakeBusiness:
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": orjson.dumps(reply.body)})
-
-
-def _config(app: Any) -> uvicorn.Config:
-    return uvicorn.Config(app, interface="asgi3", lifespan="off", ws="none", log_config=None)
 
 
 class _Server(uvicorn.Server):

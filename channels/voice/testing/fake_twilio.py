@@ -126,7 +126,15 @@ class FakeTwilioCall:
         except OSError:
             raise CallRefused(None) from None
         self._send({"event": "connected", "protocol": "Call", "version": "1.0.0"})
-        self._send(self._start())
+        start = {
+            "accountSid": "AC0",
+            "streamSid": self.stream_sid,
+            "callSid": self.call_sid,
+            "tracks": ["inbound"],
+            "customParameters": self._parameters,
+            "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1},
+        }
+        self._send(self._numbered("start", start))
         self._ticking = asyncio.create_task(self._tick())
         return self
 
@@ -216,17 +224,6 @@ class FakeTwilioCall:
             self._utterances.popleft()
             if not utterance.done.done():
                 utterance.done.set_result(Spoken(utterance.begins_at, now, utterance.text))
-
-    def _start(self) -> dict[str, object]:
-        start = {
-            "accountSid": "AC0",
-            "streamSid": self.stream_sid,
-            "callSid": self.call_sid,
-            "tracks": ["inbound"],
-            "customParameters": self._parameters,
-            "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1},
-        }
-        return self._numbered("start", start)
 
     def _numbered(self, event: str, fields: Mapping[str, object]) -> dict[str, object]:
         sequence = str(next(self._sequence))

@@ -125,7 +125,14 @@ class Playout:
             ends_ms = min(head.ends_ms, head.begins_ms + left_ms)
             if head.ends_ms - ends_ms > _SAME_MS:
                 waiting.appendleft(Stretch(head.item, ends_ms, head.ends_ms))
-            self._hear(Stretch(head.item, head.begins_ms, ends_ms))
+            at = self._played_until
+            self._played_until = until = at + (ends_ms - head.begins_ms) / self._ms_per_s
+            last = self.heard[-1] if self.heard else None
+            goes_on = last is not None and last.item == head.item and last.until == at
+            if last is not None and goes_on and abs(last.ends_ms - head.begins_ms) <= _SAME_MS:
+                self.heard[-1] = Heard(last.at, until, last.item, last.begins_ms, ends_ms)
+            else:
+                self.heard.append(Heard(at, until, head.item, head.begins_ms, ends_ms))
         if not waiting:
             self._played_until = max(now, self._played_until)
 
@@ -137,13 +144,3 @@ class Playout:
     def heard_ms(self, item: int) -> float:
         """How much of an item the caller has heard."""
         return sum(heard.ends_ms - heard.begins_ms for heard in self.heard if heard.item == item)
-
-    def _hear(self, stretch: Stretch) -> None:
-        at = self._played_until
-        self._played_until = until = at + (stretch.ends_ms - stretch.begins_ms) / self._ms_per_s
-        last = self.heard[-1] if self.heard else None
-        goes_on = last is not None and last.item == stretch.item and last.until == at
-        if last is not None and goes_on and abs(last.ends_ms - stretch.begins_ms) <= _SAME_MS:
-            self.heard[-1] = Heard(last.at, until, last.item, last.begins_ms, stretch.ends_ms)
-        else:
-            self.heard.append(Heard(at, until, stretch.item, stretch.begins_ms, stretch.ends_ms))

@@ -18,7 +18,7 @@ import orjson
 
 from channels.voice.call.ports import AudioFormat
 from channels.voice.testing.conversation import Conversation, Item, item_of
-from channels.voice.testing.fake_response import CancelReason, FakeResponse, Pace
+from channels.voice.testing.fake_response import FakeResponse, Pace
 from channels.voice.testing.playout import OutputBuffer
 from channels.voice.testing.realtime_checks import Refusal, SessionState, refusal_of
 from channels.voice.testing.script import Script, ScriptCursor
@@ -245,7 +245,8 @@ class RealtimeSession:
         self.emit("input_audio_buffer.speech_started", item_id=self._next_item, audio_start_ms=at_ms)
         if self.settings.detection.get("interrupt_response"):
             self._output_buffer.clear()
-            self._cancel("turn_detected")
+            if self._active is not None:
+                self._active.cancel("turn_detected")
 
     def _speech_ended(self, ended: Ended) -> None:
         self.emit("input_audio_buffer.speech_stopped", item_id=self._next_item, audio_end_ms=ended.at_ms)
@@ -266,7 +267,8 @@ class RealtimeSession:
         self.item_added(item)
         self.item_done(item)
         if self.settings.is_transcribed:
-            self._later(self._pace.transcription_ms / 1000, lambda: self._transcribe(item_id, text))
+            delay_s = self._pace.transcription_ms / 1000
+            self._timers.append(self._loop.call_later(delay_s, self._transcribe, item_id, text))
 
     def _transcribe(self, item_id: str, text: str) -> None:
         kind = "conversation.item.input_audio_transcription"
@@ -309,10 +311,6 @@ class RealtimeSession:
         )
         self._tasks.append(self._loop.create_task(answer.run()))
         return None
-
-    def _cancel(self, reason: CancelReason) -> None:
-        if self._active is not None:
-            self._active.cancel(reason)
 
     def _responded(self) -> None:
         self._active = None
@@ -357,9 +355,6 @@ class RealtimeSession:
             "event_id": event_id if isinstance(event_id, str) else None,
         }
         self.emit("error", error=error)
-
-    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
-        self._timers.append(self._loop.call_later(delay_s, act))
 
 
 def _item_id(number: int) -> str:

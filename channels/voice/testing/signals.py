@@ -106,7 +106,16 @@ def stretches(raw: bytes, fmt: AudioFormat = "g711_ulaw") -> list[Stretch]:
     found: list[Stretch] = []
     for at in range(0, len(raw), size):
         unit = raw[at : at + size]
-        _append(found, _stretch(unit) or Stretch(None, 0, len(unit) / size))
+        new = _stretch(unit) or Stretch(None, 0, len(unit) / size)
+        last = found[-1] if found else None
+        if last is None or last.item != new.item:
+            found.append(new)
+        elif new.item is None:
+            found[-1] = Stretch(None, 0, last.ends_ms + new.ends_ms)
+        elif last.ends_ms == new.begins_ms:
+            found[-1] = Stretch(last.item, last.begins_ms, new.ends_ms)
+        else:
+            found.append(new)
     return found
 
 
@@ -115,18 +124,6 @@ def _stretch(unit: bytes) -> Stretch | None:
         return None
     tag, begins_ms = _UNIT.unpack_from(unit)
     return Stretch(tag & _MOST_ITEMS, begins_ms, begins_ms + 1) if tag & ~_MOST_ITEMS == _TAG else None
-
-
-def _append(found: list[Stretch], new: Stretch) -> None:
-    last = found[-1] if found else None
-    if last is None or last.item != new.item:
-        found.append(new)
-    elif new.item is None:
-        found[-1] = Stretch(None, 0, last.ends_ms + new.ends_ms)
-    elif last.ends_ms == new.begins_ms:
-        found[-1] = Stretch(last.item, last.begins_ms, new.ends_ms)
-    else:
-        found.append(new)
 
 
 @dataclass(frozen=True, slots=True)

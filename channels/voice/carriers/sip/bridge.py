@@ -72,7 +72,10 @@ class SipConnection(SipLine):
         """Returns when the model's server has been told that the call is over."""
         await self.left()
         if not self._is_accepted:
-            await self._decline()
+            try:
+                await self._sip.reject(self._call.call_id, DECLINED)
+            except LineControlFailed as failed:
+                log.warning("sip_reject_failed", reason=str(failed))
 
     async def connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         """Accept the call and join its session. Raises ModelUnreachable."""
@@ -111,12 +114,6 @@ class SipConnection(SipLine):
             log.warning("sip_accept_failed", reason=str(failed))
         else:
             self._is_accepted = True
-
-    async def _decline(self) -> None:
-        try:
-            await self._sip.reject(self._call.call_id, DECLINED)
-        except LineControlFailed as failed:
-            log.warning("sip_reject_failed", reason=str(failed))
 
 
 class _Session:

@@ -79,17 +79,11 @@ class WebhookVerifier:
         ]
         if not any(matches):
             raise CorrectTheInput("signature_wrong", "no v1 signature is that of this webhook")
-        self._check_age(timestamp)
-        return self._is_new(webhook_id)
-
-    def _check_age(self, timestamp: str) -> None:
         sent_s = float(timestamp) if _SECONDS.fullmatch(timestamp) else 0.0
         if abs(self._now().timestamp() - sent_s) > TOLERANCE.total_seconds():
             raise CorrectTheInput(
                 "signature_old", f"the webhook is from more than {TOLERANCE.seconds // 60} minutes away"
             )
-
-    def _is_new(self, webhook_id: str) -> bool:
         if webhook_id in self._seen:
             return False
         self._seen[webhook_id] = None
