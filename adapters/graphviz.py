@@ -33,29 +33,26 @@ class Graphviz:
                 "install the package graphviz, or ask for the format 'mermaid'",
             )
         async with self._slots:
-            return await self._drawn(program, text)
-
-    async def _drawn(self, program: str, text: bytes) -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *self._command[1:],
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                drawn, complaints = await process.communicate(text)
-        except TimeoutError:
-            raise _too_large(f"Graphviz needs more than {self._timeout_s:g} s to lay it out") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode != 0:
-            said = complaints.decode("utf-8", "replace").strip()[:500]
-            raise CallTheOperator("graphviz_failed", f"{program} ended with {process.returncode}: {said}")
-        return drawn
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *self._command[1:],
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    drawn, complaints = await process.communicate(text)
+            except TimeoutError:
+                raise _too_large(f"Graphviz needs more than {self._timeout_s:g} s to lay it out") from None
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            if process.returncode != 0:
+                said = complaints.decode("utf-8", "replace").strip()[:500]
+                raise CallTheOperator("graphviz_failed", f"{program} ended with {process.returncode}: {said}")
+            return drawn
 
 
 def _too_large(reason: str) -> CorrectTheInput:

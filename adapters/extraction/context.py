@@ -140,44 +140,45 @@ class Turn:
         return {taker.spec.id: next(iter(values.values()))} if taker is not None and len(values) == 1 else {}
 
 
-@cache
-def _reference(vocabulary: Vocabulary) -> re.Pattern[str]:
-    """ "order number is " and the like, with at most three words between the reference and its digits."""
-    before = alternation(vocabulary.topics["reference"].before)
-    return re.compile(before + r"[:#]?(?: [\w.']{1,12}){0,3}[ :#]*$")
+class _Patterns:
+    """What surrounds a mention, in one language."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        turns = vocabulary.turns
+        before = alternation(vocabulary.topics["reference"].before)
+        # "order number is " and the like, with at most three words between the reference and its digits.
+        self.reference = re.compile(before + r"[:#]?(?: [\w.']{1,12}){0,3}[ :#]*$")
+        taken_back = alternation((*turns.corrections, *turns.plain_no))
+        self.correction = re.compile(rf"{alternation(turns.conditionals)}|(?P<taken_back>{taken_back})")
+        # From a range's first word to its last: what stands right behind belongs to it. `#` is the first end.
+        both = (
+            r"[ ,]{1,2}(?:[\wº.,]+ ){1,4}".join(alternation([part.strip()]) for part in phrase.split("#"))
+            for phrase in vocabulary.dates.ranges
+        )
+        self.ranges = re.compile("|".join(both))
+        self.alternative = re.compile(rf"[ ,]*{alternation(turns.alternatives)} (?:\w{{1,4}} ){{0,2}}")
+        self.clause_break = re.compile(rf"[,.;?!]|{alternation(turns.contrasts)}")
+
+
+_patterns = cache(_Patterns)
 
 
 def reference_before(text: str, start: int, vocabulary: Vocabulary) -> bool:
     # The same clause's text right before `start`.
     lead = text[max(0, start - _REACH) : start]
-    return _reference(vocabulary).search(_CLAUSE_END.split(lead)[-1]) is not None
-
-
-@cache
-def _correction(vocabulary: Vocabulary) -> re.Pattern[str]:
-    turns = vocabulary.turns
-    taken_back = alternation((*turns.corrections, *turns.plain_no))
-    return re.compile(rf"{alternation(turns.conditionals)}|(?P<taken_back>{taken_back})")
+    return _patterns(vocabulary).reference.search(_CLAUSE_END.split(lead)[-1]) is not None
 
 
 def follows_correction(text: str, start: int, end: int, vocabulary: Vocabulary) -> bool:
     """Whether something is taken back between the two places; "if not, …" is another wish, no correction."""
-    return any(found["taken_back"] for found in _correction(vocabulary).finditer(text, start, end))
-
-
-@cache
-def _ranges(vocabulary: Vocabulary) -> re.Pattern[str]:
-    """From a range's first word to its last: what stands right behind belongs to it. `#` is the first end."""
-    both = (
-        r"[ ,]{1,2}(?:[\wº.,]+ ){1,4}".join(alternation([part.strip()]) for part in phrase.split("#"))
-        for phrase in vocabulary.dates.ranges
-    )
-    return re.compile("|".join(both))
+    return any(found["taken_back"] for found in _patterns(vocabulary).correction.finditer(text, start, end))
 
 
 def in_range(text: str, start: int, vocabulary: Vocabulary) -> bool:
     """Whether it is one end of a range: "from the 3rd to the 5th", "between 50 and 60"."""
-    return any(found.start() <= start <= found.end() + 1 for found in _ranges(vocabulary).finditer(text))
+    return any(
+        found.start() <= start <= found.end() + 1 for found in _patterns(vocabulary).ranges.finditer(text)
+    )
 
 
 def last_meant(mentions: Sequence[Mention], text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
@@ -188,23 +189,13 @@ def last_meant(mentions: Sequence[Mention], text: str, vocabulary: Vocabulary) -
     return mentions
 
 
-@cache
-def _alternative(vocabulary: Vocabulary) -> re.Pattern[str]:
-    return re.compile(rf"[ ,]*{alternation(vocabulary.turns.alternatives)} (?:\w{{1,4}} ){{0,2}}")
-
-
 def alternatives(first: Mention, second: Mention, text: str, vocabulary: Vocabulary) -> bool:
-    return _alternative(vocabulary).fullmatch(text, first.end, second.start) is not None
-
-
-@cache
-def _clause_break(vocabulary: Vocabulary) -> re.Pattern[str]:
-    return re.compile(rf"[,.;?!]|{alternation(vocabulary.turns.contrasts)}")
+    return _patterns(vocabulary).alternative.fullmatch(text, first.end, second.start) is not None
 
 
 def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int, int]:
     """Where the clause around a mention begins and ends."""
-    breaks = _clause_break(vocabulary)
+    breaks = _patterns(vocabulary).clause_break
     begin = max((found.end() for found in breaks.finditer(text, 0, start)), default=0)
     after = breaks.search(text, end)
     return begin, after.start() if after else len(text)

@@ -49,8 +49,80 @@ class _Day:
     """Only of moments counted from now: "in two hours"."""
 
 
+class _Patterns:
+    """How days are named in one language."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        tables = vocabulary.dates
+        months = alternation(name for names in tables.months for name in names)
+        units = alternation(tables.units)
+        english = ("a", "an") if vocabulary.code == "en" else ()
+        one = alternation((*vocabulary.words.one, *vocabulary.words.articles, *english))
+        count = rf"[0-9]{{1,4}}|{one}"
+        year = r"(?:19|20) ?[0-9]{2}(?![0-9])"
+        in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
+        tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
+        mark = "º" if tables.bare_day_needs_ordinal else "º?"
+        number = r"(?<![\w.,/:+-])"
+        # Before the amount or behind it, as the language has it.
+        ago = rf"(?P<ago_n>{count}) (?P<ago_unit>{units})"
+        lead = tables.ago_lead and f"{alternation(tables.ago_lead)} "
+        ago = f"{lead}{ago}" if lead else rf"(?<![\w.,+-]){ago} {alternation(tables.ago_tail)}"
+        self.day = re.compile(
+            rf"(?<![\w/.-])(?P<iso>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?![\w-])"
+            rf"|(?<![\w/.-])(?P<numeric>[0-9]{{1,2}}([/.-])[0-9]{{1,2}}\3(?:[0-9]{{4}}|[0-9]{{2}}))(?![\w/-])"
+            rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
+            rf"|{number}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
+            rf"(?:{in_year}(?P<year>{year})"
+            rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.]))?"
+            rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?"
+            rf"(?![\wº:/]|[.,][0-9]| [0-9]{{3}})"
+            rf"(?:{in_year}(?P<year_behind>{year}))?"
+            rf"|(?P<relative>{alternation(tables.days)})"
+            rf"|{alternation(tables.ahead_lead)} (?P<ahead_n>{count}) (?P<ahead_unit>{units})"
+            rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units})"
+            rf" {alternation(tables.ahead_tail)}"
+            rf"|{ago}"
+            rf"|{alternation(tables.day_lead)} (?P<bare>[0-9]{{1,2}}){mark}{tail}"
+        )
+        names = alternation(name for spellings in tables.weekdays for name in spellings)
+        ahead, back, lead = map(alternation, (tables.next, tables.last, tables.day_lead))
+        self.weekday = re.compile(
+            rf"(?:(?P<next>{ahead}) |(?P<last>{back}) )?(?P<weekday>{names})"
+            rf"(?: (?P<week_after>{alternation(tables.week_after)})"
+            rf"| (?P<next_behind>{ahead})| (?P<last_behind>{back})"
+            rf"|,? (?:{lead} )?(?P<number>[0-9]{{1,2}})º?{tail})?"
+        )
+        self.beside = re.compile(rf",? (?:{lead} )?")
+        self.not_meant = re.compile(alternation(tables.not_meant) + r"['’]? ?$")
+        self.links = frozenset(word for phrase in tables.links for word in phrase.split(" "))
+
+    def are_linked(self, text: str, day: _Day, clock: TimeMention) -> bool:
+        """Whether a time is that of the day: nothing but linking words stands between the two."""
+        gap = text[day.end : clock.start] if clock.start >= day.end else text[clock.end : day.start]
+        if len(gap) > _REACH or re.search(r"[.;?!]", gap):
+            return False
+        return all(word in self.links for word in _WORD.findall(gap))
+
+    def are_beside(self, text: str, weekday: re.Match[str], day: _Day) -> bool:
+        """ "Monday the 9th of March" or "the 9th of March, Monday"."""
+        if day.start >= weekday.end():
+            return self.beside.fullmatch(text, weekday.end(), day.start) is not None
+        return day.end <= weekday.start() and text[day.end : weekday.start()] in (", ", " ")
+
+
+_patterns = cache(_Patterns)
+
+
 def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
-    found = [day for day in _days(text, vocabulary, today) if not _not_meant(text, day, vocabulary)]
+    """Days in normalised `text`, in its order, each with the time that belongs to it."""
+    not_meant = _patterns(vocabulary).not_meant
+    found = [
+        day
+        for day in _days(text, vocabulary, today)
+        if not not_meant.search(text[max(0, day.start - _REACH) : day.start])
+        and not in_range(text, day.start, vocabulary)
+    ]
     clocks = sorted(times(text, vocabulary), key=lambda clock: clock.start)
     clocks = [
         clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)
@@ -66,7 +138,7 @@ def _with_time(
     text: str,
     vocabulary: Vocabulary,
 ) -> Mention:
-    clock = next((clock for clock in clocks if _linked(day, clock, text, vocabulary)), None)
+    clock = next((clock for clock in clocks if _patterns(vocabulary).are_linked(text, day, clock)), None)
     start, end, minutes = day.start, day.end, None
     if clock is not None:
         start, end = min(start, clock.start), max(end, clock.end)
@@ -108,35 +180,14 @@ def _with_time(
     )
 
 
-def _linked(day: _Day, clock: TimeMention, text: str, vocabulary: Vocabulary) -> bool:
-    gap = text[day.end : clock.start] if clock.start >= day.end else text[clock.end : day.start]
-    if len(gap) > _REACH or re.search(r"[.;?!]", gap):
-        return False
-    return all(word in _links(vocabulary) for word in _WORD.findall(gap))
-
-
-@cache
-def _links(vocabulary: Vocabulary) -> frozenset[str]:
-    return frozenset(word for phrase in vocabulary.dates.links for word in phrase.split(" "))
-
-
-def _not_meant(text: str, day: _Day, vocabulary: Vocabulary) -> bool:
-    lead = text[max(0, day.start - _REACH) : day.start]
-    return _before_not_meant(vocabulary).search(lead) is not None or in_range(text, day.start, vocabulary)
-
-
-@cache
-def _before_not_meant(vocabulary: Vocabulary) -> re.Pattern[str]:
-    return re.compile(alternation(vocabulary.dates.not_meant) + r"['’]? ?$")
-
-
 def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
     """Every day that is named, in order; a weekday and the day of the month beside it are one."""
-    found_days = few(_day(vocabulary).finditer(text))
+    patterns = _patterns(vocabulary)
+    found_days = few(patterns.day.finditer(text))
     named = [day for found in found_days if (day := _read(found, vocabulary, today))]
     days: list[_Day] = []
-    for found in few(_weekday(vocabulary).finditer(text)):
-        beside = next((day for day in named if _is_beside(text, found, day, vocabulary)), None)
+    for found in few(patterns.weekday.finditer(text)):
+        beside = next((day for day in named if patterns.are_beside(text, found, day)), None)
         if beside is None:
             days.extend(_read_weekday(found, vocabulary, today))
             continue
@@ -150,13 +201,6 @@ def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
         day for day in named if not any(day.start < other.end and other.start < day.end for other in days)
     ]
     return sorted((*days, *free), key=lambda day: day.start)
-
-
-def _is_beside(text: str, weekday: re.Match[str], day: _Day, vocabulary: Vocabulary) -> bool:
-    """ "Monday the 9th of March" or "the 9th of March, Monday"."""
-    if day.start >= weekday.end():
-        return _beside(vocabulary).fullmatch(text, weekday.end(), day.start) is not None
-    return day.end <= weekday.start() and text[day.end : weekday.start()] in (", ", " ")
 
 
 def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
@@ -264,66 +308,6 @@ def _plus(day: date, days: int) -> date:
 
 def _index(name: str, names: Sequence[Sequence[str]]) -> int:
     return next(place for place, spellings in enumerate(names) if name in spellings)
-
-
-@cache
-def _day(vocabulary: Vocabulary) -> re.Pattern[str]:
-    tables = vocabulary.dates
-    months = alternation(name for names in tables.months for name in names)
-    units = alternation(tables.units)
-    one = alternation(
-        (*vocabulary.words.one, *vocabulary.words.articles, *(("a", "an") if vocabulary.code == "en" else ()))
-    )
-    count = rf"[0-9]{{1,4}}|{one}"
-    year = r"(?:19|20) ?[0-9]{2}(?![0-9])"
-    in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
-    tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
-    mark = "º" if tables.bare_day_needs_ordinal else "º?"
-    number = r"(?<![\w.,/:+-])"
-    return re.compile(
-        rf"(?<![\w/.-])(?P<iso>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?![\w-])"
-        rf"|(?<![\w/.-])(?P<numeric>[0-9]{{1,2}}([/.-])[0-9]{{1,2}}\3(?:[0-9]{{4}}|[0-9]{{2}}))(?![\w/-])"
-        rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
-        rf"|{number}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
-        rf"(?:{in_year}(?P<year>{year})"
-        rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.]))?"
-        rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?"
-        rf"(?![\wº:/]|[.,][0-9]| [0-9]{{3}})"
-        rf"(?:{in_year}(?P<year_behind>{year}))?"
-        rf"|(?P<relative>{alternation(tables.days)})"
-        rf"|{alternation(tables.ahead_lead)} (?P<ahead_n>{count}) (?P<ahead_unit>{units})"
-        rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units}) {alternation(tables.ahead_tail)}"
-        rf"|{_ago(vocabulary, count, units)}"
-        rf"|{alternation(tables.day_lead)} (?P<bare>[0-9]{{1,2}}){mark}{tail}"
-    )
-
-
-def _ago(vocabulary: Vocabulary, count: str, units: str) -> str:
-    """ "N units ago", before the amount or behind it as the language has it."""
-    tables = vocabulary.dates
-    said = rf"(?P<ago_n>{count}) (?P<ago_unit>{units})"
-    if tables.ago_lead:
-        return rf"{alternation(tables.ago_lead)} {said}"
-    return rf"(?<![\w.,+-]){said} {alternation(tables.ago_tail)}"
-
-
-@cache
-def _weekday(vocabulary: Vocabulary) -> re.Pattern[str]:
-    tables = vocabulary.dates
-    names = alternation(name for spellings in tables.weekdays for name in spellings)
-    ahead, back, lead = map(alternation, (tables.next, tables.last, tables.day_lead))
-    tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
-    return re.compile(
-        rf"(?:(?P<next>{ahead}) |(?P<last>{back}) )?(?P<weekday>{names})"
-        rf"(?: (?P<week_after>{alternation(tables.week_after)})"
-        rf"| (?P<next_behind>{ahead})| (?P<last_behind>{back})"
-        rf"|,? (?:{lead} )?(?P<number>[0-9]{{1,2}})º?{tail})?"
-    )
-
-
-@cache
-def _beside(vocabulary: Vocabulary) -> re.Pattern[str]:
-    return re.compile(rf",? (?:{alternation(vocabulary.dates.day_lead)} )?")
 
 
 def read_day(phrase: str, *, language: str, today: date, order: str, back: bool) -> date | None:

@@ -22,8 +22,29 @@ from adapters.extraction.questions import Profile, is_content, shares
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
 from flow_engine.values import JsonValue
 
-_Answer = tuple[int, int, bool]
-"""Where it starts and ends, and which it is."""
+
+class _Patterns:
+    """Answers and negations in one language."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        # A firm phrase anywhere; a word where a clause begins, after at most three words that lead in.
+        tables = vocabulary.answers
+        begins = rf"(?:^|(?<=[,.;!?])|(?<=[,.;!?] )|{alternation(vocabulary.turns.corrections)}[ ,.]{{1,2}})"
+        leads = rf"(?:{alternation(tables.leading)}[ ,]{{1,2}}){{0,3}}"
+        bare = (
+            rf"{alternation(tables.bare_yes)}(?=$| ?[,.!]| {alternation(tables.yes)})"
+            if tables.bare_yes
+            else r"(?!)"
+        )
+        self.answer = re.compile(
+            rf"(?P<firm_no>{alternation(tables.firm_no)})|(?P<firm_yes>{alternation(tables.firm_yes)})"
+            rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>{alternation(tables.yes)}|{bare}))"
+            rf"(?! ?\?| not(?!\w))"
+        )
+        self.denial = re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}")
+
+
+_patterns = cache(_Patterns)
 
 
 def answer(text: str, vocabulary: Vocabulary) -> bool | None:
@@ -34,37 +55,17 @@ def answer(text: str, vocabulary: Vocabulary) -> bool | None:
     unsure = anywhere(tables.unsure)
     if any(unsure.fullmatch(found.group()) for found in telling.finditer(text)):
         return None
-    given = few(_answers(text, vocabulary))
-    for place in range(len(given) - 1, 0, -1):
+    said = [
+        (found.start(), found.end(), bool(found["firm_yes"] or found["yes"]))
+        for found in few(_patterns(vocabulary).answer.finditer(text))
+    ]
+    for place in range(len(said) - 1, 0, -1):
         # The word of correction may belong to the second answer ("anzi no"); a bare "no" corrects nothing.
-        if anywhere(vocabulary.turns.corrections).search(text, given[place - 1][1], given[place][1]):
-            given = given[place:]
+        if anywhere(vocabulary.turns.corrections).search(text, said[place - 1][1], said[place][1]):
+            said = said[place:]
             break
-    kinds = {kind for _, _, kind in given}
+    kinds = {kind for _, _, kind in said}
     return kinds.pop() if len(kinds) == 1 else None
-
-
-@cache
-def _said(vocabulary: Vocabulary) -> re.Pattern[str]:
-    """A firm phrase anywhere; a word where a clause begins, after at most three words that lead in."""
-    tables = vocabulary.answers
-    begins = rf"(?:^|(?<=[,.;!?])|(?<=[,.;!?] )|{alternation(vocabulary.turns.corrections)}[ ,.]{{1,2}})"
-    leads = rf"(?:{alternation(tables.leading)}[ ,]{{1,2}}){{0,3}}"
-    bare = (
-        rf"{alternation(tables.bare_yes)}(?=$| ?[,.!]| {alternation(tables.yes)})"
-        if tables.bare_yes
-        else r"(?!)"
-    )
-    return re.compile(
-        rf"(?P<firm_no>{alternation(tables.firm_no)})|(?P<firm_yes>{alternation(tables.firm_yes)})"
-        rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>{alternation(tables.yes)}|{bare}))"
-        rf"(?! ?\?| not(?!\w))"
-    )
-
-
-def _answers(text: str, vocabulary: Vocabulary) -> Iterator[_Answer]:
-    for found in _said(vocabulary).finditer(text):
-        yield found.start(), found.end(), bool(found["firm_yes"] or found["yes"])
 
 
 _DIVISIBLE = 5
@@ -149,7 +150,7 @@ def _overlap(first: Mention, second: Mention) -> bool:
 
 
 def _named(text: str, member: str, every: tuple[str, ...], vocabulary: Vocabulary) -> Iterator[Mention]:
-    whole, part = _patterns(member, every, vocabulary)
+    whole, part = _member_patterns(member, every, vocabulary)
     for found in few(whole.finditer(text)) if whole else ():
         yield Mention("member", found.start(), found.end(), member, vague=_is_brief(member))
     for found in few(part.finditer(text)) if part else ():
@@ -157,7 +158,7 @@ def _named(text: str, member: str, every: tuple[str, ...], vocabulary: Vocabular
 
 
 @lru_cache(maxsize=1024)
-def _patterns(
+def _member_patterns(
     member: str, every: tuple[str, ...], vocabulary: Vocabulary
 ) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
     """The whole member and, where it has several words, those of them that no other member has. Linear:
@@ -266,7 +267,7 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
         return True
     others = any(mention.end <= other.start < end for other in named)
     # In a turn of its own a "non" behind belongs to what follows ("a double, non-smoking").
-    return not others and not turn.is_open and _negation_behind(turn.tables).match(behind) is not None
+    return not others and not turn.is_open and _patterns(turn.tables).denial.match(behind) is not None
 
 
 def _is_asked_for(turn: Turn, profile: Profile, mention: Mention, ahead: str) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -99,22 +100,20 @@ class JobRunner:
             attempt=claim.attempt,
         ):
             try:
-                await self._run_traced(claim)
+                if self._tracing.on:
+                    parent = None if self._cause is None else await self._cause(claim.job)
+                    attributes = {
+                        "flow_engine.job.kind": claim.job.kind,
+                        "flow_engine.job.attempt": claim.attempt,
+                        "flow_engine.conversation.id": claim.job.conversation.conversation_id,
+                    }
+                    name = f"job {claim.job.kind}"
+                    with self._tracing.span(name, "consumer", parent=parent, attributes=attributes):
+                        await self._run(claim)
+                else:
+                    await self._run(claim)
             except RetryLater as away:
                 log.warning("job_not_given_back", code=away.code)  # its lease ends without us
-
-    async def _run_traced(self, claim: Claim) -> None:
-        if not self._tracing.on:
-            await self._run(claim)
-            return
-        parent = None if self._cause is None else await self._cause(claim.job)
-        told = {
-            "flow_engine.job.kind": claim.job.kind,
-            "flow_engine.job.attempt": claim.attempt,
-            "flow_engine.conversation.id": claim.job.conversation.conversation_id,
-        }
-        with self._tracing.span(f"job {claim.job.kind}", "consumer", parent=parent, attributes=told):
-            await self._run(claim)
 
     async def _run(self, claim: Claim) -> None:
         handler = self._handlers.get(claim.job.kind)
@@ -139,7 +138,17 @@ class JobRunner:
                 log.warning("job_taken_over")
                 self._tracing.note({"flow_engine.job.outcome": "taken_over"})
             case _Failure() as failure:
-                await self._failed(claim, failure)
+                self._observer.count("jobs_failed", kind=claim.job.kind)
+                self._tracing.note({"flow_engine.job.outcome": "failed", "error.type": failure.reason})
+                if failure.bug is not None:
+                    log.error("job_failed", reason=failure.reason, exc_info=failure.bug)
+                else:
+                    log.warning("job_failed", reason=failure.reason)
+                if claim.attempt >= self.tuning.attempts:
+                    await self._bury(claim, failure.reason)
+                else:
+                    pause = self.tuning.pause_s(claim.attempt, self._chance())
+                    await self.schedule.retry(claim, self.clock.now() + timedelta(seconds=pause))
 
     async def _attempt(self, claim: Claim, handler: JobHandler) -> _Outcome:
         work = asyncio.ensure_future(handler(claim.job))
@@ -173,27 +182,9 @@ class JobRunner:
                 return None
             if clock() >= deadline:
                 return _Failure("took too long")
-            if not await self._renewed(claim):
-                return "taken_over"
-
-    async def _renewed(self, claim: Claim) -> bool:
-        try:
-            return await self.schedule.renew(claim, self.clock.now(), lease_s=self.tuning.lease_s)
-        except RetryLater:  # nobody can take it over either
-            return True
-
-    async def _failed(self, claim: Claim, failure: _Failure) -> None:
-        self._observer.count("jobs_failed", kind=claim.job.kind)
-        self._tracing.note({"flow_engine.job.outcome": "failed", "error.type": failure.reason})
-        if failure.bug is not None:
-            log.error("job_failed", reason=failure.reason, exc_info=failure.bug)
-        else:
-            log.warning("job_failed", reason=failure.reason)
-        if claim.attempt >= self.tuning.attempts:
-            await self._bury(claim, failure.reason)
-        else:
-            pause = self.tuning.pause_s(claim.attempt, self._chance())
-            await self.schedule.retry(claim, self.clock.now() + timedelta(seconds=pause))
+            with suppress(RetryLater):  # nobody can take it over either
+                if not await self.schedule.renew(claim, self.clock.now(), lease_s=self.tuning.lease_s):
+                    return "taken_over"
 
     async def _bury(self, claim: Claim, reason: str) -> None:
         await self.schedule.bury(claim, reason, self.clock.now())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,6 @@ import structlog
 
 from adapters.jobs.running import JobRunner
 from flow_engine.errors import RetryLater
-from flow_engine.ports.jobs import Claim
 
 log: Any = structlog.get_logger("flow_engine.jobs")
 
@@ -64,24 +63,18 @@ class Worker:
                 ended, _ = await asyncio.wait(self._held, return_when=asyncio.FIRST_COMPLETED)
                 self._held -= ended  # their callbacks have not run yet, and would not before the next wait
                 continue
-            claims = await self._claim(free)
+            try:
+                now, lease_s = self._runner.clock.now(), self._tuning.lease_s
+                claims = await self._runner.schedule.claim(now, at_most=free, lease_s=lease_s)
+            except RetryLater as away:
+                log.warning("no_jobs_to_be_had", code=away.code)
+                await self._pause(away.after_seconds)
+                continue
+            poll_s, longest_s = self._tuning.poll_s, self._tuning.idle_poll_s
+            self._pause_s = poll_s if claims else min(self._pause_s * 1.25, longest_s)
             for claim in claims:
                 task = asyncio.create_task(self._runner.run(claim))
                 self._held.add(task)
                 task.add_done_callback(self._held.discard)
             if len(claims) < free:
                 await self._pause(self._pause_s)
-
-    async def _claim(self, at_most: int) -> Sequence[Claim]:
-        """What is due. Nothing, after a while, where the schedule is away."""
-        try:
-            claims = await self._runner.schedule.claim(
-                self._runner.clock.now(), at_most=at_most, lease_s=self._tuning.lease_s
-            )
-        except RetryLater as away:
-            log.warning("no_jobs_to_be_had", code=away.code)
-            await self._pause(away.after_seconds)
-            return ()
-        poll_s, longest_s = self._tuning.poll_s, self._tuning.idle_poll_s
-        self._pause_s = poll_s if claims else min(self._pause_s * 1.25, longest_s)
-        return claims

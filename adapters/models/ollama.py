@@ -57,7 +57,9 @@ async def stream_native(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     async with http.stream("POST", url, json=_body(model, request), headers=headers) as response:
-        _check(response.status_code)
+        if (status := response.status_code) >= 400:
+            reason = _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
+            raise ModelFailed(reason, f"status {status}")
         lines = aiter(response.aiter_lines())
         while not received.last and received.length <= longest_answer(request.max_tokens):
             async with asyncio.timeout_at(loop.time() + timeout_s if request.deltas else deadline):
@@ -107,13 +109,6 @@ def _take(received: _Received, line: str) -> Sequence[TextDelta | ToolCallDelta]
     if chunk.get("done"):
         received.last = chunk
     return deltas
-
-
-def _check(status: int) -> None:
-    if status < 400:
-        return
-    reason = _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
-    raise ModelFailed(reason, f"status {status}")
 
 
 def _body(model: str, request: LLMRequest) -> dict[str, Any]:

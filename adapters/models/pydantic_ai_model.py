@@ -316,7 +316,11 @@ def _failures_translated() -> Generator[None]:
     except TimeoutError:
         raise ModelFailed("timeout", "no complete answer in time") from None
     except (AgentRunError, UserError) as error:
-        raise ModelFailed(_reason(error), _detail(error)) from None
+        detail = type(error).__name__
+        if isinstance(error, ModelHTTPError):
+            code = error.provider_error_code or error.provider_error_type
+            detail = f"status {error.status_code}" + (f", {code}" if code else "")
+        raise ModelFailed(_reason(error), detail) from None
     except httpx2.HTTPError as error:
         raise ModelFailed("unreachable", type(error).__name__) from None
 
@@ -335,10 +339,3 @@ def _reason(error: AgentRunError | UserError) -> FailureReason:
             return "refused"
         case _:
             return "unusable_answer"
-
-
-def _detail(error: AgentRunError | UserError) -> str:
-    if isinstance(error, ModelHTTPError):
-        code = error.provider_error_code or error.provider_error_type
-        return f"status {error.status_code}" + (f", {code}" if code else "")
-    return type(error).__name__

@@ -160,8 +160,12 @@ class ScriptedModel:
         elif isinstance(step, CallsToolBadly):
             calls = [ToolCall(f"call-{len(self.requests)}", step.name, tool_arguments(step.arguments))]
         if request.deltas and request.output_schema is None:
-            for delta in _deltas(text, calls):
-                yield delta
+            for piece in pieces(text):
+                yield TextDelta(piece)
+            for index, call in enumerate(calls):
+                yield ToolCallDelta(index, call.id, call.name)
+                for piece in pieces(orjson.dumps(dict(call.arguments)).decode()):
+                    yield ToolCallDelta(index, arguments=piece)
         if isinstance(step, DropsStream):
             raise ModelFailed("unreachable", "the stream broke, as the script says")
         read = sum(len(message.content) for message in request.messages)
@@ -193,15 +197,6 @@ def _written(step: Step, max_tokens: int) -> str:
             return ""
 
 
-def _deltas(text: str, calls: Sequence[ToolCall]) -> Iterator[TextDelta | ToolCallDelta]:
-    for piece in pieces(text):
-        yield TextDelta(piece)
-    for index, call in enumerate(calls):
-        yield ToolCallDelta(index, call.id, call.name)
-        for piece in pieces(orjson.dumps(dict(call.arguments)).decode()):
-            yield ToolCallDelta(index, arguments=piece)
-
-
 def pieces(text: str) -> Iterator[str]:
     """The text as it is streamed."""
     return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
@@ -214,18 +209,14 @@ def unknown_variables(request: LLMRequest) -> Answers:
 
 def wrong_types(request: LLMRequest) -> Answers:
     """An answer to a mining call whose every value is of a type that no variable has."""
-    values = {name: [{"of": "another type"}] for name in _asked_for(request)}
-    return Answers({**_shape(request), "values": values})
+    asked = _properties(request.output_schema or {}).get("values")
+    names = list(_properties(cast("Mapping[str, object]", asked)) if isinstance(asked, Mapping) else ())
+    return Answers({**_shape(request), "values": {name: [{"of": "another type"}] for name in names}})
 
 
 def _shape(request: LLMRequest) -> dict[str, object]:
     properties = _properties(request.output_schema or {})
     return {"checkpoints": []} if "checkpoints" in properties else {}
-
-
-def _asked_for(request: LLMRequest) -> Mapping[str, object]:
-    values = _properties(request.output_schema or {}).get("values")
-    return _properties(cast("Mapping[str, object]", values)) if isinstance(values, Mapping) else {}
 
 
 def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:

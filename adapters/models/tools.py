@@ -158,9 +158,13 @@ class ToolRegistry:
         registered = self._tools.get(call.name)
         if registered is None:
             return {"error": f"no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}"}
-        problem = _problem(registered.validator, call.arguments)
-        if problem is not None:
-            return {"error": problem}
+        try:
+            errors = list(islice(registered.validator.iter_errors(dict(call.arguments)), MOST_PROBLEMS))
+        except (Unresolvable, RecursionError) as error:
+            return {"error": f"the arguments cannot be checked: {type(error).__name__}"}
+        if errors:
+            problems = (f"arguments{error.json_path.removeprefix('$')}: {error.message}" for error in errors)
+            return {"error": "; ".join(problems)[:LONGEST_PROBLEM]}
         return await self._approval.refusal(call, registered.tool.approval)
 
     async def run(self, call: ToolCall) -> JsonValue:
@@ -178,12 +182,3 @@ class ToolRegistry:
                 return {"error": f"no result within {tool.timeout_s:g} s"}
             _log.warning("tool_failed", tool=tool.spec.name, exception=type(error).__name__)
             return {"error": str(error) or type(error).__name__}
-
-
-def _problem(validator: Draft202012Validator, arguments: Arguments) -> str | None:
-    try:
-        errors = list(islice(validator.iter_errors(dict(arguments)), MOST_PROBLEMS))
-    except (Unresolvable, RecursionError) as error:
-        return f"the arguments cannot be checked: {type(error).__name__}"
-    problems = [f"arguments{error.json_path.removeprefix('$')}: {error.message}" for error in errors]
-    return "; ".join(problems)[:LONGEST_PROBLEM] or None

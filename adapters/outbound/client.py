@@ -100,44 +100,52 @@ class GuardedClient:
         reserved = sorted(name for name in headers or {} if name.strip().lower() in _RESERVED_HEADERS)
         if reserved:
             raise OutboundRefused(f"headers that only the client sets: {', '.join(map(repr, reserved))}")
-        target = parse_target(url)
+        target = first = parse_target(url)
+        headers = headers or {}
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._follow(method, target, headers or {}, content, timeout_s)
+                for _ in range(1 + MAX_REDIRECTS):
+                    answer = await self._exchange(method, target, headers, content, timeout_s)
+                    if isinstance(answer, OutboundReply):
+                        return answer
+                    if method not in _REPEATABLE:
+                        raise OutboundFailed(
+                            f"{target.host!r} redirects a {method}, which is not repeated elsewhere"
+                        )
+                    following = redirect_target(target, answer)
+                    if following.origin != target.origin:
+                        headers, content = {}, b""
+                    target = following
+                raise OutboundFailed(f"more than {MAX_REDIRECTS} redirects, the last to {target.host!r}")
         except TimeoutError as error:
-            raise OutboundFailed(f"{target.host!r} did not answer within {timeout_s:g} s") from error
+            raise OutboundFailed(f"{first.host!r} did not answer within {timeout_s:g} s") from error
         except _BROKEN_OFF as error:
-            raise OutboundFailed(f"the exchange with {target.host!r} broke off") from error
+            raise OutboundFailed(f"the exchange with {first.host!r} broke off") from error
 
     async def aclose(self) -> None:
         """Close every connection. Calls after that open new ones."""
         await self._pool.aclose()
 
-    async def _follow(
-        self, method: str, target: Target, headers: Mapping[str, str], content: bytes, timeout_s: float
-    ) -> OutboundReply:
-        for _ in range(1 + MAX_REDIRECTS):
-            answer = await self._exchange(method, target, headers, content, timeout_s)
-            if isinstance(answer, OutboundReply):
-                return answer
-            if method not in _REPEATABLE:
-                raise OutboundFailed(f"{target.host!r} redirects a {method}, which is not repeated elsewhere")
-            following = redirect_target(target, answer)
-            if following.origin != target.origin:
-                headers, content = {}, b""
-            target = following
-        raise OutboundFailed(f"more than {MAX_REDIRECTS} redirects, the last to {target.host!r}")
-
     async def _exchange(
         self, method: str, target: Target, headers: Mapping[str, str], content: bytes, timeout_s: float
     ) -> OutboundReply | bytes:
-        """One request on the wire: the reply, or the `Location` of a redirect."""
+        """One request on the wire, the caller's headers over the client's: the reply, or the `Location` of a
+        redirect. Raises OutboundFailed for text that no header can hold, and for an answer that is no use."""
+        merged = {"user-agent": "flow-engine", "accept": "*/*"}
+        merged |= {name.lower(): value for name, value in headers.items()}
+        merged |= {"host": target.authority, "accept-encoding": "identity"}
+        if content or method not in _REPEATABLE:
+            merged["content-length"] = str(len(content))
+        try:
+            wire = [(name.encode("ascii"), value.encode("ascii")) for name, value in merged.items()]
+        except UnicodeEncodeError as error:
+            raise OutboundFailed("a header holds characters outside of ASCII") from error
         async with self._pool.stream(
             method,
             httpcore2.URL(
                 scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path
             ),
-            headers=_wire_headers(method, target, headers, content),
+            headers=wire,
             content=content or None,
             extensions={"timeout": {"connect": timeout_s}},
         ) as response:
@@ -153,21 +161,6 @@ class GuardedClient:
                 if len(body) > self._max_bytes:
                     raise OutboundFailed(f"{target.host!r} answers with more than {self._max_bytes} bytes")
             return OutboundReply(response.status, bytes(body))
-
-
-def _wire_headers(
-    method: str, target: Target, headers: Mapping[str, str], content: bytes
-) -> list[tuple[bytes, bytes]]:
-    """The caller's headers over the client's. Raises OutboundFailed for text that no header can hold."""
-    merged = {"user-agent": "flow-engine", "accept": "*/*"}
-    merged |= {name.lower(): value for name, value in headers.items()}
-    merged |= {"host": target.authority, "accept-encoding": "identity"}
-    if content or method not in _REPEATABLE:
-        merged["content-length"] = str(len(content))
-    try:
-        return [(name.encode("ascii"), value.encode("ascii")) for name, value in merged.items()]
-    except UnicodeEncodeError as error:
-        raise OutboundFailed("a header holds characters outside of ASCII") from error
 
 
 def _header(response: httpcore2.Response, wanted: bytes) -> bytes | None:

@@ -276,16 +276,13 @@ def _read_entry(entry: str) -> tuple[str | Network, int | None]:
     port = None if match["port"] is None else int(match["port"])
     if port is not None and not 0 < port < 65536:
         raise ValueError(f"port {port} does not exist")
-    host = _entry_host(match["host"])
+    host = match["host"]
+    if host.startswith("["):
+        host = str(_address(host[1:-1]))
+    else:
+        try:
+            host = _normal_host(httpx2.URL(scheme="http", host=host).raw_host.decode("ascii"))
+        except _UNREADABLE as error:
+            raise ValueError("not a host name") from error
     address = literal_address(host)
     return (host if address is None else ip_network(address)), port
-
-
-def _entry_host(text: str) -> str:
-    if text.startswith("["):
-        return str(_address(text[1:-1]))
-    try:
-        ascii_form = httpx2.URL(scheme="http", host=text).raw_host.decode("ascii")
-    except _UNREADABLE as error:
-        raise ValueError("not a host name") from error
-    return _normal_host(ascii_form)

@@ -145,23 +145,22 @@ class McpConnections:
         """The one that there is, unless it has broken."""
         known = self._connections.get(url)
         if known is None or known.is_over:
-            known = self._connections[url] = self._opened(url)
+            try:
+                host = parse_target(url).host
+            except OutboundRefused as refused:
+                raise McpFailed(str(refused)) from refused
+            headers, timeout_s = self._trusted.get(url), self._answer_within_s + HTTP_GRACE_S
+            http = httpx2.AsyncClient(
+                transport=GuardedTransport(self._allow)
+                if headers is None
+                else BoundedTransport(trust_env=False),
+                headers=headers or {},
+                trust_env=False,
+                follow_redirects=False,
+                timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_WITHIN_S, timeout_s)),
+            )
+            known = _Connection(url, host, http)
         return known
-
-    def _opened(self, url: str) -> _Connection:
-        try:
-            host = parse_target(url).host
-        except OutboundRefused as refused:
-            raise McpFailed(str(refused)) from refused
-        headers, timeout_s = self._trusted.get(url), self._answer_within_s + HTTP_GRACE_S
-        http = httpx2.AsyncClient(
-            transport=GuardedTransport(self._allow) if headers is None else BoundedTransport(trust_env=False),
-            headers=headers or {},
-            trust_env=False,
-            follow_redirects=False,
-            timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_WITHIN_S, timeout_s)),
-        )
-        return _Connection(url, host, http)
 
 
 class _Connection:

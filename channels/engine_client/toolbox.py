@@ -126,7 +126,22 @@ class Toolbox:
 
     def _registers(self, registry: ToolRegistry, tool: TaskTool, data: AgentData) -> bool:
         async def run(chosen: Mapping[str, JsonValue]) -> object:
-            return await self._run(tool, data, chosen)
+            try:
+                memory = await self._engine.memory(data.conversation_id)
+                ids = (data.tenant_id, data.conversation_id, data.contact_id)
+                context = CallContext(
+                    *ids, memory=memory, key=secrets.token_urlsafe(), campaign_id=data.campaign_id
+                )
+                arguments = call_arguments(tool, chosen, context)
+                answer = await self._servers.call(tool.url, tool.listed.name, arguments, context.meta)
+            except VariablesMissing as missing:
+                return {"error": str(missing), "missing": list(missing.variables)}
+            except (EngineError, McpFailed) as failure:
+                # What a server says of a failure may repeat what it was given.
+                log.warning("tool_failed", tool=tool.name, reason=type(failure.__cause__ or failure).__name__)
+                return {"error": f"the tool cannot be used at the moment: {failure}"}
+            await self._ran(tool, answer)
+            return answer
 
         spec = ToolSpec(tool.name, tool.listed.description, tool.parameters)
         try:
@@ -135,21 +150,3 @@ class Toolbox:
             log.warning("mcp_tools_left_out", tool=tool.listed.name, reason=str(error))
             return False
         return True
-
-    async def _run(self, tool: TaskTool, data: AgentData, chosen: Mapping[str, JsonValue]) -> JsonValue:
-        try:
-            memory = await self._engine.memory(data.conversation_id)
-            ids = (data.tenant_id, data.conversation_id, data.contact_id)
-            context = CallContext(
-                *ids, memory=memory, key=secrets.token_urlsafe(), campaign_id=data.campaign_id
-            )
-            arguments = call_arguments(tool, chosen, context)
-            answer = await self._servers.call(tool.url, tool.listed.name, arguments, context.meta)
-        except VariablesMissing as missing:
-            return {"error": str(missing), "missing": list(missing.variables)}
-        except (EngineError, McpFailed) as failure:
-            # What a server says of a failure may repeat what it was given.
-            log.warning("tool_failed", tool=tool.name, reason=type(failure.__cause__ or failure).__name__)
-            return {"error": f"the tool cannot be used at the moment: {failure}"}
-        await self._ran(tool, answer)
-        return answer

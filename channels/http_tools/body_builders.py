@@ -100,22 +100,20 @@ def installed_builders(clock: Callable[[], datetime]) -> BuilderRegistry:
                 f"the body builder {entry.name!r} of {entry.value!r} is there already; "
                 f"accepted is a name beside {listed(sorted(builders))}",
             )
-        builders[entry.name] = _loaded(entry.name, entry.value, entry.load)
+        try:
+            builder = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise CallTheOperator(
+                "body_builder_missing",
+                f"the body builder {entry.name!r} cannot be loaded from {entry.value!r}: {error}",
+            ) from error
+        if not callable(builder):
+            raise CallTheOperator(
+                "body_builder_invalid",
+                f"{entry.value!r} is no function; accepted is (args, ctx, session) -> body",
+            )
+        builders[entry.name] = cast("BodyBuilder", builder)
     return BuilderRegistry(builders)
-
-
-def _loaded(name: str, value: str, load: Callable[[], object]) -> BodyBuilder:
-    try:
-        builder = load()
-    except (ImportError, AttributeError) as error:
-        raise CallTheOperator(
-            "body_builder_missing", f"the body builder {name!r} cannot be loaded from {value!r}: {error}"
-        ) from error
-    if not callable(builder):
-        raise CallTheOperator(
-            "body_builder_invalid", f"{value!r} is no function; accepted is (args, ctx, session) -> body"
-        )
-    return cast("BodyBuilder", builder)
 
 
 def _without_nulls(value: JsonValue) -> JsonValue:

@@ -206,7 +206,19 @@ class _Parser:
         opening = self._reader.current
         negated, grouped = self._reader.at_word("not"), self._reader.at_sign("(")
         if not negated and not grouped:
-            return self._comparison()
+            left = self._operand()
+            reader = self._reader
+            if reader.at_sign(*_COMPARISONS):
+                return _Comparison(left, reader.advance().text, self._operand())
+            inside = not reader.at_word("not")
+            if not inside:
+                reader.advance()
+            if reader.at_word("in"):
+                reader.advance()
+                return _Membership(left, self._members(), inside)
+            if not inside:
+                raise reader.unexpected("`in`")
+            return _Lone(left)
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self._reader.mistake(f"accepted are at most {MAX_NESTING} levels", opening.at)
@@ -218,21 +230,6 @@ class _Parser:
             self._reader.expect(")", "and, or, ')'")
         self._depth -= 1
         return node
-
-    def _comparison(self) -> _Node:
-        left = self._operand()
-        reader = self._reader
-        if reader.at_sign(*_COMPARISONS):
-            return _Comparison(left, reader.advance().text, self._operand())
-        inside = not reader.at_word("not")
-        if not inside:
-            reader.advance()
-        if reader.at_word("in"):
-            reader.advance()
-            return _Membership(left, self._members(), inside)
-        if not inside:
-            raise reader.unexpected("`in`")
-        return _Lone(left)
 
     def _members(self) -> tuple[_Operand, ...]:
         reader = self._reader

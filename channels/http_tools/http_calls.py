@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -115,7 +115,12 @@ class HttpCaller:
                 f"no reply within {request.timeout_s:g} s" if late else "the service gave no usable reply"
             )
             return None, CallFailed(reason)
-        return reply.status, _outcome(reply)
+        read = _read(reply)
+        if reply.status < _LEAST_ERROR:
+            return reply.status, read
+        body = None if isinstance(read, CallFailed) else read
+        reason = f"the service answered with status {reply.status}"
+        return reply.status, CallFailed(reason, reply.status, body)
 
 
 def masked_url(url: str, caller: str = "") -> str:
@@ -163,14 +168,6 @@ def _prepare(request: HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
     return _Prepared(url, {**_HEADERS, **(_BODY_HEADERS if content else {}), **headers}, content)
 
 
-def _outcome(reply: OutboundReply) -> JsonValue | CallFailed:
-    read = _read(reply)
-    if reply.status < _LEAST_ERROR:
-        return read
-    said = None if isinstance(read, CallFailed) else read
-    return CallFailed(f"the service answered with status {reply.status}", reply.status, said)
-
-
 def _read(reply: OutboundReply) -> JsonValue | CallFailed:
     if not reply.body.strip():
         return None
@@ -190,13 +187,8 @@ def deeper_than(value: JsonValue, levels: int) -> bool:
     """Whether lists and objects lie more than `levels` deep in each other."""
     layer = [value]
     for _ in range(levels + 1):
-        layer = [child for parent in layer for child in _children(parent)]
+        parents = (list(each.values()) if isinstance(each, dict) else each for each in layer)
+        layer = [child for each in parents if isinstance(each, list) for child in each]
         if not layer:
             return False
     return True
-
-
-def _children(value: JsonValue) -> Iterable[JsonValue]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()

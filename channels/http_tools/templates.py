@@ -124,19 +124,19 @@ class UrlTemplate:
             if not isinstance(value, str) or not _SCHEME_AND_HOST.match(value):
                 raise Unresolved(str(base))
             base = value.removesuffix("/")
-        pairs = [*self._own_pairs(scope), *_encoded_pairs(params)]
+        pairs: list[str] = []
+        for name, template in self.query:
+            key = _encoded(name, scope)
+            if template is None:
+                pairs.append(key)
+            elif len(template.parts) == 1 and isinstance(template.parts[0], Placeholder):
+                pairs += _encoded_pairs(key, template.render(scope))
+            else:
+                pairs.append(f"{key}={_encoded(template, scope)}")
+        for parameter, value in params:
+            pairs += _encoded_pairs(_quoted(parameter), value)
         path = "".join("/" + _segment(segment, scope) for segment in self.segments)
         return base + path + ("?" + "&".join(pairs) if pairs else "")
-
-    def _own_pairs(self, scope: Scope) -> Iterable[str]:
-        for name, value in self.query:
-            key = _encoded(name, scope)
-            if value is None:
-                yield key
-            elif len(value.parts) == 1 and isinstance(value.parts[0], Placeholder):
-                yield from (f"{key}={each}" for each in _encoded_values(value.render(scope)))
-            else:
-                yield f"{key}={_encoded(value, scope)}"
 
 
 def _read(
@@ -226,15 +226,10 @@ def _encoded(template: Template, scope: Scope) -> str:
     )
 
 
-def _encoded_pairs(params: Iterable[tuple[str, JsonValue]]) -> Iterable[str]:
-    for name, value in params:
-        yield from (f"{_quoted(name)}={each}" for each in _encoded_values(value))
-
-
-def _encoded_values(value: JsonValue) -> list[str]:
+def _encoded_pairs(key: str, value: JsonValue) -> list[str]:
     """None for null, one for each item of a list that is not null, else one."""
     items = value if isinstance(value, list) else [value]
-    return [_quoted(as_text(item)) for item in items if item is not None]
+    return [f"{key}={_quoted(as_text(item))}" for item in items if item is not None]
 
 
 def _quoted(text: str) -> str:

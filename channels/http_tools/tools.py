@@ -108,8 +108,17 @@ class ToolExecutor:
         started = self._caller.monotonic()
         args = _read_arguments(arguments)
         outcome: Outcome = "cancelled"
+        answer: JsonValue
         try:
-            answer, outcome = await self._answer(name, args, context, actions)
+            tool = self._tools.get(name)
+            if tool is None:
+                answer, outcome = {"error": f"Fonction inconnue: {name}"}, "unknown"
+            elif args is None:
+                answer, outcome = {"error": "the arguments are no JSON object"}, "failed"
+            elif isinstance(tool, BuiltinTool):
+                answer, outcome = self._act(tool, _Run(name, args, context, actions))
+            else:
+                answer, outcome = await self._call(tool, _Run(name, args, context, actions))
         finally:
             _log.info(
                 "tool_call",
@@ -125,28 +134,22 @@ class ToolExecutor:
         self, declarations: Iterable[Mapping[str, JsonValue]], context: CallContext, actions: Actions
     ) -> list[Tool]:
         """The tools that are declared and configured, for a registry of the tool loop."""
-        return [
-            Tool(_spec(declared), self._runner(str(declared["name"]), context, actions))
-            for declared in declarations
-            if declared.get("name") in self._tools
-        ]
 
-    def _runner(self, name: str, context: CallContext, actions: Actions) -> Callable[[Values], Any]:
-        async def run(arguments: Values) -> JsonValue:
-            return await self.run(name, arguments, context, actions)
+        def tool(declared: Mapping[str, JsonValue]) -> Tool:
+            name, description = str(declared["name"]), declared.get("description")
+            parameters = declared.get("parameters")
 
-        return run
+            async def run(arguments: Values) -> JsonValue:
+                return await self.run(name, arguments, context, actions)
 
-    async def _answer(
-        self, name: str, args: Values | None, context: CallContext, actions: Actions
-    ) -> tuple[JsonValue, Outcome]:
-        tool = self._tools.get(name)
-        if tool is None:
-            return {"error": f"Fonction inconnue: {name}"}, "unknown"
-        if args is None:
-            return {"error": "the arguments are no JSON object"}, "failed"
-        run = _Run(name, args, context, actions)
-        return self._act(tool, run) if isinstance(tool, BuiltinTool) else await self._call(tool, run)
+            spec = ToolSpec(
+                name,
+                description if isinstance(description, str) else "",
+                parameters if isinstance(parameters, dict) else {"type": "object"},
+            )
+            return Tool(spec, run)
+
+        return [tool(declared) for declared in declarations if declared.get("name") in self._tools]
 
     def _act(self, tool: BuiltinTool, run: _Run) -> tuple[JsonValue, Outcome]:
         if tool.target is not None:
@@ -164,7 +167,11 @@ class ToolExecutor:
         try:
             for number, step in enumerate(tool.pre_steps, start=1):
                 await self._step(step, number, run)
-            reply = await self._caller.send(tool, run.scope(), body=self._built_body(tool, run))
+            built: JsonValue = None
+            if tool.body_builder is not None:
+                context = run.context
+                built = self._builders.build(tool.body_builder, run.args, context.ctx, context.session)
+            reply = await self._caller.send(tool, run.scope(), body=built)
         except _StepFailed as failure:
             return failure.answer, "failed"
         except (CallFailed, BodyRefused) as failure:
@@ -194,12 +201,6 @@ class ToolExecutor:
                 {"error": reason} if step.fail_return is None else step.fail_return.render(scope, reply)
             )
 
-    def _built_body(self, tool: HttpTool, run: _Run) -> JsonValue:
-        """The body of the builder; None where the tool has its own, or none. Raises BodyRefused."""
-        if tool.body_builder is None:
-            return None
-        return self._builders.build(tool.body_builder, run.args, run.context.ctx, run.context.session)
-
     def _set_flags(self, flags: tuple[str, ...], run: _Run) -> None:
         if flags:
             run.context.ctx.update(dict.fromkeys(flags, True))
@@ -216,12 +217,3 @@ def _read_arguments(arguments: str | Values) -> Values | None:
         except orjson.JSONDecodeError:
             return None
     return read if isinstance(read, dict) and not deeper_than(read, MAX_DEPTH) else None
-
-
-def _spec(declared: Mapping[str, JsonValue]) -> ToolSpec:
-    description, parameters = declared.get("description"), declared.get("parameters")
-    return ToolSpec(
-        str(declared["name"]),
-        description if isinstance(description, str) else "",
-        parameters if isinstance(parameters, dict) else {"type": "object"},
-    )

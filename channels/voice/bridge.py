@@ -15,7 +15,6 @@ from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableT
 from channels.voice.call.events import (
     Audio,
     CallerAudio,
-    LineEvent,
     StreamStarted,
     StreamStopped,
     Unreadable,
@@ -152,28 +151,25 @@ class LineSocket(MessageSocket):
         if self._tap is not None:
             self._tap("line", sent=False, message=message)
         for event in self._decode(message):
-            self._take(event, message)
-
-    def _take(self, event: LineEvent | Unreadable, message: bytes) -> None:
-        runner = self._runner
-        if type(event) is CallerAudio:
-            if runner is not None:
-                runner.call.caller_audio(event.payload)
-        elif isinstance(event, Unreadable):
-            if runner is None and not self._is_warned:
-                self._is_warned = True
-                log.warning("stream_not_started", reason=event.what)
-            self.unreadable(event.what)
-        elif runner is not None:
-            runner.call.line_event(event)
-        elif isinstance(event, StreamStarted):
-            self._begin_by.cancel()
-            self._tap = self._bridge.open_tap(event.stream_id)
-            if self._tap is not None:
-                self._tap("line", sent=False, message=message)
-            send = tapped(self.send, "line", self._tap)
-            line = self._bridge.codec.line(event.stream_id, send, self.close)
-            self._runner = self._bridge.begin(event, line, self._tap)
+            runner = self._runner
+            if type(event) is CallerAudio:
+                if runner is not None:
+                    runner.call.caller_audio(event.payload)
+            elif isinstance(event, Unreadable):
+                if runner is None and not self._is_warned:
+                    self._is_warned = True
+                    log.warning("stream_not_started", reason=event.what)
+                self.unreadable(event.what)
+            elif runner is not None:
+                runner.call.line_event(event)
+            elif isinstance(event, StreamStarted):
+                self._begin_by.cancel()
+                self._tap = self._bridge.open_tap(event.stream_id)
+                if self._tap is not None:
+                    self._tap("line", sent=False, message=message)
+                send = tapped(self.send, "line", self._tap)
+                line = self._bridge.codec.line(event.stream_id, send, self.close)
+                self._runner = self._bridge.begin(event, line, self._tap)
 
     def gone(self) -> None:
         self._begin_by.cancel()
@@ -235,8 +231,19 @@ class Bridge:
             transfer=transfer and (lambda target: is_transferred(transfer(started.carrier_call_id, target))),
         )
         task = self._keep(runner, tap, runner.run())
-        if started.carrier_call_id is not None:
-            self._remember(started.carrier_call_id, runner, task)
+        carrier_call_id = started.carrier_call_id
+        if carrier_call_id is not None:
+            self._by_carrier[carrier_call_id] = runner
+
+            def over(_: asyncio.Task[None]) -> None:
+                if self._by_carrier.get(carrier_call_id) is runner:
+                    del self._by_carrier[carrier_call_id]
+                if runner.end is not None:
+                    self._ended[carrier_call_id] = runner.end
+                if len(self._ended) > MOST_ENDED:
+                    self._ended.popitem(last=False)
+
+            task.add_done_callback(over)
         return runner
 
     def end_of(self, carrier_call_id: str) -> CallEnd | None:
@@ -244,19 +251,6 @@ class Bridge:
         among the last thousand."""
         runner = self._by_carrier.get(carrier_call_id)
         return self._ended.get(carrier_call_id) if runner is None else runner.end
-
-    def _remember(self, carrier_call_id: str, runner: CallRunner, task: asyncio.Task[None]) -> None:
-        self._by_carrier[carrier_call_id] = runner
-
-        def over(_: asyncio.Task[None]) -> None:
-            if self._by_carrier.get(carrier_call_id) is runner:
-                del self._by_carrier[carrier_call_id]
-            if runner.end is not None:
-                self._ended[carrier_call_id] = runner.end
-            if len(self._ended) > MOST_ENDED:
-                self._ended.popitem(last=False)
-
-        task.add_done_callback(over)
 
     async def kept(
         self, runner: CallRunner, tap: Tap | None, after: Callable[[], Coroutine[None, None, None]]

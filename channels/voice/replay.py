@@ -201,34 +201,31 @@ class _Replay:
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         if self._open_model is not None:
-            return self._connect_played(self._open_model, side)
+            loop = asyncio.get_running_loop()
+
+            def hear(frame: bytes) -> None:
+                event = decode(frame)
+                if event is not None and not isinstance(event, Unreadable):
+                    side.event(event)
+
+            def answer(frame: bytes) -> None:
+                loop.call_later(REPLY_AFTER_S, hear, frame)
+
+            played = self._open_model(answer)
+            self._played.append(played)
+            played.begin()
+
+            def send(message: bytes) -> None:
+                self._note("model", as_json(message))
+                played.receive(message)
+
+            def close() -> None:
+                self._note("model", "(closed)")
+                played.stop()
+
+            return RealtimeLink(send, close)
         self._model.side = side
         return RealtimeLink(self._model.receive, lambda: self._note("model", "(closed)"))
-
-    def _connect_played(self, open_model: OpenModel, listener: RealtimeListener) -> ModelLink:
-        loop = asyncio.get_running_loop()
-
-        def hear(frame: bytes) -> None:
-            event = decode(frame)
-            if event is not None and not isinstance(event, Unreadable):
-                listener.event(event)
-
-        def answer(frame: bytes) -> None:
-            loop.call_later(REPLY_AFTER_S, hear, frame)
-
-        played = open_model(answer)
-        self._played.append(played)
-        played.begin()
-
-        def send(message: bytes) -> None:
-            self._note("model", as_json(message))
-            played.receive(message)
-
-        def close() -> None:
-            self._note("model", "(closed)")
-            played.stop()
-
-        return RealtimeLink(send, close)
 
     async def _transfer(self, target: str) -> bool:
         self._note("line", {"transfer": target})

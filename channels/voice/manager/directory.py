@@ -84,7 +84,20 @@ def locked_directory(path: Path, wait_s: float) -> Generator[Directory]:
             "manager_directory_unusable", f"{path} cannot be used: {error.strerror}"
         ) from error
     try:
-        _take(lock, path, wait_s)
+        until = time.monotonic() + wait_s
+        waiting = False
+        while not _try(lock):
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            if time.monotonic() >= until:
+                raise CallTheOperator(
+                    "manager_runs_already",
+                    f"the manager with process id {holder}, or what it started, uses {path}; "
+                    "end it, or name another directory",
+                )
+            if not waiting:
+                waiting = True
+                log.warning("directory_in_use", directory=str(path), by=holder, wait_s=wait_s)
+            time.sleep(LOOK_AGAIN_S)
         os.ftruncate(lock, 0)
         os.pwrite(lock, b"%d\n" % os.getpid(), 0)
         yield Directory(path, lock)
@@ -106,23 +119,6 @@ def write_private(path: Path, content: bytes) -> None:
 
 def _write_json(path: Path, document: Mapping[str, object]) -> None:
     write_private(path, orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def _take(lock: int, path: Path, wait_s: float) -> None:
-    until = time.monotonic() + wait_s
-    waiting = False
-    while not _try(lock):
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        if time.monotonic() >= until:
-            raise CallTheOperator(
-                "manager_runs_already",
-                f"the manager with process id {holder}, or what it started, uses {path}; "
-                "end it, or name another directory",
-            )
-        if not waiting:
-            waiting = True
-            log.warning("directory_in_use", directory=str(path), by=holder, wait_s=wait_s)
-        time.sleep(LOOK_AGAIN_S)
 
 
 def _try(lock: int) -> bool:

@@ -92,7 +92,16 @@ class Front:
         if path.rstrip(b"/") == b"/incoming-call":
             async with asyncio.timeout(HEAD_WITHIN_S):
                 form = await _body(reader, headers) or query
-            writer.write(self._redirect(form))
+            fields = dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=500))
+            number = caller_number(fields.get("To"))
+            route = None if number is None else self._routes.by_number(number)
+            if route is None or route.public_url is None:
+                log.warning("call_not_routed", reason="no agent has the number that was called")
+                inner = '<Reject reason="rejected"/>'
+            else:
+                inner = f'<Redirect method="POST">{escape(route.public_url)}/incoming-call</Redirect>'
+            document = f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
+            writer.write(_response(200, "text/xml", document.encode()))
             return
         agent_id, _, rest = path[1:].partition(b"/")
         route = self._routes.by_id(agent_id.decode("latin-1"))
@@ -110,18 +119,6 @@ class Front:
             b"X-Forwarded-For: " + peer.encode(),
         ]
         await _joined(reader, writer, route.port, b"\r\n".join((line, *kept, *own, b"", b"")))
-
-    def _redirect(self, form: bytes) -> bytes:
-        fields = dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=500))
-        number = caller_number(fields.get("To"))
-        route = None if number is None else self._routes.by_number(number)
-        if route is None or route.public_url is None:
-            log.warning("call_not_routed", reason="no agent has the number that was called")
-            inner = '<Reject reason="rejected"/>'
-        else:
-            inner = f'<Redirect method="POST">{escape(route.public_url)}/incoming-call</Redirect>'
-        document = f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
-        return _response(200, "text/xml", document.encode())
 
 
 async def _refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes) -> None:

@@ -17,7 +17,7 @@ import structlog
 from pydantic import SecretStr
 
 from channels.voice.config.loader import ConfigRefused
-from channels.voice.manager.agents_list import AgentsList, Listed, ListUnavailable, fetch_agents
+from channels.voice.manager.agents_list import Listed, ListUnavailable, fetch_agents
 from channels.voice.manager.configs import ConfigFiles
 from channels.voice.manager.directory import Directory
 from channels.voice.manager.fleet import AgentSpec, next_wanted
@@ -92,7 +92,26 @@ class Roster:
         self._was_empty = fetched.empty
         # Reading and checking many configs takes a while, in which the agents are to be looked after.
         made = await asyncio.to_thread(self._make_all, fetched.agents)
-        self._adopt(fetched, made)
+        problems = {
+            refused.id or refused.problems[0].pointer: refused.problems for refused in fetched.refused
+        }
+        accepted: dict[str, AgentSpec] = {}
+        several = self._prefixed or len(fetched.agents) + len(fetched.refused) > 1
+        for agent in fetched.agents:
+            spec = self._accept(agent, made[agent.id], several=several)
+            if isinstance(spec, AgentSpec):
+                accepted[agent.id] = spec
+                self.known[agent.id] = agent
+            else:
+                problems[agent.id] = spec
+        for agent_id, found in problems.items():
+            told = [{"pointer": each.pointer, "message": each.message} for each in found]
+            log.warning(
+                "agent_not_accepted", agent_id=agent_id, runs_on=agent_id in self.wanted, problems=told
+            )
+        self.problems = problems
+        self.wanted = next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)
+        log.info("agents_refreshed", wanted=len(self.wanted), not_accepted=len(problems))
 
     def free_port(self, agent_id: str) -> None:
         """See to it that an agent which is about to start has a port that is free."""
@@ -138,28 +157,6 @@ class Roster:
             except ConfigRefused as refused:
                 made[agent.id] = refused
         return made
-
-    def _adopt(self, fetched: AgentsList, made: Mapping[str, bytes | ConfigRefused]) -> None:
-        problems = {
-            refused.id or refused.problems[0].pointer: refused.problems for refused in fetched.refused
-        }
-        accepted: dict[str, AgentSpec] = {}
-        several = self._prefixed or len(fetched.agents) + len(fetched.refused) > 1
-        for agent in fetched.agents:
-            spec = self._accept(agent, made[agent.id], several=several)
-            if isinstance(spec, AgentSpec):
-                accepted[agent.id] = spec
-                self.known[agent.id] = agent
-            else:
-                problems[agent.id] = spec
-        for agent_id, found in problems.items():
-            told = [{"pointer": each.pointer, "message": each.message} for each in found]
-            log.warning(
-                "agent_not_accepted", agent_id=agent_id, runs_on=agent_id in self.wanted, problems=told
-            )
-        self.problems = problems
-        self.wanted = next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)
-        log.info("agents_refreshed", wanted=len(self.wanted), not_accepted=len(problems))
 
     def _accept(
         self, agent: Listed, content: bytes | ConfigRefused, *, several: bool

@@ -97,7 +97,19 @@ class Supervisor:
         before = self.states
         moment = Moment(self._timing.clock(), self._limits, self._timing.jitter)
         self.states, commands = reconcile(wanted, before, seen, moment)
-        self._tell_crashes(before)
+        for agent_id, state in self.states.items():
+            old = before.get(agent_id, AgentState())
+            for role, was, now in (("agent", old.agent, state.agent), ("bridge", old.bridge, state.bridge)):
+                if now.crashes > was.crashes:
+                    again_in_s = round(now.not_before - now.since, 1)
+                    log.warning(
+                        "process_crashed",
+                        agent_id=agent_id,
+                        role=role,
+                        crashes=now.crashes,
+                        unhealthy=was.faulty,
+                        again_in_s=again_in_s,
+                    )
         for command in commands:
             await self._carry_out(command)
         for agent_id in self.states:
@@ -122,21 +134,6 @@ class Supervisor:
                     "process_ended", agent_id=agent_id, role=role, pid=child.pid, exit_code=child.exit_code
                 )
                 del self._children[agent_id, role]
-
-    def _tell_crashes(self, before: Mapping[str, AgentState]) -> None:
-        for agent_id, state in self.states.items():
-            old = before.get(agent_id, AgentState())
-            for role, was, now in (("agent", old.agent, state.agent), ("bridge", old.bridge, state.bridge)):
-                if now.crashes > was.crashes:
-                    again_in_s = round(now.not_before - now.since, 1)
-                    log.warning(
-                        "process_crashed",
-                        agent_id=agent_id,
-                        role=role,
-                        crashes=now.crashes,
-                        unhealthy=was.faulty,
-                        again_in_s=again_in_s,
-                    )
 
     async def _carry_out(self, command: Command) -> None:
         agent_id, role, action = command

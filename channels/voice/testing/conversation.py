@@ -63,7 +63,9 @@ class Conversation:
         if self.find(item.item_id) is not None:
             message = f"Error adding item: an item with id '{item.item_id}' is there already."
             return Refusal("item_create_invalid_item_id", message, "item.id")
-        if item.kind == "function_call_output" and not self._has_call(item.call_id):
+        if item.kind == "function_call_output" and not any(
+            known.kind == "function_call" and known.call_id == item.call_id for known in self.items
+        ):
             message = f"Tool call ID '{item.call_id}' not found in conversation."
             return Refusal("invalid_tool_call_id", message, "item.call_id")
         if after is None or after == "root":
@@ -98,9 +100,6 @@ class Conversation:
             return Refusal("invalid_value", message, "audio_end_ms")
         item.cut_ms, item.text = audio_end_ms, ""
         return None
-
-    def _has_call(self, call_id: str) -> bool:
-        return any(item.kind == "function_call" and item.call_id == call_id for item in self.items)
 
 
 def item_of(wire: Object, item_id: str) -> Item | None:

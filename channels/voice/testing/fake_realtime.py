@@ -106,26 +106,23 @@ class Connection:
         fault = self._fault
         if fault is not None and self._sent >= fault.after_events:
             self._fault = None
-            self._go_wrong(fault)
-
-    def _go_wrong(self, fault: Fault) -> None:
-        match fault.kind:
-            case "close":
-                self.close(fault.value or 1011)
-            case "drop":
-                self.drop()
-            case "stall":
-                self.stall()
-            case "garbage":
-                self.send_raw('{"type": "response.output_audio.delta", "delta": \x00')
-            case "oversized":
-                self.send_raw(b'"%b"' % (b"x" * ((fault.value or _OVERSIZED_BYTES) - 2)))
-            case "error":
-                self.error()
-            case "expire":
-                self.expire()
-            case _:
-                pass
+            match fault.kind:
+                case "close":
+                    self.close(fault.value or 1011)
+                case "drop":
+                    self.drop()
+                case "stall":
+                    self.stall()
+                case "garbage":
+                    self.send_raw('{"type": "response.output_audio.delta", "delta": \x00')
+                case "oversized":
+                    self.send_raw(b'"%b"' % (b"x" * ((fault.value or _OVERSIZED_BYTES) - 2)))
+                case "error":
+                    self.error()
+                case "expire":
+                    self.expire()
+                case _:
+                    pass
 
     def _open(self) -> None:
         if "realtime=v1" in self.headers.get("OpenAI-Beta", ""):

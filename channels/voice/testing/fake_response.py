@@ -92,7 +92,35 @@ class FakeResponse:
                 await self._use(step, index)
         # Over first: what the last event makes the other side do may be the next response.
         self.over()
-        self._end(failed)
+        response: dict[str, JsonValue] = {"status": "completed", "status_details": None}
+        if self._cancelled.is_set():
+            details: dict[str, JsonValue] = {"type": "cancelled", "reason": self._reason}
+            response = {"status": "cancelled", "status_details": details}
+        elif failed is not None and failed.status == "incomplete":
+            details = {"type": "incomplete", "reason": failed.code}
+            response = {"status": "incomplete", "status_details": details}
+        elif failed is not None:
+            error = {"type": "server_error", "code": failed.code, "message": failed.message}
+            response = {"status": "failed", "status_details": {"type": "failed", "error": {**error}}}
+        output: list[JsonValue] = [item.wire() for item in self.output]
+        # Of the kind that a model bills, counted roughly.
+        audio = sum(item.audio_ms for item in self.output) // _MS_PER_AUDIO_TOKEN
+        words = sum(len(item.text) for item in self.output) // _LETTERS_PER_TOKEN
+        self.stage.emit(
+            "response.done",
+            response={
+                "object": "realtime.response",
+                "id": self.response_id,
+                **response,
+                "output": output,
+                "usage": {
+                    "input_tokens": 0,
+                    "output_tokens": audio + words,
+                    "total_tokens": audio + words,
+                    "output_token_details": {"audio_tokens": audio, "text_tokens": words},
+                },
+            },
+        )
 
     async def _say(self, step: Say, index: int) -> None:
         number, item = self.stage.new_item("message")
@@ -169,40 +197,6 @@ class FakeResponse:
         self.stage.emit(
             "response.output_item.done", response_id=self.response_id, output_index=index, item=item.wire()
         )
-
-    def _end(self, failed: Fail | None) -> None:
-        response: dict[str, JsonValue] = {"status": "completed", "status_details": None}
-        if self._cancelled.is_set():
-            details: dict[str, JsonValue] = {"type": "cancelled", "reason": self._reason}
-            response = {"status": "cancelled", "status_details": details}
-        elif failed is not None and failed.status == "incomplete":
-            details = {"type": "incomplete", "reason": failed.code}
-            response = {"status": "incomplete", "status_details": details}
-        elif failed is not None:
-            error = {"type": "server_error", "code": failed.code, "message": failed.message}
-            response = {"status": "failed", "status_details": {"type": "failed", "error": {**error}}}
-        output: list[JsonValue] = [item.wire() for item in self.output]
-        self.stage.emit(
-            "response.done",
-            response={
-                "object": "realtime.response",
-                "id": self.response_id,
-                **response,
-                "output": output,
-                "usage": self._usage(),
-            },
-        )
-
-    def _usage(self) -> JsonValue:
-        """Of the kind that a model bills, counted roughly."""
-        audio = sum(item.audio_ms for item in self.output) // _MS_PER_AUDIO_TOKEN
-        words = sum(len(item.text) for item in self.output) // _LETTERS_PER_TOKEN
-        return {
-            "input_tokens": 0,
-            "output_tokens": audio + words,
-            "total_tokens": audio + words,
-            "output_token_details": {"audio_tokens": audio, "text_tokens": words},
-        }
 
     async def _pass(self, seconds: float) -> None:
         """Let time pass, not beyond a cancel."""

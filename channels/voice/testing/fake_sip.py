@@ -172,33 +172,47 @@ class FakeSip:
         if self._api_key is not None and read.headers.get("authorization") != f"Bearer {self._api_key}":
             status = 401
         elif method == "POST":
-            status = await self._do(read, await reader.readexactly(int(read.headers["content-length"])))
+            body = await reader.readexactly(int(read.headers["content-length"]))
+            call_id, _, action_name = read.target.removeprefix(f"{PATH}/calls/").rpartition("/")
+            call_id = unquote(call_id)
+            action = _ACTIONS.get(action_name)
+            if action is None:
+                status = 404
+            else:
+                request = Request(call_id, action, read_object(body) if body else {}, 200)
+                self.requests.append(request)
+                failures = self._fails.get(action)
+                if failures:
+                    request.status = failures.pop(0)
+                    if request.status == 0:
+                        await asyncio.Event().wait()
+                else:
+                    request.status = self._done(request)
+                status = request.status
         else:
             call_id = parse_qs(urlsplit(target).query).get("call_id", [""])[0]
             if self.states.get(call_id) == "live":
-                await self._join(read.head, reader, writer)
+                port = urlsplit(self._realtime.url).port
+                behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
+                behind_writer.write(read.head)
+                ways = [
+                    asyncio.ensure_future(_pass_on(reader, behind_writer)),
+                    asyncio.ensure_future(_pass_on(behind_reader, writer)),
+                ]
+                try:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+                    behind_writer.close()
+                    with contextlib.suppress(OSError):
+                        await behind_writer.wait_closed()
                 return
             status = 404
         phrase = HTTPStatus(status).phrase
         writer.write(f"HTTP/1.1 {status} {phrase}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
         await writer.drain()
-
-    async def _do(self, read: _Reading, body: bytes) -> int:
-        call_id, _, action_name = read.target.removeprefix(f"{PATH}/calls/").rpartition("/")
-        call_id = unquote(call_id)
-        action = _ACTIONS.get(action_name)
-        if action is None:
-            return 404
-        request = Request(call_id, action, read_object(body) if body else {}, 200)
-        self.requests.append(request)
-        failures = self._fails.get(action)
-        if failures:
-            request.status = failures.pop(0)
-            if request.status == 0:
-                await asyncio.Event().wait()
-        else:
-            request.status = self._done(request)
-        return request.status
 
     def _done(self, request: Request) -> int:
         wanted: State = "ringing" if request.action in ("accept", "reject") else "live"
@@ -215,24 +229,6 @@ class FakeSip:
         else:
             asyncio.get_running_loop().call_soon(self.hang_up, request.call_id)
         return 200
-
-    async def _join(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = urlsplit(self._realtime.url).port
-        behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
-        behind_writer.write(head)
-        ways = [
-            asyncio.ensure_future(_pass_on(reader, behind_writer)),
-            asyncio.ensure_future(_pass_on(behind_reader, writer)),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            behind_writer.close()
-            with contextlib.suppress(OSError):
-                await behind_writer.wait_closed()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -31,7 +31,7 @@ from picows import WSHandshakeError, ws_connect  # pyright: ignore[reportUnknown
 from channels.voice.testing.playout import Playout
 from channels.voice.testing.signals import silence, speech
 from channels.voice.testing.sockets import MOST_BYTES, Delay, Socket
-from channels.voice.wires.frames import Malformed, Object, audio_of, name, part, read_object, text
+from channels.voice.wires.frames import Malformed, audio_of, name, part, read_object, text
 
 FRAME_MS: Final = 20
 _SILENCE: Final = base64.b64encode(silence(FRAME_MS)).decode()
@@ -249,31 +249,29 @@ class FakeTwilioCall:
 
     def _arrive(self, frame: bytes, at: float) -> None:
         try:
-            self._take(read_object(frame), at)
+            message = read_object(frame)
+            event = text(message, "event")
+            if message.get("streamSid") != self.stream_sid:
+                raise Malformed(f"{event} for another stream")
+            if event == "media":
+                payload = audio_of(text(part(message, "media"), "payload"))
+                if payload is None:
+                    raise Malformed("media that is not base64")
+                raw = base64.b64decode(payload)
+                self.received.append(Received(at, event, ms=len(raw) * FRAME_MS / _FRAME_BYTES))
+                self.playout.play(raw, at)
+            elif event == "mark":
+                mark = name(part(message, "mark"), "name")
+                self.received.append(Received(at, event, name=mark))
+                self.playout.mark(mark, at)
+            elif event == "clear":
+                self.received.append(Received(at, event))
+                self.playout.clear(at)
+            else:
+                raise Malformed(f"an event {event!r}; a line takes media, mark and clear")
         except Malformed as wrong:
             self.mistakes.append(str(wrong))
         self._return_marks()
-
-    def _take(self, message: Object, at: float) -> None:
-        event = text(message, "event")
-        if message.get("streamSid") != self.stream_sid:
-            raise Malformed(f"{event} for another stream")
-        if event == "media":
-            payload = audio_of(text(part(message, "media"), "payload"))
-            if payload is None:
-                raise Malformed("media that is not base64")
-            raw = base64.b64decode(payload)
-            self.received.append(Received(at, event, ms=len(raw) * FRAME_MS / _FRAME_BYTES))
-            self.playout.play(raw, at)
-        elif event == "mark":
-            mark = name(part(message, "mark"), "name")
-            self.received.append(Received(at, event, name=mark))
-            self.playout.mark(mark, at)
-        elif event == "clear":
-            self.received.append(Received(at, event))
-            self.playout.clear(at)
-        else:
-            raise Malformed(f"an event {event!r}; a line takes media, mark and clear")
 
 
 def signature(auth_token: str, url: str) -> str:

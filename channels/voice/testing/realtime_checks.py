@@ -47,29 +47,26 @@ def refusal_of(command: Object) -> Refusal | None:
         known = model.model_validate(command, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = _place(first["loc"], command)
+        # The fields of a validator's location; it also names members of unions there, which are no fields.
+        location = first["loc"]
+        named: list[str] = []
+        node: Any = command
+        for part in location:
+            if isinstance(node, dict) and part in node:
+                named.append(str(part))
+                node = cast("dict[str, Any]", node)[str(part)]
+            elif isinstance(node, list) and isinstance(part, int):
+                named.append(str(part))
+                node = cast("list[Any]", node)[part]
+        if location and str(location[-1]) not in named:
+            named.append(str(location[-1]))
+        place = ".".join(named)
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         return Refusal(code, f"{place}: {first['msg']}.", place)
     unknown = next(_unknown(known, ""), None)
     if unknown is not None:
         return Refusal("unknown_parameter", f"Unknown parameter: '{unknown}'.", unknown)
     return None
-
-
-def _place(location: tuple[int | str, ...], command: object) -> str:
-    """The fields of a validator's location; it also names members of unions there, which are no fields."""
-    named: list[str] = []
-    node: Any = command
-    for part in location:
-        if isinstance(node, dict) and part in node:
-            named.append(str(part))
-            node = cast("dict[str, Any]", node)[str(part)]
-        elif isinstance(node, list) and isinstance(part, int):
-            named.append(str(part))
-            node = cast("list[Any]", node)[part]
-    if location and str(location[-1]) not in named:
-        named.append(str(location[-1]))
-    return ".".join(named)
 
 
 def _unknown(node: object, path: str) -> Iterator[str]:
