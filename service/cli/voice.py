@@ -13,6 +13,7 @@ import typer
 from service import late
 
 AGENT_COMMAND = shlex.join((sys.executable, "-m", "service.cli", "voice", "serve"))
+SIP_BRIDGE_COMMAND = shlex.join((sys.executable, "-m", "service.cli", "voice", "sip-bridge"))
 
 commands = typer.Typer(no_args_is_help=True, help="Answer the phone by a config.")
 
@@ -73,6 +74,13 @@ def demo(
     demo.demonstrate(demo.play_of(config, script, say or [], base_url=base_url, recordings=record))
 
 
+@commands.command("sip-bridge")
+def sip_bridge() -> None:
+    """Register at a SIP server, and pass its calls to a voice agent of this machine until SIGINT or SIGTERM.
+    The account is in SIP_DOMAIN, SIP_USERNAME and SIP_PASSWORD, the agent's port in AGENT_PORT."""
+    late.sip_bridge.bridge_until_stopped()
+
+
 @commands.command("manage")
 def manage(
     *,
@@ -99,7 +107,7 @@ def manage(
     ] = AGENT_COMMAND,
     sip_bridge_command: Annotated[
         str, typer.Option(help="Runs a SIP bridge, beside agents whose sipBridge is true; empty: none.")
-    ] = "",
+    ] = SIP_BRIDGE_COMMAND,
     front_host: Annotated[str, typer.Option(help="Address of the door to all agents.")] = "127.0.0.1",
     front_port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Its port: /ID/... is that agent's; 0: no such door.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -14,7 +15,9 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from channels.voice.testing.fake_trunk import FakeTrunk
 from flow_engine.ports.outbound import OutboundReply
+from service.cli.voice import SIP_BRIDGE_COMMAND
 from tests.channels.voice.manager.manager_bench import API, LIMITS, TEMPLATE, Bench, entry, sip_entry, until
 from tests.channels.voice.manager.manager_processes import alive, gone, script
 
@@ -353,6 +356,21 @@ class TestBridge:
         assert "s3cret-of-sip" not in repr(logs)
         for path in bench.state.rglob("*"):
             assert path.is_dir() or b"s3cret-of-sip" not in path.read_bytes(), path
+
+    async def test_the_one_that_comes_along_registers_while_its_agent_runs(
+        self, tmp_path: Path
+    ) -> None:  # V13
+        async with FakeTrunk({"user-a": "s3cret-of-sip"}) as trunk:
+            bench = Bench(tmp_path, bridge=tuple(shlex.split(SIP_BRIDGE_COMMAND)))
+            bench.listed.answer = [{**sip_entry("a"), "sipDomain": trunk.domain}, entry("b")]
+            async with bench.running() as manager:
+                await until(lambda: "user-a" in trunk.registered, "the bridge registers", within_s=60)
+                assert bench.agent("b")["bridge"] is None
+                bench.listed.answer = [entry("b")]
+                manager.refresh_now()
+                await until(lambda: bench.state_of("a") is None, "a is gone")
+                assert trunk.registered == {}
+            assert trunk.refused == 0
 
     async def test_its_crash_leaves_the_agent_alone(self, bench: Bench) -> None:  # V13
         bench.listed.answer = [sip_entry("a")]

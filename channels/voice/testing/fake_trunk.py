@@ -1,0 +1,226 @@
+"""A SIP server with a phone of its own that runs on this machine, for bridges that register with it.
+
+    async with FakeTrunk({"desk": "secret"}) as trunk:
+        ...  # a bridge registers at trunk.domain
+        call = await trunk.call("desk", caller="+33612345678")
+        await call.say("two pizzas", 400)
+        assert stretches(bytes(call.heard))
+        await call.hang_up()
+
+It is strict: a registration without the right digest is refused, and a call that nobody acknowledges ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import md5
+from types import TracebackType
+from typing import Self, cast
+
+from channels.voice.sip_bridge.messages import SipMessage, read_message, write_message, write_response
+from channels.voice.testing.signals import speech
+from channels.voice.testing.sockets import eventually
+
+NONCE = "b5f2"
+_FIELD = re.compile(r'(\w+)="?([^",]+)"?')
+
+
+class _Audio(asyncio.DatagramProtocol):
+    def __init__(self, call: TrunkCall) -> None:
+        self._call = call
+        self.transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._call.packets.append(data)
+        self._call.heard += data[12:]
+
+
+@dataclass
+class TrunkCall:
+    """One call of the trunk's phone. `heard` is the payload of all packets so far, `statuses` are the answers
+    to its INVITE; `is_over` says that the other side has hung up."""
+
+    trunk: FakeTrunk
+    call_id: str
+    caller: str
+    target: str
+    address: tuple[str, int]
+    payload_type: int = 0
+    heard: bytearray = field(default_factory=bytearray)
+    packets: list[bytes] = field(default_factory=list[bytes])
+    statuses: list[int] = field(default_factory=list[int])
+    description: str = ""
+    is_over: bool = False
+    to: str = ""
+    _sent: int = 0
+
+    @property
+    def is_up(self) -> bool:
+        return 200 in self.statuses
+
+    async def say(self, text: str, ms: int) -> None:
+        """Speak for that long, and be silent for half a second."""
+        for raw in (speech(text, ms), b"\xff" * 4000):
+            for at in range(0, len(raw), 160):
+                self._packet(self.payload_type, raw[at : at + 160].ljust(160, b"\xff"))
+                await asyncio.sleep(0.005)
+
+    def press(self, key: str) -> None:
+        """As phones do: three packets of the key, three of its end."""
+        stamp = self._sent
+        for ended in (0, 0, 0, 0x80, 0x80, 0x80):
+            self._packet(101, bytes(("0123456789*#".index(key), ended | 10, 0, 160)), stamp * 160)
+
+    async def hang_up(self) -> None:
+        self.trunk.send(self.address, "BYE", self.target, self, number=2)
+        await eventually(lambda: "BYE" in self.trunk.done.get(self.call_id, ()))
+
+    def _packet(self, kind: int, payload: bytes, stamp: int | None = None) -> None:
+        found = re.search(r"m=audio ([0-9]+)", self.description)
+        self._sent += 1
+        head = struct.pack(">BBHII", 0x80, kind, self._sent, self._sent * 160 if stamp is None else stamp, 7)
+        transport = self.trunk.audio[self.call_id].transport
+        if found is not None and transport is not None:
+            transport.sendto(head + payload, ("127.0.0.1", int(found[1])))
+
+
+class FakeTrunk(asyncio.DatagramProtocol):
+    """`accounts` are passwords by name. `deaf` leaves that many requests of each method unanswered."""
+
+    def __init__(self, accounts: Mapping[str, str], *, deaf: int = 0) -> None:
+        self.registered: dict[str, tuple[str, int]] = {}
+        self.refused = 0
+        """Registrations with a wrong digest."""
+        self.calls: dict[str, TrunkCall] = {}
+        self.audio: dict[str, _Audio] = {}
+        self.done: dict[str, list[str]] = {}
+        """Methods that were answered with 200, by call."""
+        self._accounts = accounts
+        self._deaf = {"REGISTER": deaf, "BYE": deaf}
+        self._numbers = itertools.count(1)
+        self._transport: asyncio.DatagramTransport | None = None
+
+    @property
+    def domain(self) -> str:
+        assert self._transport is not None
+        host, port = self._transport.get_extra_info("sockname")
+        return f"{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for audio in self.audio.values():
+            if audio.transport is not None:
+                audio.transport.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def call(
+        self,
+        user: str,
+        *,
+        caller: str = "+33612345678",
+        payload_types: tuple[int, ...] = (0, 8),
+        ack: bool = True,
+    ) -> TrunkCall:
+        """Ring a registered account; returns when that is answered or refused."""
+        call_id = f"call-{next(self._numbers)}"
+        call = TrunkCall(self, call_id, caller, f"sip:{user}@bridge", self.registered[user], payload_types[0])
+        audio = self.audio[call_id] = _Audio(call)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(lambda: audio, local_addr=("127.0.0.1", 0))
+        port = transport.get_extra_info("sockname")[1]
+        kinds = " ".join(map(str, (*payload_types, 101)))
+        lines = ["v=0", "o=- 1 1 IN IP4 127.0.0.1", "s=-", "c=IN IP4 127.0.0.1", "t=0 0"]
+        lines += [f"m=audio {port} RTP/AVP {kinds}", "a=rtpmap:101 telephone-event/8000", ""]
+        self.calls[call_id] = call
+        self.send(call.address, "INVITE", call.target, call, number=1, body="\r\n".join(lines).encode())
+        await eventually(lambda: any(status >= 200 for status in call.statuses), 10.0)
+        if ack:
+            self.send(call.address, "ACK", call.target, call, number=1)
+        return call
+
+    def send(
+        self, to: tuple[str, int], method: str, uri: str, call: TrunkCall, *, number: int, body: bytes = b""
+    ) -> None:
+        headers = [
+            ("v", f"SIP/2.0/UDP {self.domain};branch=z9hG4bK{call.call_id}{method}{number}"),
+            ("f", f"<sip:{call.caller}@{self.domain}>;tag=trunk"),
+            ("t", call.to or f"<{uri}>"),
+            ("i", call.call_id),
+            ("CSeq", f"{number} {method}"),
+            ("m", f"<sip:phone@{self.domain}>"),
+        ]
+        self._send(write_message(f"{method} {uri} SIP/2.0", headers, body), to)
+
+    def _send(self, datagram: bytes, to: tuple[str, int]) -> None:
+        if self._transport is not None:
+            self._transport.sendto(datagram, to)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        if not data.strip():
+            return
+        message = read_message(data)
+        call = self.calls.get(message.first("call-id"))
+        if message.status:
+            self._answered(message, call)
+        elif self._deaf.get(message.method, 0) > 0:
+            self._deaf[message.method] -= 1
+        elif message.method == "REGISTER":
+            self._register(message, addr)
+        elif message.method == "BYE" and call is not None:
+            call.is_over = True
+            self._send(write_response(message, "200 OK"), addr)
+
+    def _answered(self, message: SipMessage, call: TrunkCall | None) -> None:
+        method = message.first("cseq").partition(" ")[2]
+        if call is None:
+            return
+        if method == "INVITE":
+            call.statuses.append(message.status)
+            call.to = message.first("to")
+            call.description = message.body.decode() or call.description
+        elif message.status == 200:
+            self.done.setdefault(call.call_id, []).append(method)
+
+    def _register(self, message: SipMessage, addr: tuple[str, int]) -> None:
+        via = message.first("via")
+        seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
+        given = dict(_FIELD.findall(message.first("authorization")))
+        user = given.get("username", "")
+        secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
+        action = _hashed(f"REGISTER:{given.get('uri', '')}")
+        parts = (secret, NONCE, "00000001", given.get("cnonce", ""), "auth", action)
+        if user in self._accounts and given.get("response") == _hashed(":".join(parts)):
+            expires = message.first("expires")
+            if expires == "0":
+                self.registered.pop(user, None)
+            else:
+                self.registered[user] = addr
+            headers = [("contact", f"{message.first('contact')};expires={expires}")]
+            answer = write_response(message, "200 OK", headers=headers)
+        else:
+            self.refused += bool(given)
+            challenge = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
+            answer = write_response(message, "401 Unauthorized", headers=[("www-authenticate", challenge)])
+        self._send(answer.replace(via.encode(), seen.encode(), 1), addr)
+
+
+def _hashed(text: str) -> str:
+    return md5(text.encode(), usedforsecurity=False).hexdigest()

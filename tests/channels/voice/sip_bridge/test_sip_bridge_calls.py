@@ -1,0 +1,185 @@
+"""Calls of a SIP server that a voice agent answers through the bridge, over real sockets (V12, V13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList
+from channels.voice.sip_bridge import phone as phone_module
+from channels.voice.sip_bridge.phone import Account, SipPhone
+from channels.voice.sip_bridge.rtp import A_LAW_OF_MU, MU_LAW_OF_A
+from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_trunk import FakeTrunk, TrunkCall
+from channels.voice.testing.script import Reaction, Say, Script, UseTool
+from channels.voice.testing.signals import stretches
+from channels.voice.testing.sockets import eventually
+from tests.channels.voice.business_server import BusinessServer, business_server
+from tests.channels.voice.leaks import nothing_left
+from tests.channels.voice.served_agent import ServedAgent, served_agent, simple_config
+
+pytestmark = pytest.mark.anyio
+
+TALK = Script(
+    (
+        Reaction((Say("Good evening", 300),), when="greet"),
+        Reaction((Say("Goodbye", 300), UseTool("end_call")), when="user: goodbye"),
+        Reaction((Say("Two", 300),)),
+    )
+)
+
+
+@asynccontextmanager
+async def bridged(trunk: FakeTrunk, port: int, password: str = "secret") -> AsyncGenerator[SipPhone]:
+    """A bridge of the account `desk`; afterwards nothing of it is left."""
+    local = GuardedClient(AllowList.parse("127.0.0.1"))
+    phone = SipPhone(Account(trunk.domain, "desk", SecretStr(password)), port, local)
+    running = asyncio.create_task(phone.run())
+    try:
+        yield phone
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await local.aclose()
+
+
+@asynccontextmanager
+async def desk(
+    config: dict[str, Any] | None = None, **trunk: Any
+) -> AsyncGenerator[tuple[FakeTrunk, SipPhone, ServedAgent, BusinessServer]]:
+    async with (
+        nothing_left(),
+        FakeRealtime(TALK) as model,
+        business_server() as business,
+        served_agent(config or simple_config(), business, model.url) as agent,
+        FakeTrunk({"desk": "secret"}, **trunk) as server,
+        bridged(server, agent.port) as phone,
+    ):
+        await eventually(lambda: phone.is_registered, 10.0)
+        yield server, phone, agent, business
+        await eventually(lambda: phone.live_calls == 0)
+
+
+def played_ms(call: TrunkCall) -> list[float]:
+    """Until where each of the agent's items was heard, in milliseconds, in order."""
+    until: dict[int, float] = {}
+    for each in stretches(bytes(call.heard)):
+        if each.item is not None:
+            until[each.item] = each.ends_ms
+    return list(until.values())
+
+
+async def test_a_call_is_answered_heard_and_ended_by_the_caller() -> None:  # V12, V13
+    config = simple_config()
+    config["lifecycle"]["on_start"]["body"] = {"from": "{{caller_phone}}", "to": "{{ctx.called_phone}}"}
+    async with desk(config) as (trunk, phone, agent, business):
+        assert trunk.registered.keys() == {"desk"}
+        call = await trunk.call("desk")
+        assert (call.statuses[0], call.statuses[-1]) == (100, 200)
+        await eventually(lambda: played_ms(call) == [300])
+        await call.say("two pizzas", 300)
+        await eventually(lambda: played_ms(call) == [300, 300])
+        await asyncio.sleep(0.1)  # its mark is on the way
+        await call.hang_up()
+        await eventually(lambda: business.count("/end") == 1)
+        assert business.body("/start") == {"from": "+33612345678", "to": "desk"}
+        said = business.body("/end")["said"]  # type: ignore[index, call-overload]
+        assert [turn["content"] for turn in said] == ["Good evening", "two pizzas", "Two"]  # type: ignore[index, union-attr, call-overload]
+        assert not call.is_over  # it was the caller who hung up
+        await eventually(lambda: (phone.live_calls, agent.count("calls_active")) == (0, 0))
+
+
+async def test_an_agent_that_hangs_up_ends_the_call_after_its_last_word() -> None:  # V12
+    async with desk(deaf=1) as (trunk, _, _, business):  # each first REGISTER and BYE is lost
+        call = await trunk.call("desk", caller="anonymous")
+        await eventually(lambda: played_ms(call) == [300])
+        await call.say("goodbye", 300)
+        await eventually(lambda: call.is_over, 10.0)
+        assert played_ms(call)[-1] == 300
+        assert business.count("/end") == 1
+
+
+async def test_a_line_that_has_a_law_only_is_understood() -> None:  # 24, V13
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk", payload_types=(18, 8))
+        assert "m=audio" in call.description
+        assert " RTP/AVP 8 101" in call.description
+        await eventually(lambda: len(call.packets) > 5)
+        assert {packet[1] for packet in call.packets} == {8}
+        await call.hang_up()
+
+
+def test_a_law_and_mu_law_stand_for_each_other() -> None:  # V13
+    """Each has silence, full scale and all levels but the finest of the other."""
+    assert (MU_LAW_OF_A[0xD5], A_LAW_OF_MU[0xFF]) == (0xFE, 0xD5)
+    assert (MU_LAW_OF_A[0xAA], MU_LAW_OF_A[0x2A]) == (0x80, 0x00)
+    assert sum(A_LAW_OF_MU[MU_LAW_OF_A[code]] == code for code in range(256)) > 220
+
+
+async def test_keys_of_the_phone_reach_the_agent_once() -> None:  # V12
+    async with (
+        FakeRealtime(TALK) as model,
+        business_server() as business,
+        served_agent(simple_config(), business, model.url) as agent,
+        FakeTrunk({"desk": "secret"}) as trunk,
+        bridged(trunk, agent.port) as phone,
+    ):
+        await eventually(lambda: phone.is_registered, 10.0)
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        call.press("4")
+        call.press("2")
+        await eventually(lambda: played_ms(call) == [300, 300], 10.0)
+        [keys] = [item.text for item in (await model.session()).conversation.items if "keypad" in item.text]
+        assert keys == "(pressed on the keypad: 42)"
+        await call.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("types", "status"), [((18, 111), 488), ((0,), 486)], ids=["no G.711", "the agent drains"]
+)
+async def test_a_call_that_cannot_be_taken_is_refused(types: tuple[int, ...], status: int) -> None:  # V12, 24
+    async with desk() as (trunk, _, agent, _):
+        if status == 486:
+            agent.app.admission.drain()
+        call = await trunk.call("desk", payload_types=types)
+        assert call.statuses == [100, status]
+
+
+async def test_an_agent_that_is_away_is_said_to_be() -> None:  # V12
+    async with FakeTrunk({"desk": "secret"}) as trunk, bridged(trunk, 9) as phone:
+        await eventually(lambda: phone.is_registered)
+        assert (await trunk.call("desk")).statuses == [100, 480]
+
+
+async def test_a_wrong_password_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:  # V13
+    monkeypatch.setattr(phone_module, "RETRY_S", 0.05)
+    with capture_logs() as logged:
+        async with FakeTrunk({"desk": "secret"}) as trunk, bridged(trunk, 9, "wr0ng") as phone:
+            await eventually(lambda: trunk.refused >= 3)
+            assert not phone.is_registered
+    told = [entry for entry in logged if entry["event"] == "sip_not_registered"]
+    assert "status 401" in told[0]["reason"]
+    assert "wr0ng" not in repr(logged)
+
+
+async def test_a_bridge_that_ends_takes_its_calls_and_its_registration_with_it() -> None:  # V13
+    async with (
+        FakeRealtime(TALK) as model,
+        business_server() as business,
+        served_agent(simple_config(), business, model.url) as agent,
+        FakeTrunk({"desk": "secret"}) as trunk,
+    ):
+        async with bridged(trunk, agent.port) as phone:
+            await eventually(lambda: phone.is_registered)
+            call = await trunk.call("desk")
+        assert call.is_over
+        assert trunk.registered == {}
+        await eventually(lambda: business.count("/end") == 1)

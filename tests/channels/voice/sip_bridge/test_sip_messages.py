@@ -1,0 +1,132 @@
+"""SIP messages, digests and descriptions of audio, as the standards print them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.voice.sip_bridge.messages import (
+    AudioOffer,
+    NotSip,
+    credentials,
+    read_message,
+    read_offer,
+    write_answer,
+    write_message,
+    write_response,
+)
+
+INVITE = (
+    b"INVITE sip:desk@192.0.2.4 SIP/2.0\r\nVia: SIP/2.0/UDP a;branch=1\r\nv: SIP/2.0/UDP b;branch=2\r\n"
+    b"Record-Route: <sip:p1;lr>\r\nf: Ada <sip:+33612345678@sip.example>;tag=x\r\n"
+    b"t: <sip:desk@sip.example>\r\n"
+    b"i: 77@a\r\nCSeq: 3 INVITE\r\nSubject: folded\r\n value\r\nl: 3\r\n\r\nabcdef"
+)
+
+
+def test_a_request_is_read_with_its_short_names_and_folded_lines() -> None:  # V13
+    message = read_message(INVITE)
+    assert (message.method, message.uri, message.status) == ("INVITE", "sip:desk@192.0.2.4", 0)
+    assert message.first("from") == "Ada <sip:+33612345678@sip.example>;tag=x"
+    assert [value for _, value in message.all("via")] == ["SIP/2.0/UDP a;branch=1", "SIP/2.0/UDP b;branch=2"]
+    assert (message.first("subject"), message.first("call-id"), message.body) == (
+        "folded value",
+        "77@a",
+        b"abc",
+    )
+
+
+def test_a_response_has_what_the_request_had_and_the_tag_of_this_side() -> None:  # V13
+    answer = read_message(write_response(read_message(INVITE), "200 OK", tag="t1", body=b"sdp"))
+    assert (answer.status, answer.first("to"), answer.body) == (200, "<sip:desk@sip.example>;tag=t1", b"sdp")
+    assert [value for _, value in answer.all("via")] == ["SIP/2.0/UDP a;branch=1", "SIP/2.0/UDP b;branch=2"]
+    assert answer.first("record-route") == "<sip:p1;lr>"
+    again = write_response(answer, "200 OK", tag="t2")
+    assert read_message(again).first("to").endswith(";tag=t1")
+
+
+@pytest.mark.parametrize(
+    "datagram", [b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"INVITE sip:a SIP/2.0\r\nno colon\r\n\r\n",
+                 b"SIP/2.0 999 X\r\n\r\n", b"BYE sip:a SIP/2.0\r\n" + b"a: b\r\n" * 300 + b"\r\n"]
+)  # fmt: skip
+def test_what_is_no_message_is_said_to_be_none(datagram: bytes) -> None:  # V13
+    with pytest.raises(NotSip):
+        read_message(datagram)
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"INVITE sip:a SIP/2.0\r\n", b"SIP/2.0 200 OK\r\n"]))
+def test_no_datagram_breaks_the_reader(rest: bytes, start: bytes) -> None:  # V13
+    try:
+        message = read_message(start + rest)
+    except NotSip:
+        return
+    read_offer(message.body)
+    read_offer(b"m=audio 1 RTP/AVP 0\r\nc=IN IP4 a\r\n" + rest)
+
+
+def test_digests_are_those_of_the_standard() -> None:  # V13
+    """The example of RFC 2617, 3.5, and that of RFC 7616, 3.9.1 for SHA-256."""
+    nonce = 'nonce="dcd98b7102dd2f0e8b11d0f600bfb0c093", opaque="5ccc069c403ebaf9f0171e9517f40e41"'
+    answer = credentials(
+        f'Digest realm="testrealm@host.com", qop="auth,auth-int", {nonce}',
+        *("Mufasa", "Circle Of Life", "GET", "/dir/index.html", "0a4f113b"),
+    )
+    assert 'response="6629fae49393a05397450978507c4ef1"' in answer
+    assert "qop=auth, nc=00000001" in answer
+    answer = credentials(
+        'Digest realm="http-auth@example.org", qop="auth", algorithm=SHA-256, '
+        'nonce="7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v"',
+        *(
+            "Mufasa",
+            "Circle of Life",
+            "GET",
+            "/dir/index.html",
+            "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ",
+        ),
+    )
+    assert "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1" in answer
+
+
+@pytest.mark.parametrize(
+    "challenge", ["Basic realm=x", 'Digest realm="x"', 'Digest nonce="n", algorithm=MD4']
+)
+def test_a_challenge_that_cannot_be_answered_is_refused(challenge: str) -> None:  # V13
+    with pytest.raises(NotSip):
+        credentials(challenge, "a", "b", "REGISTER", "sip:c", "d")
+
+
+SDP = "v=0\r\nc=IN IP4 192.0.2.1\r\nm=audio {port} RTP/AVP {types}\r\na=rtpmap:96 telephone-event/8000\r\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "offer"),
+    [
+        (SDP.format(port=4000, types="0 8 96"), AudioOffer("192.0.2.1", 4000, 0, 96)),
+        (SDP.format(port=4000, types="18 8"), AudioOffer("192.0.2.1", 4000, 8, 96)),
+        (SDP.format(port=4000, types="0") + "c=IN IP4 192.0.2.9\r\n", AudioOffer("192.0.2.9", 4000, 0, 96)),
+        (SDP.format(port=4000, types="18 111"), None),
+        (SDP.format(port=0, types="0"), None),
+        (SDP.format(port=99999, types="0"), None),
+        ("m=video 4000 RTP/AVP 0", None),
+        ("m=audio 4000 RTP/AVP 0", None),
+        ("", None),
+    ],
+)
+def test_of_an_offer_the_first_format_counts_that_this_side_speaks(
+    body: str, offer: AudioOffer | None
+) -> None:  # V13, 24
+    assert read_offer(body.encode()) == offer
+
+
+@pytest.mark.parametrize(
+    "offer", [AudioOffer("192.0.2.1", 4000, 0, 96), AudioOffer("192.0.2.1", 4000, 8, None)]
+)
+def test_the_answer_takes_what_was_offered(offer: AudioOffer) -> None:  # V13
+    answer = read_offer(write_answer(offer, "192.0.2.7", 5000))
+    assert answer == AudioOffer("192.0.2.7", 5000, offer.payload_type, offer.events_type)
+
+
+def test_a_message_is_read_as_it_was_written() -> None:  # V13
+    message = read_message(write_message("OPTIONS sip:a SIP/2.0", [("call-id", "1")], b"body"))
+    assert (message.method, message.first("call-id"), message.body) == ("OPTIONS", "1", b"body")
