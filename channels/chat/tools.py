@@ -22,18 +22,15 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.errors import PydanticUserError
 
 from adapters.models.tools import TOOL_TIMEOUT_S, Arguments, Tool, ToolRegistry, Verdict
-from channels.chat.rows import AgentRow, RowHttpTool
+from channels.chat.rows import AgentRow
 from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
-from channels.http_tools.body_builders import BuilderRegistry
-from channels.http_tools.http_calls import HttpCaller
-from channels.http_tools.tools import CallContext, ToolExecutor
+from channels.http_tools.tools import MOST_TOOL_S, CallContext, http_tool
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolSpec
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 
 ENTRY_POINTS: Final = "flow_engine.tools"
-MOST_TOOL_S: Final = 180.0
 LISTED_FOR_S: Final = 60.0
 
 _MARK: Final = "__flow_engine_tool__"
@@ -176,16 +173,6 @@ class McpSource:
         return tools
 
 
-class _NoLine:
-    """Implements `Actions`: a chat has no line to hang up, and no tool of a row asks for it."""
-
-    def hang_up(self) -> None:
-        return
-
-    def transfer(self, target: str) -> None:
-        return
-
-
 @dataclass(frozen=True, slots=True)
 class ToolSources:
     """Where the tools of all agents come from. `specials` are what templates of HTTP tools see beside the
@@ -211,18 +198,17 @@ class ToolSources:
                 registry.register(tool)
         context = CallContext(ctx={}, specials=self.specials)
         for name, declared in (row.http_tools or {}).items():
-            registry.register(self._http_tool(name, declared, context, log_fields))
-
-    def _http_tool(
-        self, name: str, declared: RowHttpTool, context: CallContext, log_fields: Mapping[str, str]
-    ) -> Tool:
-        executor = ToolExecutor({name: declared}, HttpCaller(self.outbound, log_fields), BuilderRegistry({}))
-
-        async def run(arguments: Arguments) -> object:
-            return await executor.run(name, arguments, context, _NoLine())
-
-        spec = ToolSpec(name, declared.description or "", declared.parameters)
-        return Tool(spec, run, MOST_TOOL_S, declared.approval)
+            registry.register(
+                http_tool(
+                    name,
+                    declared,
+                    declared.parameters,
+                    self.outbound,
+                    context,
+                    log_fields,
+                    approval=declared.approval,
+                )
+            )
 
 
 def mcp_urls(text: str) -> dict[str, str]:

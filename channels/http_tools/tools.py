@@ -10,22 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 import orjson
 import structlog
 
-from adapters.models.tools import Tool
+from adapters.models.tools import Arguments, Tool, Verdict
 from channels.http_tools.body_builders import BodyRefused, BuilderRegistry
 from channels.http_tools.documents import BuiltinTool, HttpTool, PreStep
 from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
 from channels.http_tools.scope import Scope, Values
 from flow_engine.ports.models import ToolSpec
+from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import MAX_DEPTH, JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.tools")
 
 Outcome = Literal["ok", "failed", "unknown", "cancelled"]
+
+MOST_TOOL_S: Final = 180.0
+"""Seconds that a declarative tool may take, its steps included."""
 
 _PHONE_OR_SIP: Final = re.compile(r"\+?[0-9]{2,15}|sips?:[^\s@<>\"]+@[^\s@<>\"]+")
 
@@ -217,3 +221,51 @@ def _read_arguments(arguments: str | Values) -> Values | None:
         except orjson.JSONDecodeError:
             return None
     return read if isinstance(read, dict) and not deeper_than(read, MAX_DEPTH) else None
+
+
+class _NoLine:
+    """Implements `Actions` where nobody is on the phone: an `http` tool never asks for it."""
+
+    def hang_up(self) -> None:
+        return
+
+    def transfer(self, target: str) -> None:
+        return
+
+
+def http_tool(
+    name: str,
+    tool: HttpTool,
+    parameters: Mapping[str, object],
+    outbound: OutboundSender,
+    context: CallContext,
+    log_fields: Mapping[str, str],
+    *,
+    approval: Verdict = "allow",
+) -> Tool:
+    """A declarative tool for an agent that writes. `parameters` is the JSON Schema of its arguments; the
+    defaults in there are filled in before the call, after the arguments were checked."""
+    executor = ToolExecutor({name: tool}, HttpCaller(outbound, log_fields), BuilderRegistry({}))
+
+    async def run(arguments: Arguments) -> object:
+        return await executor.run(name, with_defaults(parameters, arguments), context, _NoLine())
+
+    return Tool(ToolSpec(name, tool.description or "", parameters), run, MOST_TOOL_S, approval)
+
+
+def with_defaults(schema: Mapping[str, object], arguments: Values) -> dict[str, JsonValue]:
+    """The arguments with what the schema's properties say of those that are left out, in objects inside of
+    them too."""
+    filled = dict(arguments)
+    properties = schema.get("properties")
+    for name, declared in (
+        cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
+    ).items():
+        if not isinstance(declared, dict):
+            continue
+        inner, value = cast("dict[str, object]", declared), filled.get(name)
+        if name not in filled and "default" in inner:
+            filled[name] = cast("JsonValue", inner["default"])
+        elif isinstance(value, dict):
+            filled[name] = with_defaults(inner, value)
+    return filled

@@ -5,26 +5,65 @@ The caller has stored the run before, and stores the outcome after.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import uuid4
 
-from adapters.models.audit import CallLog
-from channels.mail.config import MailboxConfig
+import orjson
+import structlog
+
+from adapters.models.audit import AuditedModel, CallLog
+from adapters.models.loop import (
+    LoopEvent,
+    LoopResult,
+    ToolCallRecord,
+    ToolFinished,
+    ToolStarted,
+    tool_loop,
+    unanswered,
+)
+from adapters.models.tools import Approval, ToolRule, ToolRules, Undecided
+from channels.mail.config import Drafting, MailboxConfig, ModelSettings, Profile
 from channels.mail.loading import LoadedConfig
-from channels.mail.message import ParsedMail
+from channels.mail.message import ParsedMail, parse_mail
+from channels.mail.pipeline import classify, draft_letter, write_draft
 from channels.mail.ports import (
     Allowance,
+    Classification,
     Decision,
     FlowContact,
+    FlowTask,
     Mailbox,
+    MailEvent,
     RunJournal,
     RunOutcome,
     RunProgress,
+    StoredCall,
+    StoredTurn,
+    ToolLine,
 )
+from channels.mail.preprocessing import DATA_RULE, default_text, reads
 from channels.mail.routing import Judgement
+from channels.mail.tools import Desk, may_be_repeated, registry_of
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.models import LanguageModel
+from flow_engine.ports.models import (
+    LanguageModel,
+    LLMAnswer,
+    LLMRequest,
+    Message,
+    ModelFailed,
+    ToolCall,
+    instruction,
+)
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.values import JsonValue
+
+AUTOMATIC: Final = "automatic"
+"""The keyword of mails that a machine sent."""
+
+log: Any = structlog.get_logger("flow_engine.mail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +101,294 @@ async def process_message(run: MailRun, parts: RunParts) -> RunOutcome:
     """Work on the mail until the run ends or waits for a person.
 
     A run that waits, or that was interrupted, goes on when this is called again with its stored progress.
-    Raises RetryLater where the mailbox or a store is away, and whatever the journal raises.
+    Raises RetryLater where the mailbox, a store or the engine is away, and whatever the journal raises.
     """
-    raise NotImplementedError
+    judgement = run.judgement
+    flags = {judgement.label} if judgement.label else set[str]()
+    if judgement.automatic is not None:
+        await parts.mailbox.mark(flags | {AUTOMATIC})
+        await parts.journal.event(MailEvent("automatic", facts={"reason": judgement.automatic}))
+        return RunOutcome("completed", run.progress, label=judgement.label, automatic=judgement.automatic)
+    if flags:
+        await parts.mailbox.mark(flags)
+    if not judgement.sends:
+        log.info("send_downgraded", run=run.run_id, rule=judgement.rule)
+        await parts.journal.event(MailEvent("send_downgraded", facts={"rule": judgement.rule}))
+    sender = run.mail.sender
+    spent = await parts.allowance.run(run.run_id, sender.email if sender else "")
+    if spent is not None:
+        return RunOutcome("error", run.progress, error=spent, label=judgement.label)
+    raws = await parts.mailbox.thread(_thread_ids(run.mail))
+    earlier = [mail for mail in map(parse_mail, raws) if mail.digest != run.mail.digest]
+    work = _Work(run, parts, earlier)
+    return await (work.agent() if judgement.route == "agent" else work.pipeline())
+
+
+def _thread_ids(mail: ParsedMail) -> frozenset[str]:
+    return frozenset((*mail.references, *mail.in_reply_to, *((mail.message_id,) if mail.message_id else ())))
+
+
+class _Work:
+    """One run while it works. `progress` is what was checkpointed last."""
+
+    def __init__(self, run: MailRun, parts: RunParts, earlier: Sequence[ParsedMail]) -> None:
+        self._run = run
+        self._parts = parts
+        self._earlier = earlier
+        self._config = parts.loaded.config
+        self._began = parts.monotonic() - run.progress.seconds
+        self._progress = run.progress
+        self._desk = Desk(
+            run.run_id,
+            run.mail,
+            run.judgement,
+            parts.box,
+            parts.mailbox,
+            parts.journal,
+            parts.allowance,
+            parts.clock,
+            earlier,
+            numbered=lambda: len(self._progress.tool_calls),
+        )
+
+    # The pipeline -----------------------------------------------------------------------------------
+
+    async def pipeline(self) -> RunOutcome:
+        settings, label = self._config.pipeline, self._run.judgement.label
+        read = reads(self._run.mail, default_text, self._earlier)
+        model, name = self._model(settings)
+        text: str | None = None
+        try:
+            found = self._progress.classification
+            if found is None and (settings.labels or settings.draft):
+                found, answer = await classify(model, settings, name, read)
+                await self._asked(answer, classification=found)
+            if found is not None and found.label is not None:
+                label = found.label
+                await self._parts.mailbox.mark({label})
+            if isinstance(settings.draft, Drafting):
+                text = await self._draft(model, settings.draft, name, read, found or Classification())
+        except ModelFailed as failure:
+            counted = self._progress.iterations + 1
+            progress = self._progress.model_copy(update={"iterations": counted})
+            return RunOutcome("error", progress, error=str(failure), label=label)
+        return RunOutcome("completed", self._progress, final_message=text, label=label)
+
+    async def _draft(
+        self, model: LanguageModel, drafting: Drafting, name: str | None, read: str, found: Classification
+    ) -> str | None:
+        """The draft's text, once it is in Drafts; None where there is nobody to write to."""
+        turns = self._progress.turns
+        text = turns[-1].content if turns else None
+        if text is None and draft_letter(self._run.mail, self._run.judgement, "") is not None:
+            answer = await write_draft(model, self._config.pipeline, drafting, name, found, read)
+            text = answer.text.strip()
+            await self._asked(answer, turns=(StoredTurn(role="assistant", content=text),))
+        letter = None if text is None else draft_letter(self._run.mail, self._run.judgement, text)
+        if letter is not None:
+            await self._desk.draft(letter)
+        return text
+
+    # An agent ---------------------------------------------------------------------------------------
+
+    async def agent(self) -> RunOutcome:
+        """Tool calls in turns (M6), with a checkpoint before and after each."""
+        profile = self._config.agent.profiles.get(self._run.judgement.profile or "")
+        if profile is None:
+            return RunOutcome("error", self._progress, error="the profile of the rule is not in the config")
+        preprocess = self._parts.loaded.preprocessors[profile.preprocessor]
+        read = reads(self._run.mail, preprocess, self._earlier)
+        flow = self._parts.flow
+        task = FlowTask("") if flow is None else await flow.enter(read)
+        conversation_id = None if flow is None else flow.conversation_id
+        if task.is_human:
+            return RunOutcome("completed", self._progress, conversation_id=conversation_id)
+        result = await self._looped(profile, read, task)
+        final = self._final_message()
+        if flow is not None and result.status != "waiting":
+            await flow.leave(final)
+        return replace(
+            result,
+            final_message=final,
+            label=self._run.judgement.label,
+            conversation_id=conversation_id,
+        )
+
+    async def _looped(self, profile: Profile, read: str, task: FlowTask) -> RunOutcome:
+        policy = ToolRules(tuple(ToolRule(verdict, tool) for tool, verdict in profile.approval.items()))
+        self._desk.flow = self._parts.flow
+        self._desk.allowed_recipients = profile.allowed_recipients
+        registry = registry_of(
+            self._desk,
+            profile,
+            self._config,
+            self._parts.outbound,
+            Approval(policy, _Decided(self._run, lambda: self._progress.iterations)),
+            task.tools,
+        )
+        model, name = self._model(profile)
+        if not self._progress.turns:
+            system = "\n\n".join(
+                filter(
+                    None,
+                    (self._parts.loaded.prompts[self._run.judgement.profile or ""], task.prompt, DATA_RULE),
+                )
+            )
+            self._progress = self._progress.model_copy(
+                update={"turns": tuple(map(_stored, instruction(system, read)))}
+            )
+        else:
+            await self._settle_interrupted()
+        request = LLMRequest(
+            tuple(map(_message, self._progress.turns)),
+            model=name,
+            max_tokens=profile.max_tokens,
+            temperature=profile.temperature,
+        )
+        loop = tool_loop(model, request, registry, profile.max_iterations, earlier=self._so_far())
+        async with aclosing(loop) as events:
+            async for event in events:
+                if isinstance(event, LoopResult):
+                    return await self._ended(event, policy)
+                spent = await self._noted(event)
+                if spent is not None:
+                    return RunOutcome("error", self._progress, error=spent)
+        raise AssertionError("a tool loop ends with its result")
+
+    async def _noted(self, event: LoopEvent) -> str | None:
+        """Keeps what has happened; the reason to stop where a budget is used up."""
+        match event:
+            case LLMAnswer():
+                await self._asked(event, turns=(*self._progress.turns, _stored(event.message)))
+            case ToolStarted(call=call):
+                await self._checkpoint(started=call.id)
+            case ToolFinished(record=record, message=message):
+                if self._desk.away is not None:
+                    raise self._desk.away
+                line = ToolLine(
+                    tool=record.tool_name,
+                    arguments=dict(record.arguments),
+                    result=record.result,
+                    iteration=record.iteration,
+                )
+                await self._checkpoint(
+                    started=None,
+                    tool_calls=(*self._progress.tool_calls, line),
+                    turns=(*self._progress.turns, _stored(message)),
+                )
+            case _:
+                return None
+        return self._spent()
+
+    def _spent(self) -> str | None:
+        limits, progress = self._config.limits, self._progress
+        if progress.input_tokens + progress.output_tokens > limits.run_tokens:
+            return f"the run has used its budget of {limits.run_tokens} tokens"
+        if len(progress.tool_calls) > limits.run_tool_calls:
+            return f"the run has used its budget of {limits.run_tool_calls} tool calls"
+        if self._parts.monotonic() - self._began > limits.run_seconds:
+            return f"the run has used its budget of {limits.run_seconds:g} s"
+        return None
+
+    async def _ended(self, result: LoopResult, policy: ToolRules) -> RunOutcome:
+        if result.status == "waiting":
+            pending = unanswered(result.messages)
+            asked = tuple(_stored_call(call) for call in pending if policy.verdict(call) == "prompt")
+            await self._checkpoint(waiting=asked, waiting_at=self._progress.iterations)
+            return RunOutcome("waiting", self._progress)
+        self._progress = self._progress.model_copy(update={"iterations": result.iterations})
+        return RunOutcome(result.status, self._progress, error=result.error)
+
+    async def _settle_interrupted(self) -> None:
+        """A call that had begun and never ended: made again only where that does nothing twice."""
+        pending = unanswered(tuple(map(_message, self._progress.turns)))
+        started = pending[0] if pending and pending[0].id == self._progress.started else None
+        if started is None or may_be_repeated(started.name, self._config):
+            return
+        result: JsonValue = {"error": "the call was interrupted, and whether it took effect is not known"}
+        line = ToolLine(
+            tool=started.name,
+            arguments=dict(started.arguments),
+            result=result,
+            iteration=self._progress.iterations,
+        )
+        answer = StoredTurn(role="tool", content=orjson.dumps(result).decode(), tool_call_id=started.id)
+        await self._checkpoint(
+            started=None,
+            tool_calls=(*self._progress.tool_calls, line),
+            turns=(*self._progress.turns, answer),
+        )
+
+    def _so_far(self) -> LoopResult | None:
+        """The loop as it was when the run stopped; None for one that has not begun."""
+        progress = self._progress
+        if progress.iterations == 0:
+            return None
+        records = tuple(
+            ToolCallRecord(line.tool, line.arguments, line.result, line.iteration)
+            for line in progress.tool_calls
+        )
+        messages = tuple(map(_message, progress.turns))
+        tokens = progress.input_tokens, progress.output_tokens
+        return LoopResult("waiting", None, records, progress.iterations, None, messages, *tokens)
+
+    def _final_message(self) -> str | None:
+        """The last words of the assistant."""
+        said = (turn.content for turn in reversed(self._progress.turns) if turn.role == "assistant")
+        return next((text for text in said if text.strip()), None)
+
+    # What both routes have in common ----------------------------------------------------------------
+
+    def _model(self, settings: ModelSettings) -> tuple[LanguageModel, str | None]:
+        """The model, with a record of each call, and the name that it is asked for by."""
+        parts = self._parts
+        name = None if parts.overrides_model else settings.model
+        return AuditedModel(
+            parts.model, parts.calls, parts.clock, lambda: uuid4().hex, name=settings.model
+        ), name
+
+    async def _asked(self, answer: LLMAnswer, **changes: object) -> None:
+        await self._checkpoint(
+            iterations=self._progress.iterations + 1,
+            input_tokens=self._progress.input_tokens + answer.input_tokens,
+            output_tokens=self._progress.output_tokens + answer.output_tokens,
+            **changes,
+        )
+
+    async def _checkpoint(self, **changes: object) -> None:
+        changes["seconds"] = round(self._parts.monotonic() - self._began, 3)
+        self._progress = self._progress.model_copy(update=changes)
+        await self._parts.journal.checkpoint(self._progress)
+
+
+class _Decided:
+    """Implements `Person` by a decision that was made while the run waited, for the calls that waited."""
+
+    def __init__(self, run: MailRun, iteration: Callable[[], int]) -> None:
+        self._decision = run.decision
+        self._waiting_at = run.progress.waiting_at
+        self._calls = {call.id for call in run.progress.waiting}
+        self._iteration = iteration
+
+    async def confirms(self, call: ToolCall) -> bool:
+        if self._decision is None or self._iteration() != self._waiting_at or call.id not in self._calls:
+            raise Undecided
+        return self._decision == "approved"
+
+
+def _stored(message: Message) -> StoredTurn:
+    return StoredTurn(
+        role=message.role,
+        content=message.content,
+        tool_call_id=message.tool_call_id,
+        tool_calls=tuple(map(_stored_call, message.tool_calls)),
+    )
+
+
+def _stored_call(call: ToolCall) -> StoredCall:
+    return StoredCall(id=call.id, tool=call.name, arguments=dict(call.arguments))
+
+
+def _message(turn: StoredTurn) -> Message:
+    calls = tuple(ToolCall(call.id, call.tool, call.arguments) for call in turn.tool_calls)
+    return Message(turn.role, turn.content, turn.tool_call_id, calls)

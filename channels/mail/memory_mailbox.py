@@ -1,0 +1,98 @@
+"""A mailbox, its limits and its journal in this process: for tests, for demonstrations, and for one message
+that is tried out (`flow-engine mail process`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from adapters.models.audit import ModelCallRecord
+from channels.mail.config import Limits
+from channels.mail.message import parse_mail
+from channels.mail.ports import Delivery, MailEvent, OutgoingMail, RunProgress
+
+
+@dataclass(slots=True)
+class MemoryMailbox:
+    """Implements `Mailbox`. `mails` are the other mails there are, as bytes; `fails` is raised by whatever is
+    asked next, once."""
+
+    mails: list[bytes] = field(default_factory=list[bytes])
+    sent: dict[str, OutgoingMail] = field(default_factory=dict[str, OutgoingMail])
+    drafts: dict[str, OutgoingMail] = field(default_factory=dict[str, OutgoingMail])
+    flags: set[str] = field(default_factory=set[str])
+    fails: list[Exception] = field(default_factory=list[Exception])
+
+    async def thread(self, message_ids: Collection[str]) -> Sequence[bytes]:
+        self._fail()
+        wanted = set(message_ids)
+        found: list[bytes] = []
+        for raw in self.mails:
+            mail = parse_mail(raw)
+            if wanted & {mail.message_id, *mail.references, *mail.in_reply_to}:
+                found.append(raw)
+        return found
+
+    async def send(self, mail: OutgoingMail) -> Delivery:
+        self._fail()
+        self.sent.setdefault(mail.message_id, mail)
+        return Delivery("sent")
+
+    async def draft(self, mail: OutgoingMail) -> None:
+        self._fail()
+        self.drafts.setdefault(mail.message_id, mail)
+
+    async def mark(self, flags: Collection[str]) -> None:
+        self._fail()
+        self.flags.update(flags)
+
+    def _fail(self) -> None:
+        if self.fails:
+            raise self.fails.pop(0)
+
+
+@dataclass(slots=True)
+class MemoryAllowance:
+    """Implements `Allowance` for a time in which nothing grows old."""
+
+    limits: Limits = field(default_factory=Limits)
+    replies: dict[str, tuple[str, frozenset[str]]] = field(
+        default_factory=dict[str, tuple[str, frozenset[str]]]
+    )
+    runs: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def reply(self, message_id: str, thread: str, recipients: Collection[str]) -> str | None:
+        if message_id in self.replies:
+            return None
+        if sum(each == thread for each, _ in self.replies.values()) >= self.limits.replies_per_thread:
+            return f"the thread has had {self.limits.replies_per_thread} replies in 24 hours"
+        counts = Counter(person for _, people in self.replies.values() for person in people)
+        if any(counts[person] >= self.limits.replies_per_correspondent for person in recipients):
+            return f"a recipient has had {self.limits.replies_per_correspondent} replies in 24 hours"
+        self.replies[message_id] = (thread, frozenset(recipients))
+        return None
+
+    async def run(self, run_id: str, sender: str) -> str | None:
+        self.runs.setdefault(run_id, sender)
+        if Counter(self.runs.values())[sender] > self.limits.runs_per_sender:
+            return f"the sender has had {self.limits.runs_per_sender} runs in 24 hours"
+        return None
+
+
+@dataclass(slots=True)
+class MemoryJournal:
+    """Implements `RunJournal` and `CallLog`. `checkpoints` are all there were, oldest first."""
+
+    checkpoints: list[RunProgress] = field(default_factory=list[RunProgress])
+    events: list[MailEvent] = field(default_factory=list[MailEvent])
+    calls: list[ModelCallRecord] = field(default_factory=list[ModelCallRecord])
+
+    async def checkpoint(self, progress: RunProgress) -> None:
+        self.checkpoints.append(progress)
+
+    async def event(self, event: MailEvent) -> None:
+        self.events.append(event)
+
+    async def write(self, record: ModelCallRecord) -> None:
+        self.calls.append(record)

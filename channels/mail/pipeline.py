@@ -1,0 +1,129 @@
+"""The default route (M2): a mail is classified, then a reply in its language is drafted for review.
+
+Nothing is ever sent from here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from channels.mail.composing import Letter, reply_subject
+from channels.mail.config import Drafting, Pipeline
+from channels.mail.message import ParsedMail
+from channels.mail.ports import Classification
+from channels.mail.preprocessing import DATA_RULE
+from channels.mail.routing import Judgement
+from flow_engine.ports.models import (
+    LanguageModel,
+    LLMAnswer,
+    LLMRequest,
+    ModelFailed,
+    ask,
+    instruction,
+)
+
+CLASSIFYING: Final = """You sort the mails of an office. Say of the mail below which label fits it best, in which
+language its author wrote (a BCP 47 tag), how urgent it is, and in one or two sentences of that language what it
+is about."""
+DRAFTING: Final = """You prepare the answers of an office. Write the text of a reply to the mail below, without a
+subject line; a person reads it before it goes out. Promise nothing that you cannot know from the mail or from
+these instructions."""
+
+_URGENCIES: Final = ("low", "normal", "high")
+
+
+class _Answer(BaseModel):
+    """What a classifier answers with."""
+
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+    label: str | None = None
+    language: str = Field(default="", max_length=35)
+    urgency: str = Field(default="normal", max_length=50)
+    summary: str = Field(default="", max_length=2_000)
+
+
+async def classify(
+    model: LanguageModel, settings: Pipeline, model_name: str | None, read: str
+) -> tuple[Classification, LLMAnswer]:
+    """What the mail is about. Raises ModelFailed, also for a label that the config does not have."""
+    lines = [f"- {label.name}: {label.description}" for label in settings.labels]
+    labels = "\n".join(("Labels:", *lines)) if lines else "There are no labels: `label` is null."
+    system = "\n\n".join((CLASSIFYING, DATA_RULE, labels))
+    answer = await ask(
+        model,
+        LLMRequest(
+            instruction(system, read),
+            output_schema=_schema(settings),
+            model=model_name,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            purpose="classify",
+        ),
+    )
+    names = {label.name.lower(): label.name for label in settings.labels}
+    try:
+        found = _Answer.model_validate(answer.data)
+    except ValidationError as error:
+        raise ModelFailed("unusable_answer", f"no classification: {error.error_count()} mistakes") from None
+    label = names.get((found.label or "").strip().lower())
+    if names and label is None:
+        raise ModelFailed("unusable_answer", "the classification has a label that there is not")
+    kept = Classification(
+        label=label,
+        language=found.language,
+        urgency=found.urgency,
+        summary=found.summary,
+    )
+    return kept, answer
+
+
+def _schema(settings: Pipeline) -> dict[str, object]:
+    names = [label.name for label in settings.labels]
+    label: dict[str, object] = {"type": "string", "enum": names} if names else {"type": "null"}
+    return {
+        "type": "object",
+        "properties": {
+            "label": label,
+            "language": {"type": "string"},
+            "urgency": {"type": "string", "enum": list(_URGENCIES)},
+            "summary": {"type": "string"},
+        },
+        "required": ["label", "language", "urgency", "summary"],
+        "additionalProperties": False,
+    }
+
+
+async def write_draft(
+    model: LanguageModel,
+    settings: Pipeline,
+    drafting: Drafting,
+    model_name: str | None,
+    classification: Classification,
+    read: str,
+) -> LLMAnswer:
+    """The text of a reply. Raises ModelFailed, also for an empty one."""
+    language = f"Write in this language: {classification.language or 'that of the mail'}."
+    system = "\n\n".join(filter(None, (DRAFTING, DATA_RULE, language, drafting.instructions)))
+    answer = await ask(
+        model,
+        LLMRequest(
+            instruction(system, read),
+            model=model_name,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            purpose="draft",
+        ),
+    )
+    if not answer.text.strip():
+        raise ModelFailed("unusable_answer", "the draft has no text")
+    return answer
+
+
+def draft_letter(mail: ParsedMail, judgement: Judgement, text: str) -> Letter | None:
+    """To whoever wrote, or asks for answers elsewhere and is trusted; None for a mail without an address."""
+    wanted = mail.reply_to if judgement.is_trusted and mail.reply_to else mail.senders
+    people = tuple(dict.fromkeys(each.email for each in wanted if each.email and each.email.isascii()))
+    return Letter(people, reply_subject(mail.subject), text) if people else None

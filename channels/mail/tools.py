@@ -1,0 +1,226 @@
+"""The tools of a mail agent (M11): replies, drafts, escalation, the thread, and the config's HTTP tools.
+
+1. A reply is sent where rule and trust allow it, to people of the thread or of the profile's allow-list,
+   within the limits. Everything else becomes a draft, with the reason.
+2. A tool that is repeated after a crash does nothing twice: mails have their Message-IDs from the run.
+3. A mailbox or an engine that is away is no answer for the model: the run stops and goes on later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry
+from channels.http_tools.tools import CallContext, http_tool
+from channels.mail.composing import Letter, compose, new_message_id, read_letter
+from channels.mail.config import MailboxConfig, MailConfig, MailTool, Profile
+from channels.mail.message import ParsedMail
+from channels.mail.ports import Allowance, FlowContact, Mailbox, MailEvent, RunJournal
+from channels.mail.routing import Judgement
+from flow_engine.errors import RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.models import ToolSpec
+from flow_engine.ports.outbound import OutboundSender
+from flow_engine.values import JsonValue, utc_text
+
+TOOL_S: Final = 120.0
+"""Seconds that one call of a tool may take: a mail server is slower than an API."""
+
+ESCALATED: Final = frozenset({r"\Flagged", "escalated"})
+
+_MOST_FOUND: Final = 20
+_MOST_TEXT: Final = 2_000
+"""Characters of one mail that `search_thread` returns."""
+
+log: Any = structlog.get_logger("flow_engine.mail")
+
+
+@dataclass(slots=True)
+class Desk:
+    """What the tools of one run work with. `earlier` are the thread's other mails; `numbered` gives the
+    number of the call that runs. `away` is what kept a tool from its answer, for whoever runs the loop."""
+
+    run_id: str
+    mail: ParsedMail
+    judgement: Judgement
+    box: MailboxConfig
+    mailbox: Mailbox
+    journal: RunJournal
+    allowance: Allowance
+    clock: Clock
+    earlier: Sequence[ParsedMail] = ()
+    allowed_recipients: tuple[str, ...] = ()
+    flow: FlowContact | None = None
+    numbered: Callable[[], int] = field(default=lambda: 0)
+    away: RetryLater | None = None
+
+    async def send_reply(self, arguments: Arguments) -> object:
+        letter = _letter(arguments)
+        mail = self._composed(letter, is_sent=True)
+        reason = self._reason_to_draft(letter.to)
+        if reason is None:
+            reason = await self.allowance.reply(mail.message_id, self.mail.thread, letter.to)
+        if reason is not None:
+            return await self._drafted(letter, reason)
+        delivery = await self.mailbox.send(mail)
+        key = str(self.numbered())
+        if delivery.status == "sent":
+            await self.journal.event(MailEvent("reply_sent", key, {"message_id": mail.message_id}))
+            return {"status": "sent", "message_id": mail.message_id}
+        facts: dict[str, JsonValue] = {"message_id": mail.message_id, "reason": delivery.reason}
+        await self.journal.event(MailEvent("reply_drafted", key, facts))
+        return {"status": "drafted", "reason": delivery.reason or "it could not be sent"}
+
+    async def create_draft(self, arguments: Arguments) -> object:
+        message_id = await self.draft(_letter(arguments))
+        return {"status": "created", "message_id": message_id}
+
+    async def draft(self, letter: Letter) -> str:
+        """Leave a draft in the thread; its Message-ID."""
+        mail = self._composed(letter, is_sent=False)
+        await self.mailbox.draft(mail)
+        facts: dict[str, JsonValue] = {"message_id": mail.message_id}
+        await self.journal.event(MailEvent("draft_created", str(self.numbered()), facts))
+        return mail.message_id
+
+    async def escalate(self, arguments: Arguments) -> object:
+        reason = str(arguments["reason"])
+        result: Mapping[str, JsonValue] = {"status": "escalated"}
+        if self.flow is not None:
+            result = await self.flow.escalate(reason)
+        else:
+            await self.mailbox.mark(ESCALATED)
+        if "error" not in result:
+            await self.journal.event(MailEvent("escalated", str(self.numbered())))
+        return dict(result)
+
+    async def search_thread(self, arguments: Arguments) -> object:
+        query = str(arguments.get("query") or "").casefold()
+        found: list[JsonValue] = [
+            {
+                "from": mail.sender.email if mail.sender else None,
+                "date": utc_text(mail.date) if mail.date else None,
+                "subject": mail.subject,
+                "text": mail.own_text[:_MOST_TEXT],
+            }
+            for mail in self.earlier
+            if query in f"{mail.subject}\n{mail.text}".casefold()
+        ]
+        return {"mails": found[-_MOST_FOUND:]}
+
+    def _composed(self, letter: Letter, *, is_sent: bool) -> Any:
+        message_id = new_message_id(self.run_id, self.numbered(), self.box)
+        return compose(letter, self.mail, self.box, message_id, self.clock.now(), is_sent=is_sent)
+
+    async def _drafted(self, letter: Letter, reason: str) -> object:
+        mail = self._composed(letter, is_sent=False)
+        await self.mailbox.draft(mail)
+        facts: dict[str, JsonValue] = {"message_id": mail.message_id, "reason": reason}
+        await self.journal.event(MailEvent("reply_drafted", str(self.numbered()), facts))
+        return {"status": "drafted", "reason": reason, "message_id": mail.message_id}
+
+    def _reason_to_draft(self, recipients: Collection[str]) -> str | None:
+        if not self.judgement.sends:
+            return "the sender is not authenticated, so replies are left as drafts"
+        allowed = self.people() | set(self.allowed_recipients)
+        if any(recipient not in allowed for recipient in recipients):
+            return "an address in `to` is not of the thread"
+        return None
+
+    def people(self) -> set[str]:
+        """Who may be answered: the authors and recipients of the thread's mails; Reply-To where the mail is
+        trusted."""
+        reply_to = self.mail.reply_to if self.judgement.is_trusted else ()
+        mails = (self.mail, *self.earlier)
+        entries = [entry for mail in mails for entry in (*mail.senders, *mail.to, *mail.cc)]
+        return {entry.email for entry in (*entries, *reply_to) if entry.email}
+
+
+def _letter(arguments: Arguments) -> Letter:
+    """Raises Unsendable, which the model gets as the call's error."""
+    return read_letter(*(str(arguments[name]) for name in ("to", "subject", "body")))
+
+
+# --- the registry ----------------------------------------------------------------------------------
+
+_MAIL_PARAMETERS: Final[Mapping[str, object]] = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "string", "description": "Addresses, separated by commas"},
+        "subject": {"type": "string"},
+        "body": {"type": "string", "description": "Plain text, in the language of the mail"},
+    },
+    "required": ["to", "subject", "body"],
+    "additionalProperties": False,
+}
+
+
+def _text_parameter(name: str, description: str, *, required: bool) -> Mapping[str, object]:
+    return {
+        "type": "object",
+        "properties": {name: {"type": "string", "description": description}},
+        "required": [name] if required else [],
+        "additionalProperties": False,
+    }
+
+
+def _mail_tools(desk: Desk) -> list[tuple[ToolSpec, Callable[[Arguments], Awaitable[object]]]]:
+    reason = _text_parameter("reason", "Why a person is needed", required=True)
+    query = _text_parameter("query", "Words to look for; left out: all mails", required=False)
+    return [
+        (ToolSpec("send_reply", "Send a reply in this thread.", _MAIL_PARAMETERS), desk.send_reply),
+        (
+            ToolSpec("create_draft", "Leave a draft for a person to review.", _MAIL_PARAMETERS),
+            desk.create_draft,
+        ),
+        (ToolSpec("escalate", "Hand this mail over to a person.", reason), desk.escalate),
+        (ToolSpec("search_thread", "Look up earlier mails of this thread.", query), desk.search_thread),
+    ]
+
+
+def registry_of(
+    desk: Desk,
+    profile: Profile,
+    config: MailConfig,
+    outbound: OutboundSender,
+    approval: Approval,
+    more: Sequence[Tool] = (),
+) -> ToolRegistry:
+    """The tools that the profile lists, and `more` of a flow beside them."""
+    every = ToolRegistry(approval)
+    for spec, run in _mail_tools(desk):
+        every.register(Tool(spec, _stopping(desk, run), TOOL_S))
+    context = CallContext(root=config.root, specials=lambda: {"now_iso": utc_text(desk.clock.now())})
+    for name, tool in config.tools.items():
+        every.register(http_tool(name, tool, tool.parameters, outbound, context, {"run": desk.run_id}))
+    narrowed = every.only(profile.tools)
+    for tool in more:
+        if tool.spec.name not in profile.tools:
+            narrowed.register(tool)
+    return narrowed
+
+
+def _stopping(
+    desk: Desk, run: Callable[[Arguments], Awaitable[object]]
+) -> Callable[[Arguments], Awaitable[object]]:
+    async def stopping(arguments: Arguments) -> object:
+        try:
+            return await run(arguments)
+        except RetryLater as away:
+            desk.away = away
+            raise
+
+    return stopping
+
+
+def may_be_repeated(name: str, config: MailConfig) -> bool:
+    """Whether a call that was interrupted can be made again: a tool of the mail agent knows what it has done
+    already, and a request that only reads changes nothing."""
+    tool: MailTool | None = config.tools.get(name)
+    if tool is None:
+        return True
+    return all(request.method == "GET" for request in (tool, *tool.pre_steps))
