@@ -6,7 +6,6 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -34,7 +33,7 @@ from api.migrations import MigrationRoutes
 from api.operators import OperatorRoutes
 from flow_engine.errors import CallTheOperator
 from flow_engine.listening.conclusions import RuleSummariser
-from flow_engine.ports.clock import Clock
+from flow_engine.ports.clock import Clock, SystemClock
 from flow_engine.ports.designer_help import UnconfiguredRewriter
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
@@ -63,13 +62,6 @@ from service.observing import ObservedCalls, PrometheusObserver, Watch, own_obse
 from service.settings import Settings
 from system_prompts.loader import load_system_prompts
 from system_prompts.model_catalog import load_model_catalog
-
-
-class SystemClock:
-    """Implements `Clock`."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -98,6 +99,18 @@ class Target:
         """The value of the `Host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def host_and_port(url: str) -> str | None:
+    """A server as an allow-list names it, of its URL; None for what is none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "wss": 443, "http": 80, "ws": 80}.get(parts.scheme)
+    except ValueError:
+        return None
+    if not parts.hostname or port is None:
+        return None
+    return f"[{parts.hostname}]:{port}" if ":" in parts.hostname else f"{parts.hostname}:{port}"
 
 
 def parse_target(url: str) -> Target:

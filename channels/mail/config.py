@@ -22,6 +22,7 @@ from channels.http_tools.documents import Compiled, Document, HttpTool, ObjectSc
 from channels.mail.addresses import normal_address, normal_domain
 from flow_engine.values import JsonValue
 
+SCHEMA_ID: Final = "urn:flow-engine:schema:mail-config:1.0"
 DEFAULT_MODEL: Final = "gemini/gemini-2.5-pro"
 MAIL_TOOLS: Final = frozenset({"send_reply", "create_draft", "escalate", "search_thread"})
 """What every mail agent may be allowed to call, beside the tools of the config (M11)."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from adapters.models.audit import ModelCallRecord
 from channels.mail.config import Limits
@@ -15,12 +16,13 @@ from channels.mail.ports import Delivery, MailEvent, OutgoingMail, RunProgress
 
 @dataclass(slots=True)
 class MemoryMailbox:
-    """Implements `Mailbox`. `mails` are the other mails there are, as bytes; `fails` is raised by whatever is
-    asked next, once."""
+    """Implements `Mailbox`. `mails` are the other mails there are, as bytes; `outbox` is what was sent and
+    drafted, in order. `fails` are raised, each once, by whatever is asked next."""
 
     mails: list[bytes] = field(default_factory=list[bytes])
-    sent: dict[str, OutgoingMail] = field(default_factory=dict[str, OutgoingMail])
-    drafts: dict[str, OutgoingMail] = field(default_factory=dict[str, OutgoingMail])
+    outbox: list[tuple[Literal["send", "draft"], OutgoingMail]] = field(
+        default_factory=list[tuple[Literal["send", "draft"], OutgoingMail]]
+    )
     flags: set[str] = field(default_factory=set[str])
     fails: list[Exception] = field(default_factory=list[Exception])
 
@@ -36,16 +38,20 @@ class MemoryMailbox:
 
     async def send(self, mail: OutgoingMail) -> Delivery:
         self._fail()
-        self.sent.setdefault(mail.message_id, mail)
+        self._put("send", mail)
         return Delivery("sent")
 
     async def draft(self, mail: OutgoingMail) -> None:
         self._fail()
-        self.drafts.setdefault(mail.message_id, mail)
+        self._put("draft", mail)
 
     async def mark(self, flags: Collection[str]) -> None:
         self._fail()
         self.flags.update(flags)
+
+    def _put(self, action: Literal["send", "draft"], mail: OutgoingMail) -> None:
+        if all((action, mail.message_id) != (done, each.message_id) for done, each in self.outbox):
+            self.outbox.append((action, mail))
 
     def _fail(self) -> None:
         if self.fails:

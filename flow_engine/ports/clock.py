@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -10,3 +10,10 @@ class Clock(Protocol):
     """The only source of time. `now` is aware and in UTC."""
 
     def now(self) -> datetime: ...
+
+
+class SystemClock:
+    """Implements `Clock` by this machine's."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)

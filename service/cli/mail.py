@@ -23,7 +23,42 @@ commands.add_typer(_runs, name="runs")
 
 CONFIG = Annotated[Path, typer.Option(help="The mail config, YAML.")]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MESSAGES = Annotated[list[Path], typer.Argument(metavar="MESSAGE.eml...", help="Mails as files.")]
+LINES = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+MAILBOX = Annotated[
+    str | None, typer.Option("--mailbox", help="Which mailbox of the config; left out: the first.")
+]
 RUN = Annotated[str, typer.Argument(metavar="ID", help="The run, as `mail runs` lists it.")]
+
+
+@commands.command("check")
+def check(config: CONFIG) -> None:
+    """Print everything that is wrong with a config, each with its JSON pointer. Ends with 2 for errors."""
+    raise typer.Exit(late.mail.check(config))
+
+
+@commands.command("explain")
+def explain(config: CONFIG, messages: MESSAGES, as_json: LINES = False, mailbox: MAILBOX = None) -> None:
+    """Tell what would become of mails: every rule's verdict, trust, and what would be read. Calls nothing."""
+    raise typer.Exit(late.mail.explain(config, messages, as_json=as_json, mailbox=mailbox))
+
+
+@commands.command("process")
+def process(config: CONFIG, messages: MESSAGES, as_json: LINES = False, mailbox: MAILBOX = None) -> None:
+    """Work on mails without a mailbox, and print what would be sent or drafted. HTTP tools are called."""
+    raise typer.Exit(late.mail.process(config, messages, as_json=as_json, mailbox=mailbox))
+
+
+@commands.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of configs, for editors."""
+    late.mail.print_schema()
+
+
+@commands.command("demo")
+def demo() -> None:
+    """Play a sample mailbox offline: a model that follows a script, and the example pharmacy."""
+    raise typer.Exit(late.mail_demo.demonstrate())
 
 
 @commands.command("serve")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from adapters.outbound.policy import host_and_port
 from channels.voice.carriers.carrier import Carrier, StreamCodec
 from channels.voice.carriers.twilio.carrier import DEFAULT_API_URL, TwilioAccount, TwilioCarrier
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
@@ -109,7 +110,7 @@ class VoiceSettings(BaseSettings):
         """`outbound_allow` and the servers that the operator has named elsewhere, in settings or in a config
         file: naming one is allowing it (F45)."""
         urls = filter(None, (self.realtime_url, self.twilio_api_url, *named))
-        return ",".join(filter(None, (self.outbound_allow, *map(_host_and_port, urls))))
+        return ",".join(filter(None, (self.outbound_allow, *map(host_and_port, urls))))
 
 
 def _twilio(settings: VoiceSettings, sender: OutboundSender) -> Carrier:
@@ -140,18 +141,6 @@ def _checked(url: str, schemes: tuple[str, ...]) -> str:
         accepted = " or ".join(f"{scheme}://host[:port][/path]" for scheme in schemes)
         raise ValueError(f"not a URL of the form {accepted}")
     return url.rstrip("/")
-
-
-def _host_and_port(url: str) -> str | None:
-    """As an allow-list names it; None for what is no URL of a server."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or {"https": 443, "wss": 443, "http": 80, "ws": 80}.get(parts.scheme)
-    except ValueError:
-        return None
-    if not parts.hostname or port is None:
-        return None
-    return f"[{parts.hostname}]:{port}" if ":" in parts.hostname else f"{parts.hostname}:{port}"
 
 
 def variable_of(name: str) -> str:

@@ -1,0 +1,236 @@
+"""`flow-engine mail check | explain | process`: a config and single mails, without a mailbox."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import orjson
+import typer
+
+from adapters.models.factory import ConnectedModel, NamedModels, build_model
+from adapters.outbound.client import GuardedClient
+from adapters.outbound.policy import AllowList, host_and_port
+from channels.http_tools.json_schema import ConfigSchema, schema_of
+from channels.mail.config import SCHEMA_ID, MailboxConfig, MailConfig
+from channels.mail.loading import LoadedConfig, load_config
+from channels.mail.memory_mailbox import MemoryAllowance, MemoryJournal, MemoryMailbox
+from channels.mail.message import ParsedMail, parse_mail
+from channels.mail.ports import RunOutcome
+from channels.mail.preprocessing import reads
+from channels.mail.processing import MailRun, RunParts, process_message
+from channels.mail.routing import Judgement, judge
+from flow_engine.errors import CorrectTheInput
+from flow_engine.ports.clock import SystemClock
+from flow_engine.values import JsonValue
+from service.logs import configure_logging
+from service.settings import Settings, read_settings
+
+RUN_FAILED, UNREADABLE = 1, 2
+
+
+def check(path: Path) -> int:
+    """0 for a config that can be run; else 2, with every mistake printed."""
+    try:
+        load_config(path)
+    except CorrectTheInput as refused:
+        for finding in refused.findings:
+            typer.echo(f"{path}: error at {finding.pointer or '/'}: {finding.message}")
+        return UNREADABLE
+    typer.echo(f"{path}: no mistakes")
+    return 0
+
+
+def print_schema() -> None:
+    schema = schema_of(MailConfig, ConfigSchema, SCHEMA_ID, "Mail agent config")
+    typer.echo(orjson.dumps(schema, option=orjson.OPT_INDENT_2))
+
+
+def explain(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | None) -> int:
+    """0, or 2 for a file that cannot be read. Raises CorrectTheInput for a config with mistakes."""
+    loaded = load_config(path)
+    box, unread = _mailbox(loaded.config, mailbox), 0
+    for file, mail in _mails(files, loaded.config):
+        if mail is None:
+            unread = UNREADABLE
+            continue
+        told = _explained(file, loaded, mail, judge(loaded.config, box, mail))
+        typer.echo(orjson.dumps(told) if as_json else _in_lines(told))
+    return unread
+
+
+def process(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | None) -> int:
+    """0; 1 where a run ended with an error; 2 for a file that cannot be read. Raises CorrectTheInput for a
+    config with mistakes, CallTheOperator for settings that cannot be used."""
+    settings, loaded = read_settings(Settings), load_config(path)
+    configure_logging(settings.log_level)
+    box = _mailbox(loaded.config, mailbox)
+    return asyncio.run(_process(settings, loaded, box, files, as_json=as_json))
+
+
+async def _process(
+    settings: Settings, loaded: LoadedConfig, box: MailboxConfig, files: Sequence[Path], *, as_json: bool
+) -> int:
+    model, outbound = mail_model(settings), mail_outbound(settings, loaded.config)
+    code = 0
+    try:
+        for file, mail in _mails(files, loaded.config):
+            if mail is None:
+                code = UNREADABLE
+                continue
+            trial = Trial(loaded, box, model, settings.llm_model is not None, outbound)
+            judgement = judge(loaded.config, box, mail)
+            outcome = await trial.run(mail, judgement)
+            told = {**_explained(file, loaded, mail, judgement), **trial.told(outcome)}
+            typer.echo(orjson.dumps(told) if as_json else _in_lines(told))
+            if outcome.status == "error":
+                code = code or RUN_FAILED
+    finally:
+        await outbound.aclose()
+        await model.aclose()
+    return code
+
+
+def mail_model(settings: Settings) -> ConnectedModel:
+    """The installation's model for every profile; without one, those that the profiles name."""
+    if settings.llm_model:
+        return build_model(settings, SystemClock(), retry_unusable=True)
+
+    def named(name: str) -> ConnectedModel:
+        return build_model(
+            settings.model_copy(update={"llm_model": name}), SystemClock(), retry_unusable=True
+        )
+
+    return NamedModels(named)
+
+
+def mail_outbound(settings: Settings, config: MailConfig) -> GuardedClient:
+    """What HTTP tools may call: public addresses, those of the operator's list, and `base_url` (F45)."""
+    named = None if config.base_url is None else host_and_port(config.base_url)
+    return GuardedClient(AllowList.parse(",".join(filter(None, (settings.outbound_allow, named)))))
+
+
+class Trial:
+    """One mail through the agent, with a mailbox that is only remembered."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        box: MailboxConfig,
+        model: ConnectedModel,
+        overrides_model: bool,
+        outbound: GuardedClient,
+    ) -> None:
+        self.mailbox = MemoryMailbox()
+        self.journal = MemoryJournal()
+        self._parts = RunParts(
+            loaded=loaded,
+            box=box,
+            model=model,
+            overrides_model=overrides_model,
+            mailbox=self.mailbox,
+            journal=self.journal,
+            allowance=MemoryAllowance(loaded.config.limits),
+            calls=self.journal,
+            outbound=outbound,
+            clock=SystemClock(),
+            monotonic=time.monotonic,
+        )
+
+    async def run(self, mail: ParsedMail, judgement: Judgement) -> RunOutcome:
+        return await process_message(MailRun(uuid4().hex, mail, judgement), self._parts)
+
+    def told(self, outcome: RunOutcome) -> dict[str, JsonValue]:
+        reasons = {event.facts.get("message_id"): event.facts.get("reason") for event in self.journal.events}
+        outbox: list[JsonValue] = []
+        for action, mail in self.mailbox.outbox:
+            line: dict[str, JsonValue] = {
+                "action": action,
+                "to": list[JsonValue](mail.recipients),
+                "subject": mail.subject,
+                "text": mail.text,
+            }
+            reason = reasons.get(mail.message_id)
+            outbox.append(line if reason is None else {**line, "reason": reason})
+        calls: list[JsonValue] = [
+            {
+                "tool_name": line.tool,
+                "arguments": line.arguments,
+                "result": line.result,
+                "iteration": line.iteration,
+            }
+            for line in outcome.progress.tool_calls
+        ]
+        return {
+            "status": outcome.status if self.journal.calls or outcome.status == "error" else None,
+            "tool_calls": calls,
+            "label": outcome.label,
+            "outbox": outbox,
+            "final_message": outcome.final_message,
+            "iterations": outcome.progress.iterations,
+            "error": outcome.error,
+        }
+
+
+# --- files and what is printed ---------------------------------------------------------------------
+
+
+def _mails(files: Sequence[Path], config: MailConfig) -> Iterator[tuple[Path, ParsedMail | None]]:
+    """Each file's mail; None, after a line on standard error, for one that cannot be read."""
+    most = config.limits.max_message_bytes
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                raw = file.read(most)
+                yield path, parse_mail(raw, size=max(len(raw), path.stat().st_size))
+        except OSError as error:
+            typer.echo(f"{path}: cannot be read: {error.strerror or error}", err=True)
+            yield path, None
+
+
+def _mailbox(config: MailConfig, name: str | None) -> MailboxConfig:
+    found = [box for box in config.every_mailbox if name is None or box.name == name]
+    if not found:
+        names = ", ".join(box.name for box in config.every_mailbox)
+        raise CorrectTheInput("mailbox_unknown", f"no mailbox {name!r}; accepted are {names}")
+    return found[0]
+
+
+def _explained(
+    file: Path, loaded: LoadedConfig, mail: ParsedMail, judgement: Judgement
+) -> dict[str, JsonValue]:
+    profile = loaded.config.agent.profiles.get(judgement.profile or "")
+    preprocess = loaded.preprocessors["default" if profile is None else profile.preprocessor]
+    rules: list[JsonValue] = []
+    for verdict in judgement.verdicts:
+        line: dict[str, JsonValue] = {"name": verdict.name, "matched": verdict.matched, "why": verdict.why}
+        rules.append(line if verdict.signal is None else {**line, "signal": verdict.signal})
+    return {
+        "file": str(file),
+        "rule": judgement.rule,
+        "route": judgement.route,
+        "profile": judgement.profile,
+        "trust": "authenticated" if judgement.is_authenticated else "spoofable",
+        "send": "allow" if judgement.sends else "draft",
+        "automatic": judgement.automatic,
+        "rules": rules,
+        "reads": reads(mail, preprocess),
+    }
+
+
+def _in_lines(told: dict[str, JsonValue]) -> str:
+    lines = [f"{told['file']}"]
+    for name, value in told.items():
+        if name == "rules" and isinstance(value, list):
+            for rule in value:
+                if isinstance(rule, dict):
+                    lines.append(f"  {'✓' if rule['matched'] else '✗'} {rule['name']}: {rule['why']}")
+        elif isinstance(value, str) and "\n" in value:
+            lines.append(f"  {name}:")
+            lines += [f"    {line}" for line in value.split("\n")]
+        elif name != "file":
+            lines.append(f"  {name}: {value if isinstance(value, str) else orjson.dumps(value).decode()}")
+    return "\n".join(lines)
