@@ -32,12 +32,11 @@ log: Any = structlog.get_logger("flow_engine.jobs")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How jobs are run. `lease_s`: when a killed worker's job is due again; `timeout_s`: of one attempt.
-
-    The n-th pause between attempts is `first_pause_s` · 2^(n-1), at most `longest_pause_s`, of which up to
-    a half is taken off by chance. `poll_s` is the time between two looks for work, and grows up to
-    `idle_poll_s` while there is none. `stop_within_s`: so long a stopping worker waits for what it holds.
-    """
+    """How jobs are run; times in seconds. `lease_s`: when a killed worker's job is due again; `timeout_s`: of
+    one attempt. The n-th pause between attempts is `first_pause_s` · 2^(n-1), at most `longest_pause_s`, of
+    which up to a half is taken off by chance. `poll_s` is the time between two looks for work, and grows up
+    to `idle_poll_s` while there is none. `stop_within_s`: so long a stopping worker waits for what it holds.
+    After `attempts` failed ones a job is buried."""
 
     lease_s: float = 15.0
     timeout_s: float = 60.0
@@ -50,7 +49,7 @@ class Tuning:
     stop_within_s: float = 10.0
 
     def pause_s(self, attempt: int, chance: float) -> float:
-        """`chance` is from 0 up to 1."""
+        """Seconds before the next attempt. `chance` is from 0 up to 1."""
         longest = min(self.first_pause_s * 2.0 ** min(attempt - 1, 30), self.longest_pause_s)
         return longest * (1 - chance / 2)
 
@@ -92,7 +91,8 @@ class JobRunner:
         self._cause = cause
 
     async def run(self, claim: Claim) -> None:
-        """Never raises but when cancelled; the job is then given back for somebody else to take."""
+        """Never raises but when cancelled; the job is then given back, due at once, for somebody else to
+        take. A failed one is due again after `Tuning.pause_s` seconds."""
         with structlog.contextvars.bound_contextvars(
             job=claim.job.kind,
             tenant_id=claim.job.conversation.tenant_id,

@@ -32,7 +32,8 @@ log: Any = structlog.get_logger("flow_engine.chat")
 
 @dataclass(slots=True)
 class AgentRun:
-    """One answer of one agent. A line of `tool_calls_log` is `{tool, arguments, result, iteration}`."""
+    """One answer of one agent. A line of `tool_calls_log` is a JSON object `{tool, arguments, result,
+    iteration}`, iterations from 1."""
 
     profile: str
     status: RunStatus = "completed"
@@ -85,11 +86,12 @@ class Accounts:
             await self._call(ref, run_id, use, "agent", number)
 
     async def decisions(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """Oldest first."""
+        """The decisions of a session as JSON objects, oldest first; empty for an unknown one."""
         return [record.body for record in await self._decisions.list(ref.tenant_id, ref.session_id)]
 
     async def runs(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """Oldest first, each with its calls of models."""
+        """The runs of a session as JSON objects, oldest first, each with its calls of models; empty for an
+        unknown one."""
         return [
             {
                 **record.body,
@@ -135,7 +137,7 @@ def usage(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
 
 
 def cost(uses: Sequence[ModelUse]) -> float | None:
-    """In US dollars by the public prices of models; None where one of them is not listed."""
+    """In US dollars by the public prices of models for their tokens; None where one of them is not listed."""
     total = 0.0
     for use in uses:
         provider, _, model = use.model.partition(":")

@@ -64,7 +64,8 @@ Declaration = Mapping[str, JsonValue]
 
 
 class VariablesMissing(Exception):
-    """Required parameters whose variables have no value; `variables` by id."""
+    """Required parameters whose variables have no value: the call fails before anything is sent. `variables`
+    by id."""
 
     def __init__(self, variables: Sequence[str]) -> None:
         super().__init__(f"no value yet for: {', '.join(variables)}")
@@ -94,7 +95,8 @@ class TaskTool:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What an agent brings to every call of a tool. `key` is new for each."""
+    """What an agent brings to every call of a tool. `key` is new for each, so that a call repeated is not
+    done twice; `campaign_id` is None without a campaign."""
 
     tenant_id: str
     conversation_id: str
@@ -212,7 +214,8 @@ def is_offered(server: ServerTools, selected: SelectedTool) -> bool:
 
 
 def server_url(server: ServerTools, engine_mcp_url: str) -> str:
-    """The engine's own server is reached where the engine is, whatever address it gives to others."""
+    """The URL to reach a server at: the engine's own is reached where the engine is, whatever address it
+    gives to others."""
     return engine_mcp_url if server.server_name == ENGINE_SERVER else server.url
 
 
@@ -249,7 +252,8 @@ def _described(schema: Mapping[str, object], hint: str) -> dict[str, object]:
 def call_arguments(
     tool: TaskTool, chosen: Mapping[str, JsonValue], context: CallContext
 ) -> dict[str, object]:
-    """What the tool is called with. Raises VariablesMissing."""
+    """What the tool is called with, each value as the JSON type of its parameter's schema. Raises
+    VariablesMissing."""
     properties = as_object(tool.listed.parameters.get("properties"))
     required = _required(tool.listed)
     arguments: dict[str, object] = dict(chosen)

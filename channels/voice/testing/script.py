@@ -47,7 +47,7 @@ class UseTool:
 
 @dataclass(frozen=True, config=_CLOSED)
 class Fail:
-    """The response ends here, without being completed."""
+    """The response ends here: it has failed, or is incomplete."""
 
     code: str
     message: str = ""
@@ -59,7 +59,8 @@ Step: TypeAlias = Say | UseTool | Fail
 
 @dataclass(frozen=True, config=_CLOSED)
 class Reaction:
-    """`think_ms` pass before anything comes. One that is not `once` may be used again and again."""
+    """`think_ms` milliseconds pass before anything comes. One that is not `once` may be used again and
+    again."""
 
     steps: tuple[Step, ...]
     when: str | None = None
