@@ -211,7 +211,7 @@ class Description(Reply):
 
 
 class MemoryVariable(Reply):
-    """A variable without a value has null."""
+    """A variable without a value has null; `updated_at` is ISO 8601 in UTC."""
 
     var_id: str
     name: str
@@ -258,7 +258,7 @@ class Problem(BaseModel):
 
 
 class EngineError(Exception):
-    """Base of the tree. `problem` is the engine's own account, None where it gave none."""
+    """Base of the tree. `problem` is the engine's own account (RFC 9457), None where it gave none."""
 
     def __init__(self, message: str, problem: Problem | None = None) -> None:
         super().__init__(message)
@@ -275,7 +275,8 @@ class EngineUnavailable(EngineError):
 
 
 class RequestRefused(EngineError):
-    """A status 4xx other than 409: unknown ids, a missing key or scope, or a body that breaks a rule."""
+    """A status 4xx other than 409, not tried again: unknown ids, a missing key or scope, or JSON that breaks
+    a rule."""
 
 
 class StateConflict(EngineError):

@@ -75,9 +75,7 @@ class VariablesMissing(Exception):
 @dataclass(frozen=True, slots=True)
 class TaskTool:
     """An MCP tool of the current task. `name` is what the model calls it, `listed` what its server does.
-
-    `parameters` is the schema of what the model chooses.
-    """
+    `parameters` is the JSON Schema of what the model chooses."""
 
     name: str
     url: str
@@ -152,7 +150,8 @@ def with_missing(tasks: Iterable[ReachableTask], memory: MemoryDump) -> tuple[Re
 
 
 def change_task_declaration(tasks: Sequence[ReachableTask]) -> Declaration | None:
-    """The tool that moves to one of `tasks`; None where there is nowhere to go."""
+    """The tool that moves to one of `tasks`, its parameters in JSON Schema; None where there is nowhere to
+    go."""
     if not tasks:
         return None
     names = task_names(tasks)

@@ -98,7 +98,7 @@ class Dialogue:
         return True
 
     def put_command(self, command: str | None) -> None:
-        """To be given when no tool is left to be answered before."""
+        """To be given, as text, when no tool is left to be answered before; None for none."""
         self._command = command
         self._give_command()
 

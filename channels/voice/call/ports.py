@@ -296,8 +296,8 @@ class CallControls(Protocol):
         ...
 
     def transfer(self, target: str) -> None:
-        """Give the call to a phone number or SIP address once everything that was said has been heard. A call
-        that cannot be given away goes on: `TransferFailed`."""
+        """Transfer the call to a phone number or SIP address once everything that was said has been heard. A
+        transfer that fails is noticed as `TransferFailed`: the call goes on."""
         ...
 
 
@@ -331,7 +331,8 @@ class CallLifecycle(Protocol):
     """What the business has done around its calls, whoever answers them (V3, V5)."""
 
     async def refusal(self) -> Refused | None:
-        """The checks before a call: None where nothing objects to it."""
+        """The checks before a call: None where nothing objects to it. A check that fails, or does not answer
+        within ten seconds, objects to nothing."""
         ...
 
     async def began(self) -> None:

@@ -46,7 +46,8 @@ log: Any = structlog.get_logger("flow_engine.voice.manager")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between refreshes and between health checks, and the limits of the processes' phases."""
+    """Seconds between refreshes and between health checks, and the limits of the processes' phases in
+    seconds."""
 
     refresh_s: float = 300.0
     health_s: float = 10.0

@@ -145,7 +145,7 @@ class Admission:
         self.draining = True
 
     async def idle(self) -> None:
-        """Returns when no call is there or promised."""
+        """Returns when no call is there or promised; the caller bounds it in seconds."""
         while self.under_way:  # noqa: ASYNC110 - promises run out by the clock, untold
             await asyncio.sleep(LOOK_AGAIN_S)
 

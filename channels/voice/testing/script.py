@@ -70,7 +70,7 @@ class Reaction:
 
 @dataclass(frozen=True, config=_CLOSED)
 class Script:
-    """`otherwise` is what the model does when no reaction is left that fits."""
+    """`otherwise` is what the model does when no reaction is left that fits; times in milliseconds."""
 
     reactions: tuple[Reaction, ...] = ()
     otherwise: tuple[Step, ...] = (Say("Yes?", 300),)
@@ -91,7 +91,7 @@ def read_script(file: Path) -> Script:
 
 
 class ScriptCursor:
-    """One model's way through a script."""
+    """One model's way through a script; an unknown input has what `otherwise` says."""
 
     def __init__(self, script: Script) -> None:
         self._left = list(script.reactions)

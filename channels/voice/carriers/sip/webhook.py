@@ -153,7 +153,8 @@ class SipWebhookHandler:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """Raises CorrectTheInput for what is not OpenAI's, or no event."""
+        """The body is the bytes as they came. Raises CorrectTheInput for what is not OpenAI's, or no
+        event."""
         if not self._verifier.verify(headers, body):
             return "seen"
         call = call_of(body)
