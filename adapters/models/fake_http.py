@@ -42,11 +42,13 @@ class FakeServer:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
         connections: set[asyncio.Task[None]] = set()
+        writers: set[asyncio.StreamWriter] = set()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.add(writer)
             task = asyncio.create_task(self._serve(reader, writer))
             connections.add(task)
-            task.add_done_callback(connections.discard)
+            task.add_done_callback(lambda done: (connections.discard(done), writers.discard(writer)))
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1024, limit=64 * 1024 * 1024)
         self.port = server.sockets[0].getsockname()[1]
@@ -54,6 +56,8 @@ class FakeServer:
             yield self
         finally:
             server.close()
+            for writer in writers:  # of a task that has not begun, too
+                writer.close()
             for task in connections:
                 task.cancel()
             await asyncio.gather(*connections, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class World:
 
     origin: str
     http: httpx2.AsyncClient
+    clients: list[openai.AsyncOpenAI] = field(default_factory=list[openai.AsyncOpenAI])
 
     async def chat(self, headers: Mapping[str, str] | None = None, /, **fields: Any) -> httpx2.Response:
         body = {"model": "m", "messages": HELLO, **fields}
@@ -39,7 +40,9 @@ class World:
         return events_of((await self.chat(stream=True, **fields)).content)
 
     def openai(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.origin}/v1", api_key="any", max_retries=0)
+        client = openai.AsyncOpenAI(base_url=f"{self.origin}/v1", api_key="any", max_retries=0)
+        self.clients.append(client)
+        return client
 
 
 def events_of(content: bytes) -> list[bytes]:
@@ -76,7 +79,10 @@ async def gateway(
             async with httpx2.AsyncClient(
                 base_url=origin, timeout=10, limits=limits, trust_env=False
             ) as http:
-                yield World(origin, http)
+                world = World(origin, http)
+                yield world
+                for client in world.clients:
+                    await client.close()
         finally:
             server.should_exit = True
             await serving

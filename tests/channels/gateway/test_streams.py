@@ -1,0 +1,219 @@
+"""Streams: server-sent events by the book, honest ends, heartbeats, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import openai
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.models.fake_http import ExactServer, Received, Reply
+from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
+from channels.gateway.wire import EventReader, frame
+from tests.channels.gateway.gateway_world import CHUNKS, chunk, events_of, gateway, stream
+
+pytestmark = pytest.mark.anyio
+
+RECORDED = (
+    b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}}]}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=6).filter(lambda b: b"\r" not in b)), st.data())
+def test_events_are_the_same_however_they_are_cut(datas: list[bytes], data: st.DataObject) -> None:  # W9
+    ending = data.draw(st.sampled_from([b"\n", b"\r", b"\r\n"]))
+    wire = b"\xef\xbb\xbf: comment\n\n" + b"".join(frame(each) for each in datas)
+    wire = wire.replace(b"\n", ending)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=6)))
+    reader, got = EventReader(), list[bytes]()
+    for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
+        got += [event.data for event in reader.feed(wire[start:end])]
+    assert got == datas
+
+
+def raises_or_ends(content: bytes) -> bool:
+    """Whether a client sees a clean end."""
+    events = events_of(content)
+    failed = [event for event in events if event != b"[DONE]" and "error" in orjson.loads(event)]
+    assert not (failed and b"[DONE]" in events)
+    return b"[DONE]" in events
+
+
+async def test_a_stream_that_is_cut_at_any_byte_never_ends_cleanly(tmp_path: Path) -> None:  # W9
+    at = 0
+
+    def script(_: Received) -> Reply:
+        return Reply([RECORDED[:at]], content_type="text/event-stream", cut=bool(at % 2))
+
+    async with (
+        ExactServer(script).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        for cut in range(len(RECORDED)):
+            at = cut
+            reply = await world.chat(stream=True)
+            if reply.status_code == 200:
+                assert not raises_or_ends(reply.content)
+                assert orjson.loads(events_of(reply.content)[-1])["error"]["message"]
+            else:
+                assert (reply.status_code, set(reply.json())) == (502, {"error"})
+        at = len(RECORDED)
+        assert raises_or_ends((await world.chat(stream=True)).content)
+
+
+async def test_the_official_client_raises_on_a_cut_stream(tmp_path: Path) -> None:  # W9
+    async with (
+        ExactServer(lambda _: stream(*CHUNKS[:2], done=False)).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        chunks = await world.openai().chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "x"}], stream=True
+        )
+        assert [(await anext(chunks)).choices[0].delta.content for _ in range(2)] == ["", "Hel"]
+        with pytest.raises(openai.APIError, match="ended its answer"):
+            await anext(chunks)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b'data: {"error": {"message": "out of memory", "code": 500}}\n\ndata: [DONE]\n\n',
+        b'event: error\ndata: {"message": "out of memory"}\n\n',
+        b"data: {not json\n\ndata: [DONE]\n\n",
+        b"data: [1]\n\ndata: [DONE]\n\n",
+    ],
+)
+async def test_an_error_within_a_stream_is_its_last_event(piece: bytes, tmp_path: Path) -> None:  # W9
+    reply = Reply([b"data: " + orjson.dumps(CHUNKS[1]) + b"\n\n", piece], content_type="text/event-stream")
+    async with (
+        ExactServer(lambda _: reply).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        first, last = await world.streamed()
+        assert orjson.loads(first) == CHUNKS[1]
+        error = orjson.loads(last)["error"]
+        assert {"message", "type", "code"} <= set(error)
+        assert ("memory" in error["message"]) == (b"memory" in piece)
+
+
+async def test_comments_come_only_when_a_backend_is_silent(tmp_path: Path) -> None:  # W9
+    slow = Reply(stream(*CHUNKS[:1]).pieces, content_type="text/event-stream", pause_s=0.16)
+    async with (
+        ExactServer(
+            lambda got: slow if got.body["messages"][0]["content"] == "slow" else stream(*CHUNKS)
+        ).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}, gateway_heartbeat_s=0.05) as world,
+    ):
+        quiet = (await world.chat(stream=True, messages=[{"role": "user", "content": "slow"}])).content
+        assert quiet.startswith(b": ")
+        assert events_of(quiet) == [orjson.dumps(CHUNKS[0]), b"[DONE]"]
+        assert b": " not in (await world.chat(stream=True)).content.replace(b"data: ", b"")
+
+
+async def test_a_failure_after_a_comment_is_an_error_event(tmp_path: Path) -> None:  # W9
+    async with (
+        ExactServer(
+            lambda _: Reply([b"", b""], content_type="text/event-stream", pause_s=0.1)
+        ).running() as s,
+        gateway(tmp_path, {"url": f"{s.origin}/v1"}, gateway_heartbeat_s=0.05) as world,
+    ):
+        reply = await world.chat(stream=True)
+        assert reply.status_code == 200
+        assert "error" in orjson.loads(events_of(reply.content)[-1])
+
+
+async def left_after(server: Any, seconds: float) -> float:
+    """How long after now the backend sees its client go."""
+    now = asyncio.get_running_loop().time()
+    async with asyncio.timeout(seconds):
+        while not server.left:
+            await asyncio.sleep(0.005)
+    return server.left[0] - now
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"temperature": 0, "stream": False}])
+@pytest.mark.parametrize("before", [0.0, 0.3])
+async def test_a_client_that_goes_away_cancels_the_call(
+    fields: Mapping[str, Any], before: float, tmp_path: Path
+) -> None:  # W9
+    reply = Reply([b"data: " + orjson.dumps(chunk({"content": "x"})) + b"\n\n"] * 100, pause_s=before or 0.02)
+    async with (
+        ExactServer(lambda _: reply).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        asking = asyncio.ensure_future(world.chat(**{"stream": True, **fields}))
+        while not server.requests:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        asking.cancel()
+        assert await left_after(server, 3) < 1.0
+
+
+async def test_one_of_several_readers_leaves_and_the_others_get_it_all(tmp_path: Path) -> None:  # W7
+    reply = Reply(stream(*CHUNKS).pieces, content_type="text/event-stream", pause_s=0.05)
+    async with (
+        ExactServer(lambda _: reply).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        asking = [asyncio.ensure_future(world.streamed(temperature=0)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        asking[0].cancel()
+        assert [len(each) for each in await asyncio.gather(*asking[1:])] == [5, 5]
+        assert (len(server.requests), server.left) == (1, [])
+
+
+async def test_a_backend_is_not_read_faster_than_its_client_reads(tmp_path: Path) -> None:  # W9
+    sent = 0
+    big = b"data: " + orjson.dumps(chunk({"content": "x" * 60_000})) + b"\n\n"
+
+    class Endless(ExactServer):
+        async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+            while True:
+                writer.write(big)
+                await writer.drain()
+                sent += len(big)
+
+    async with (
+        Endless(lambda _: None).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+        world.http.stream(
+            "POST", "/v1/chat/completions", json={"model": "m", "messages": [{}], "stream": True}
+        ) as reply,
+    ):
+        assert reply.status_code == 200
+        before = -1
+        async with asyncio.timeout(8):
+            while sent != before:  # until nothing moves any more
+                before = sent
+                await asyncio.sleep(0.3)
+        assert sent < 30_000_000
+
+
+async def test_an_ollama_that_is_cut_never_ends_cleanly(tmp_path: Path) -> None:  # W9
+    model = FakeOllama([OllamaAnswer("Hello you", thinking="Hm", calls=[{"function": {"name": "f"}}])])
+    async with model.running() as whole, gateway(tmp_path, {"url": whole.origin, "kind": "ollama"}) as world:
+        assert (await world.streamed())[-1] == b"[DONE]"
+    recorded = (
+        b'{"message": {"role": "assistant", "content": "He"}, "done": false}\n'
+        b'{"message": {"content": ""}, "done": true, "done_reason": "stop", "eval_count": 1}'
+    )
+    at = 0
+    async with (
+        ExactServer(lambda _: Reply([recorded[:at]], cut=bool(at % 2))).running() as server,
+        gateway(tmp_path, {"url": server.origin, "kind": "ollama"}) as world,
+    ):
+        for cut in range(len(recorded)):
+            at = cut
+            reply = await world.chat(stream=True)
+            assert reply.status_code == 502 or not raises_or_ends(reply.content)
+            assert cut % 5 or (await world.chat()).status_code == 502
