@@ -6,8 +6,8 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ from adapters.telemetry import tracing_to
 from api.auth import Authenticator, LocalOnly, Principal, refuse_proxied, require
 from channels.gateway.accounts import Books, Metrics
 from channels.gateway.answering import Answering
-from channels.gateway.app import MOST_BODY_BYTES, GatewayRoutes, Scope, gateway_app
+from channels.gateway.app import MOST_BODY_BYTES, Doorkeeper, GatewayRoutes, Scope, gateway_app
 from channels.gateway.cache import FILE_NAME, ResponseCache
 from channels.gateway.config import Backend, GatewayFile, GatewaySettings, read_gateway_file
 from channels.gateway.ollama import OllamaUpstream
@@ -35,6 +35,7 @@ from channels.gateway.routing import Breaker, Routing, Server
 from channels.gateway.upstreams import OpenAiUpstream, Wire
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.telemetry import Tracing, Untraced
+from service.assistant import OwnDoor, assistant_routes
 from service.logs import configure_logging
 from service.settings import Settings, read_settings
 from service.wiring import authenticator_for
@@ -86,7 +87,7 @@ async def gateway_service(
     settings: Settings,
     gateway: GatewaySettings,
     file: GatewayFile,
-    authenticator: Authenticator,
+    door: Doorkeeper,
     *,
     tracing: Tracing | None = None,
     more_routes: Sequence[BaseRoute] = (),
@@ -106,7 +107,6 @@ async def gateway_service(
             servers.append(Server(backend, upstream, Breaker(gateway.gateway_breaker_failures)))
         routing = Routing(servers)
         books = Books(file.budgets, Metrics(CollectorRegistry()), tracing or Untraced())
-        door = KeyDoor(authenticator)
         routes = GatewayRoutes(routing, answering, books, door, gateway.gateway_heartbeat_s).routes()
         yield GatewayService(gateway_app([*routes, *more_routes], books), routing)
 
@@ -120,9 +120,17 @@ def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
     return key
 
 
-def gateway_server(app: Starlette) -> uvicorn.Server:
+class _Guest(uvicorn.Server):
+    """A server in a program that looks after signals itself."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def gateway_server(app: Starlette, *, signals: bool = True) -> uvicorn.Server:
     """To be served on a socket that is bound already."""
-    return uvicorn.Server(
+    return (uvicorn.Server if signals else _Guest)(
         uvicorn.Config(
             app,
             http=cast("Any", GatewayDoor),
@@ -173,10 +181,19 @@ async def _serve(
     port: int,
 ) -> None:
     listening = bound(host, port)
-    async with gateway_service(settings, gateway, file, authenticator, tracing=tracing) as service:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
-        at = cast("int", listening.getsockname()[1])
-        typer.echo(f"Gateway on http://{host}:{at}/v1. Ctrl-C stops it.", err=True)
-        await gateway_server(service.app).serve(sockets=[listening])
+    at = cast("int", listening.getsockname()[1])
+    door = OwnDoor(KeyDoor(authenticator))
+    own = "127.0.0.1" if host in ("0.0.0.0", "", "localhost") else "[::1]" if host == "::" else host  # noqa: S104
+    assistant = assistant_routes(file, gateway, door, f"http://{own}:{at}/v1")
+    more = assistant.routes() if file.workspaces else []
+    try:
+        async with gateway_service(
+            settings, gateway, file, door, tracing=tracing, more_routes=more
+        ) as service:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 50, 100)
+            typer.echo(f"Gateway on http://{host}:{at}/v1. Ctrl-C stops it.", err=True)
+            await gateway_server(service.app).serve(sockets=[listening])
+    finally:
+        assistant.close()

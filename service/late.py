@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from channels.gateway import config as gateway_settings
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
+    from channels.workspace import assistant as workspace_settings
     from flow_engine.testing import report as scenario_results
     from service import (
         background,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         voice_demo,
         voice_manager,
         voice_replay,
+        workspace,
     )
 
 __all__ = [
@@ -55,6 +57,8 @@ __all__ = [
     "voice_manager",
     "voice_replay",
     "voice_settings",
+    "workspace",
+    "workspace_settings",
 ]
 
 _ELSEWHERE = {
@@ -64,6 +68,7 @@ _ELSEWHERE = {
     "scenario_results": "flow_engine.testing.report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",
+    "workspace_settings": "channels.workspace.assistant",
 }
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from flow_engine.errors import FlowEngineError
 from service import late
-from service.cli import chat, flow, gateway, jobs, mail, voice
+from service.cli import chat, flow, gateway, jobs, mail, voice, workspace
 from service.settings import SECRET, Settings, read_settings, variable_of
 
 
@@ -39,6 +39,7 @@ app.add_typer(gateway.commands, name="gateway")
 app.add_typer(jobs.commands, name="jobs")
 app.add_typer(mail.commands, name="mail")
 app.add_typer(voice.commands, name="voice")
+app.add_typer(workspace.commands, name="workspace")
 
 HOST = Annotated[str, typer.Option(help="Address to listen on; others than loopback need API keys.")]
 PORT = Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")]
@@ -68,6 +69,8 @@ def show_settings() -> None:
     console.print(_table("chat serve", read_settings(late.chat_settings.ChatSettings), variable_of))
     gateway_settings = read_settings(late.gateway_settings.GatewaySettings)
     console.print(_table("gateway serve", gateway_settings, variable_of))
+    own = read_settings(late.workspace_settings.WorkspaceSettings)
+    console.print(_table("workspace", own, variable_of))
     of_agent = read_settings(agent.VoiceSettings, agent.variable_of)
     console.print(_table("voice serve", of_agent, agent.variable_of))
 

@@ -17,7 +17,7 @@ from adapters.models.fake_http import Received, Reply
 from api.auth import Authenticator, LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
 from channels.gateway.wire import EventReader
-from service.gateway import bound, gateway_server, gateway_service
+from service.gateway import KeyDoor, bound, gateway_server, gateway_service
 from service.settings import Settings
 
 HELLO: Sequence[Mapping[str, str]] = ({"role": "user", "content": "Hello"},)
@@ -67,7 +67,7 @@ async def gateway(
         Settings(data_dir=data_dir),
         GatewaySettings(**settings),
         file,
-        authenticator or LocalOnly(),
+        KeyDoor(authenticator or LocalOnly()),
         environ={"SECRET": "sk-upstream"},
     ) as service:
         listening = bound("127.0.0.1", 0)

@@ -1,0 +1,217 @@
+"""What a shell command line runs, as the operator's rules look at it.
+
+1. The line is split into its simple commands, wherever they stand: lists, pipes, groups, functions,
+   conditions, loops, substitutions. A here-document is text, its substitutions are commands.
+2. A line is plain where nothing in it can change what its words mean: no substitution, no `$`, no
+   assignment, no redirection to a file, no pattern in a command's name. Only a plain line can be allowed by
+   a rule.
+3. To forbid, a command is also looked for behind assignments, wrappers such as `sudo` and `env`, quotes and
+   paths, and inside the text that a shell or `eval` is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+_PARSER: Final = Parser(Language(tree_sitter_bash.language()))
+_DEEPEST: Final = 8
+
+SHELLS: Final = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox"))
+WRAPPERS: Final = frozenset(
+    (
+        *("env", "sudo", "doas", "su", "xargs", "parallel", "timeout", "nohup", "nice", "ionice", "time"),
+        *("command", "exec", "eval", "builtin", "setsid", "stdbuf", "watch", "strace", "chroot", "unshare"),
+        *("find", "flock", "script", "runuser", "taskset", "chrt", "trap", "source", ".", "alias", "coproc"),
+        *SHELLS,
+    )
+)
+"""Commands that run others."""
+
+_PLAIN: Final = frozenset(
+    (
+        *("program", "list", "pipeline", "command", "command_name", "word", "number", "string"),
+        *("string_content", "raw_string", "concatenation", "subshell", "compound_statement", "comment"),
+        *(
+            "negated_command",
+            "if_statement",
+            "elif_clause",
+            "else_clause",
+            "while_statement",
+            "for_statement",
+        ),
+        *("do_group", "variable_name", "redirected_statement"),
+        *(
+            ";",
+            "&",
+            "&&",
+            "||",
+            "|",
+            "|&",
+            "(",
+            ")",
+            "{",
+            "}",
+            "!",
+            '"',
+            "\n",
+            "if",
+            "then",
+            "elif",
+            "else",
+            "fi",
+        ),
+        *("while", "until", "do", "done", "for", "in"),
+    )
+)
+_WORDS: Final = frozenset(
+    (
+        *("word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"),
+        *(
+            "simple_expansion",
+            "expansion",
+            "command_substitution",
+            "process_substitution",
+            "brace_expression",
+        ),
+        *("arithmetic_expansion", "variable_assignment", "variable_name"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """`words` without quotes. `literal` where its name is no pattern."""
+
+    words: tuple[str, ...]
+    literal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """`parsed` is False for what is no shell syntax: then `commands` are those that could be read all the
+    same."""
+
+    commands: tuple[SimpleCommand, ...]
+    plain: bool
+    parsed: bool
+
+
+def read_line(line: str) -> CommandLine:
+    """Never raises: what cannot be read is not `parsed`."""
+    tree = _PARSER.parse(line.encode("utf-8", "surrogateescape"))
+    nodes = list(_walk(tree.root_node))
+    parsed = not tree.root_node.has_error and "\0" not in line
+    plain = parsed and all(_is_plain(node) for node in nodes)
+    commands = tuple(command for node in nodes if (command := _simple(node)) is not None)
+    return CommandLine(commands, plain and bool(commands), parsed and bool(commands))
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting.extend(reversed(found.children))
+
+
+def _is_plain(node: Node) -> bool:
+    kind = node.type
+    if kind in _PLAIN:
+        return True
+    if node.parent is not None and node.parent.type == "file_redirect":
+        return kind in ("file_descriptor", ">&", "<&", "number")
+    # `2>&1` writes to no file.
+    return kind == "file_redirect" and all(
+        child.type in ("file_descriptor", ">&", "number") for child in node.children
+    )
+
+
+def _simple(node: Node) -> SimpleCommand | None:
+    if node.type not in ("command", "declaration_command", "unset_command"):
+        return None
+    words: list[str] = []
+    for child in node.children:
+        if child.type == "command_name" or child.type in _WORDS or not child.is_named:
+            words += _expanded(_text(child))
+    # Quotes are gone, braces are single words again: `{git,push}` runs `git push`.
+    name = _text(node.child_by_field_name("name") or node.children[0])
+    return SimpleCommand(tuple(words), not re.search(r"[*?\[{~]", name))
+
+
+def _text(node: Node) -> str:
+    """A word as the shell would read it, expansions left as they are written."""
+    raw = (node.text or b"").decode("utf-8", "replace")
+    match node.type:
+        case "raw_string":
+            return raw[1:-1]
+        case "ansi_c_string":
+            return _ansi(raw[2:-1])
+        case "word":
+            return re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw, flags=re.DOTALL)
+        case "string" | "translated_string":
+            inner = raw.removeprefix("$")[1:-1]
+            return re.sub(r'\\([$`"\\\n])', lambda m: "" if m[1] == "\n" else m[1], inner)
+        case "concatenation" | "command_name":
+            return "".join(_text(child) for child in node.children) if node.children else raw
+        case _:
+            return raw
+
+
+def _ansi(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if escaped[0] in "xuU":
+            return chr(int(escaped[1:], 16))
+        if escaped[0].isdigit():
+            return chr(int(escaped, 8) & 0xFF)
+        return {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "a": "\a", "b": "\b"}.get(escaped, escaped)
+
+    pattern = r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U0{0,2}[0-9a-fA-F]{1,6}|[0-7]{1,3}|.)"
+    return re.sub(pattern, one, text, flags=re.DOTALL)
+
+
+def _expanded(word: str) -> list[str]:
+    """Braces as bash expands them, one level of them."""
+    match = re.fullmatch(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)", word)
+    return [f"{match[1]}{each}{match[3]}" for each in match[2].split(",")] if match else [word]
+
+
+def starts_with(command: Sequence[str], prefix: Sequence[str]) -> bool:
+    """Whether the words begin with those of `prefix`."""
+    return len(command) >= len(prefix) and tuple(command[: len(prefix)]) == tuple(prefix)
+
+
+def runs(line: CommandLine, prefix: Sequence[str], depth: int = 0) -> bool:
+    """Whether any command of the line, however it is wrapped, begins with the words of `prefix`."""
+    return any(_runs(command.words, tuple(prefix), depth) for command in line.commands)
+
+
+def _runs(words: Sequence[str], prefix: tuple[str, ...], depth: int) -> bool:
+    while words and re.match(r"[A-Za-z_]\w*\+?=", words[0]):
+        words = words[1:]
+    if not words:
+        return False
+    name = words[0].rpartition("/")[2]
+    if _same(name, prefix[0]) and all(map(_same, words[1:], prefix[1:])) and len(words) >= len(prefix):
+        return True
+    if words[0] == prefix[0] and starts_with(words, prefix):
+        return True
+    if name not in WRAPPERS and not any(fnmatchcase(each, name) for each in WRAPPERS):
+        return False
+    if depth < _DEEPEST:
+        texts = [*words[1:], " ".join(words[1:])]
+        if any(runs(read_line(text), prefix, depth + 1) for text in texts if re.search(r"[^\w./=-]", text)):
+            return True
+    return any(_runs(words[start:], prefix, _DEEPEST) for start in range(1, len(words)))
+
+
+def _same(word: str, wanted: str) -> bool:
+    """A word that is a pattern may stand for the wanted one."""
+    return word == wanted or (bool(re.search(r"[*?\[]", word)) and fnmatchcase(wanted, word))

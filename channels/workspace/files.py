@@ -1,0 +1,230 @@
+"""Listing, reading and searching: what is ignored, how lines are counted, what is too much.
+
+Files that `.gitignore` of any directory or `.agentichat/ignore` names are neither listed nor searched; they
+can be read by their path. `.git` and `.agentichat` are never walked.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import re2
+from pathspec import GitIgnoreSpec
+
+from channels.workspace.confinement import PROTECTED, Content, Outside, Refused, Root
+
+MOST_FILE_BYTES: Final = 10_000_000
+MOST_SEARCHED_BYTES: Final = 2_000_000
+MOST_LINES: Final = 2_000
+MOST_CHARACTERS: Final = 100_000
+MOST_LISTED: Final = 2_000
+MOST_MATCHES: Final = 200
+SEARCH_WITHIN_S: Final = 20.0
+DEEPEST: Final = 60
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file or a directory. `path` is relative to the root; `size` in bytes, `mtime` in seconds since
+    1970."""
+
+    path: str
+    kind: str
+    size: int
+    mtime: float
+
+
+class Ignored:
+    """The patterns that hold in one directory: its own after those above it."""
+
+    def __init__(self, specs: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
+        self._specs = specs
+
+    def within(self, root: Root, folder: str) -> Ignored:
+        """With the patterns of `folder` itself."""
+        names = [".gitignore", *([".agentichat/ignore"] if folder == "." else [])]
+        specs = list(self._specs)
+        for name in names:
+            with suppress(OSError, Outside, Refused):
+                text = root.read(_joined(folder, name), 1_000_000).data.decode("utf-8", "replace")
+                specs.append((folder, GitIgnoreSpec.from_lines(text.splitlines())))
+        return Ignored(tuple(specs))
+
+    def holds(self, path: str, *, directory: bool) -> bool:
+        """The innermost file that says something about the path decides."""
+        for folder, spec in reversed(self._specs):
+            relative = path if folder == "." else path[len(folder) + 1 :]
+            verdict = spec.check_file(relative + ("/" if directory else "")).include
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _joined(folder: str, name: str) -> str:
+    return name if folder == "." else f"{folder}/{name}"
+
+
+def _above(root: Root, folder: str) -> Ignored:
+    ignored, here = Ignored().within(root, "."), "."
+    for part in [] if folder == "." else folder.split("/"):
+        here = _joined(here, part)
+        ignored = ignored.within(root, here)
+    return ignored
+
+
+def walk(root: Root, folder: str = ".", *, recursive: bool = True) -> Iterator[Found]:
+    """Everything below `folder` that is not ignored, in order of paths. Links are named, never followed.
+    Raises Outside, OSError where the folder itself cannot be read."""
+    folder = root.resolved(folder)
+    waiting = [(folder, _above(root, folder), 0)]
+    first = True
+    while waiting:
+        here, ignored, depth = waiting.pop()
+        try:
+            listed = list(root.entries(here))
+        except (OSError, Outside):
+            if first:
+                raise
+            continue  # gone or closed meanwhile
+        first = False
+        below: list[tuple[str, Ignored, int]] = []
+        for name, status in listed:
+            path = _joined(here, name)
+            directory = stat.S_ISDIR(status.st_mode)
+            if name in PROTECTED or ignored.holds(path, directory=directory):
+                continue
+            regular = stat.S_ISREG(status.st_mode)
+            link = stat.S_ISLNK(status.st_mode)
+            kind = "directory" if directory else "file" if regular else "link" if link else "other"
+            yield Found(path, kind, status.st_size, status.st_mtime)
+            if directory and recursive and depth < DEEPEST:
+                below.append((path, ignored.within(root, path), depth + 1))
+        waiting += reversed(below)
+
+
+def list_files(root: Root, path: str, *, recursive: bool = False, pattern: str | None = None) -> Result:
+    """`{files: [{path, type, size}], truncated}`. A pattern with `/` is for paths, another for names."""
+    files: list[Result] = []
+    truncated = False
+    for found in walk(root, path, recursive=recursive):
+        name = found.path if pattern and "/" in pattern else found.path.rpartition("/")[2]
+        if pattern is not None and (found.kind == "directory" or not fnmatchcase(name, pattern)):
+            continue
+        if len(files) == MOST_LISTED:
+            truncated = True
+            break
+        files.append({"path": found.path, "type": found.kind, "size": found.size})
+    return {"success": True, "path": root.resolved(path), "files": files, "truncated": truncated}
+
+
+def text_of(content: Content, path: str) -> tuple[str, str]:
+    """The text and its encoding. Raises Refused `BINARY_FILE`."""
+    for mark, encoding in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if content.data.startswith(mark):
+            with suppress(UnicodeDecodeError):
+                return content.data.decode(encoding), encoding
+    if b"\0" in content.data[:8_192]:
+        raise Refused("BINARY_FILE", f"{path!r} is no text: {len(content.data)} bytes")
+    try:
+        return content.data.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return content.data.decode("latin-1"), "latin-1"
+
+
+def read_file(root: Root, path: str, start: int | None, end: int | None) -> tuple[Result, Content]:
+    """`{content, numbered, start_line, end_line, total_lines, encoding, truncated}`, lines from 1, both ends
+    included; and the file as it was. Raises Outside, Refused, OSError."""
+    content = root.read(path, MOST_FILE_BYTES)
+    text, encoding = text_of(content, path)
+    lines = text.splitlines(keepends=True)
+    first = max(1, start or 1)
+    last = min(len(lines), end if end is not None else len(lines), first + MOST_LINES - 1)
+    if last < first and lines and (start or end):
+        raise Refused("NO_SUCH_LINES", f"{path!r} has {len(lines)} lines")
+    shown = "".join(lines[first - 1 : last])
+    truncated = (last < len(lines) and end is None) or len(shown) > MOST_CHARACTERS
+    shown = shown[:MOST_CHARACTERS]
+    result: Result = {
+        "success": True,
+        "path": path,
+        "content": shown,
+        "start_line": first,
+        "end_line": first + max(0, len(shown.splitlines()) - 1),
+        "total_lines": len(lines),
+        "encoding": encoding,
+        "truncated": truncated,
+    }
+    return result, content
+
+
+def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitive: bool) -> Result:
+    """`{matches: [{path, line, text}], files_searched, truncated}`. A regex is matched in linear time (RE2).
+    Raises Outside, Refused, OSError."""
+    if not query:
+        raise Refused("INVALID_ARGUMENTS", "query: at least one character is expected")
+    options = re2.Options()
+    options.case_sensitive = case_sensitive
+    options.literal = not regex
+    options.log_errors = False
+    try:
+        wanted = re2.compile(query, options=options)
+    except re2.error as error:
+        raise Refused("INVALID_REGEX", f"{error}; accepted is the syntax of RE2") from None
+    matches: list[Result] = []
+    searched, until, truncated = 0, time.monotonic() + SEARCH_WITHIN_S, False
+    for name in _searchable(root, path):
+        if len(matches) >= MOST_MATCHES or time.monotonic() > until:
+            truncated = True
+            break
+        with suppress(OSError, Outside, Refused):
+            text, _ = text_of(root.read(name, MOST_SEARCHED_BYTES), name)
+            searched += 1
+            if wanted.search(text) is None and not regex:
+                continue
+            for number, line in enumerate(text.splitlines(), start=1):
+                if len(matches) < MOST_MATCHES and wanted.search(line):
+                    matches.append({"path": name, "line": number, "text": line[:500]})
+    return {"success": True, "matches": matches, "files_searched": searched, "truncated": truncated}
+
+
+def _searchable(root: Root, path: str) -> Iterator[str]:
+    try:
+        for found in walk(root, path):
+            if found.kind == "file" and found.size <= MOST_SEARCHED_BYTES:
+                yield found.path
+    except NotADirectoryError:
+        yield root.resolved(path)
+
+
+def described(path: str, error: Exception) -> Mapping[str, Any]:
+    """A failure as a tool reports it."""
+    match error:
+        case Outside():
+            return failure("OUTSIDE_WORKSPACE", str(error))
+        case Refused():
+            return failure(error.code, str(error))
+        case FileNotFoundError():
+            return failure("NOT_FOUND", f"there is no {path!r}")
+        case FileExistsError():
+            return failure("ALREADY_EXISTS", f"{path!r} is there already")
+        case NotADirectoryError():
+            return failure("NOT_A_DIRECTORY", f"{path!r} is below no directory")
+        case PermissionError():
+            return failure("PERMISSION_DENIED", f"{path!r} may not be used so")
+        case OSError():
+            return failure("IO_ERROR", f"{path!r}: {error.strerror}")
+        case _:
+            raise error
+
+
+def failure(code: str, message: str) -> dict[str, Any]:
+    """What a tool answers when it could not do what it was called for. `code` in capitals."""
+    return {"success": False, "error": code, "message": message}

@@ -1,0 +1,267 @@
+"""The index of a workspace: full text by FTS5, and vectors of chunks where an embedding model is configured.
+
+A file is read again where its size or time has changed, and indexed again where its hash has. Chunks follow
+the definitions of Python files and are runs of lines elsewhere. Vectors are float32, normalised, and
+compared all with all: 200,000 of them in well under a second.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Protocol, cast
+
+import httpx2
+import numpy as np
+from numpy.typing import NDArray
+
+from channels.workspace.confinement import Outside, Refused, Root
+from channels.workspace.files import MOST_SEARCHED_BYTES, failure, text_of, walk
+from channels.workspace.store import Store
+
+CHUNK_LINES: Final = 60
+OVERLAP_LINES: Final = 10
+MOST_CHUNK: Final = 6_000
+"""Characters of a chunk that an embedding model is given."""
+
+AT_ONCE: Final = 64
+
+Vectors = NDArray[np.float32]
+
+
+class EmbeddingFailed(Exception):
+    """The embedding model gave no vectors."""
+
+
+class Embedder(Protocol):
+    """Texts to vectors of one length."""
+
+    @property
+    def model(self) -> str: ...
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """One row a text, normalised. Raises EmbeddingFailed."""
+        ...
+
+
+class GatewayEmbedder:
+    """Implements `Embedder` by `POST /embeddings` of an OpenAI-compatible server; `base_url` ends in
+    `/v1`."""
+
+    def __init__(self, base_url: str, key: str | None, model: str) -> None:
+        self._url = f"{base_url}/embeddings"
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.model = model
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        body = {"model": self.model, "input": list(texts), "encoding_format": "base64"}
+        try:
+            async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
+                reply = await http.post(self._url, json=body, headers=self._headers)
+            if reply.status_code != 200:
+                raise EmbeddingFailed(f"status {reply.status_code}")
+            rows = [_vector(each["embedding"]) for each in reply.json()["data"]]
+            vectors = np.vstack(rows).astype(np.float32)
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
+            raise EmbeddingFailed(type(error).__name__) from error
+        if len(vectors) != len(texts):
+            raise EmbeddingFailed("another number of vectors than of texts")
+        return _normalised(vectors)
+
+
+def _vector(embedding: Any) -> NDArray[np.float32]:
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
+    return np.asarray(embedding, dtype=np.float32)
+
+
+def _normalised(vectors: Vectors) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return cast("Vectors", (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """How many files were looked at, indexed anew and forgotten; how many chunks got vectors."""
+
+    files: int
+    changed: int
+    removed: int
+    embedded: int
+
+
+def chunks(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """First line, from 1, and text of each."""
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    if path.endswith(".py"):
+        with suppress(SyntaxError, ValueError, RecursionError):
+            body = ast.parse(text).body
+            decorated = [min([n.lineno, *(d.lineno for d in getattr(n, "decorator_list", []))]) for n in body]
+            defined = [
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in body
+            ]
+            starts += [line - 1 for line, is_one in zip(decorated, defined, strict=True) if is_one]
+    starts = sorted({*starts, len(lines)})
+    for begin, end in pairwise(starts):
+        for start in range(begin, end, CHUNK_LINES - OVERLAP_LINES):
+            stop = min(end, start + CHUNK_LINES)
+            piece = "".join(lines[start:stop])
+            if piece.strip():
+                yield start + 1, piece[:MOST_CHUNK]
+            if stop == end:
+                break
+
+
+class Index:
+    """Of one workspace. Without an `embedder`, full text alone."""
+
+    def __init__(self, root: Root, store: Store, embedder: Embedder | None = None) -> None:
+        self._root = root
+        self._database = store.database
+        self._embedder = embedder
+
+    async def update(self) -> Indexed:
+        """Raises EmbeddingFailed; what was indexed until then stays."""
+        known = {
+            row[1]: row for row in self._database.execute("SELECT id, path, hash, mtime, size FROM files")
+        }
+        seen: set[str] = set()
+        changed = 0
+        self._database.execute("BEGIN")
+        try:
+            for found in walk(self._root):
+                if found.kind != "file" or found.size > MOST_SEARCHED_BYTES:
+                    continue
+                row = known.get(found.path)
+                if row is not None and (row[3], row[4]) == (found.mtime, found.size):
+                    seen.add(found.path)
+                    continue
+                with suppress(OSError, Outside, Refused):
+                    content = self._root.read(found.path, MOST_SEARCHED_BYTES)
+                    text, _ = text_of(content, found.path)
+                    seen.add(found.path)
+                    changed += self._put(
+                        found.path, text, content.digest, found.mtime, len(content.data), row
+                    )
+            gone = [row[0] for path, row in known.items() if path not in seen]
+            for number in gone:
+                self._database.execute("DELETE FROM fts_content WHERE rowid = ?", (number,))
+                self._database.execute("DELETE FROM files WHERE id = ?", (number,))
+        finally:
+            self._database.execute("COMMIT")
+        embedded = await self._embed() if self._embedder else 0
+        return Indexed(len(seen), changed, len(gone), embedded)
+
+    def _put(self, path: str, text: str, digest: str, mtime: float, size: int, row: Any) -> bool:
+        """Whether the content is another than the one that was indexed."""
+        now = time.time()
+        if row is not None and row[2] == digest:
+            self._database.execute("UPDATE files SET mtime = ?, size = ? WHERE id = ?", (mtime, size, row[0]))
+            return False
+        if row is not None:
+            self._database.execute("DELETE FROM fts_content WHERE rowid = ?", (row[0],))
+            self._database.execute("DELETE FROM files WHERE id = ?", (row[0],))
+        number = self._database.execute(
+            "INSERT INTO files (path, hash, mtime, size, indexed_at) VALUES (?, ?, ?, ?, ?)",
+            (path, digest, mtime, size, now),
+        ).lastrowid
+        self._database.execute(
+            "INSERT INTO fts_content (rowid, path, content) VALUES (?, ?, ?)", (number, path, text)
+        )
+        return True
+
+    async def _embed(self) -> int:
+        assert self._embedder is not None
+        model, done = self._embedder.model, 0
+        self._database.execute("DELETE FROM embeddings WHERE model IS NOT ?", (model,))
+        rows = self._database.execute(
+            "SELECT f.id, f.path, c.content FROM files f JOIN fts_content c ON c.rowid = f.id "
+            "WHERE f.id NOT IN (SELECT file_id FROM embeddings)"
+        ).fetchall()
+        waiting = [
+            (number, index, line, text)
+            for number, path, content in rows
+            for index, (line, text) in enumerate(chunks(path, content))
+        ]
+        for start in range(0, len(waiting), AT_ONCE):
+            part = waiting[start : start + AT_ONCE]
+            vectors = await self._embedder.embed([text for *_, text in part])
+            self._database.executemany(
+                "INSERT OR REPLACE INTO embeddings "
+                "(file_id, chunk_index, chunk_text, vector, start_line, model) VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (number, index, text, vector.tobytes(), line, model)
+                    for (number, index, line, text), vector in zip(part, vectors, strict=True)
+                ],
+            )
+            done += len(part)
+        return done
+
+    async def search(self, query: str, top_k: int) -> dict[str, Any]:
+        """`{results: [{path, start_line, text, score}], ranking: embeddings | bm25, note?}`: by meaning, or
+        by words where there are no vectors, and says so."""
+        if not self._database.execute("SELECT 1 FROM files LIMIT 1").fetchone():
+            return failure("NOT_INDEXED", "the workspace is not indexed; run: flow-engine workspace index")
+        why = "no embedding model is configured (FLOW_ENGINE_WORKSPACE_EMBEDDING_MODEL)"
+        if self._embedder is not None:
+            try:
+                if found := await self._by_meaning(query, top_k):
+                    return {"success": True, "ranking": "embeddings", "results": found}
+                why = "no file has a vector yet; run: flow-engine workspace index"
+            except EmbeddingFailed as error:
+                why = f"the embedding model failed: {error}"
+        note = f"{why}: these results are by words (BM25), not by meaning"
+        return {"success": True, "ranking": "bm25", "note": note, "results": self._by_words(query, top_k)}
+
+    async def _by_meaning(self, query: str, top_k: int) -> list[dict[str, Any]]:
+        assert self._embedder is not None
+        rows = self._database.execute(
+            "SELECT id, vector FROM embeddings WHERE model = ?", (self._embedder.model,)
+        ).fetchall()
+        if not rows:
+            return []
+        wanted = (await self._embedder.embed([query]))[0]
+        matrix = np.frombuffer(b"".join(vector for _, vector in rows), dtype=np.float32).reshape(
+            len(rows), -1
+        )
+        if matrix.shape[1] != len(wanted):
+            raise EmbeddingFailed("its vectors have another length than those of the index")
+        scores = matrix @ wanted
+        best = np.argsort(-scores)[:top_k]
+        found: list[dict[str, Any]] = []
+        for at in best:
+            path, line, text = self._database.execute(
+                "SELECT f.path, e.start_line, e.chunk_text FROM embeddings e "
+                "JOIN files f ON f.id = e.file_id WHERE e.id = ?",
+                (rows[int(at)][0],),
+            ).fetchone()
+            found.append(
+                {"path": path, "start_line": line, "text": text, "score": round(float(scores[at]), 4)}
+            )
+        return found
+
+    def _by_words(self, query: str, top_k: int) -> list[dict[str, Any]]:
+        words = re.findall(r"\w+", query)
+        if not words:
+            return []
+        rows = self._database.execute(
+            "SELECT path, content, bm25(fts_content, 2.0, 1.0) FROM fts_content WHERE fts_content MATCH ? "
+            "ORDER BY 3 LIMIT ?",
+            (" OR ".join(f'"{word}"' for word in words), top_k),
+        )
+        wanted = {word.lower() for word in words}
+        found: list[dict[str, Any]] = []
+        for path, content, score in rows:
+            best = max(chunks(path, content), key=lambda c: len(wanted & _words(c[1])), default=(1, ""))
+            found.append({"path": path, "start_line": best[0], "text": best[1], "score": round(-score, 4)})
+        return found
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))

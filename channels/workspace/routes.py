@@ -1,0 +1,289 @@
+"""`POST /v1/assistant`: the assistant for other clients, by server-sent events (W9).
+
+{workspace, session?, prompt, model?, stream}
+
+data: {"run": id, "session": id}
+data: {"content": text}
+data: {"tool": {call, name, arguments, status, result?}}
+data: {"confirm": {call, name, arguments, diff?}}      answered at POST /v1/assistant/{run}/confirm
+data: {"error": {code, message}}                       instead of the end
+data: [DONE]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from adapters.models.factory import ConnectedModel
+from channels.gateway.app import (
+    Doorkeeper,
+    EventStream,
+    Principal,
+    admitted,
+    error_response,
+    read_body,
+    watched,
+)
+from channels.gateway.wire import DONE_FRAME, ApiError, frame, written
+from channels.workspace.assistant import (
+    Frame,
+    MaxIterationsExceeded,
+    TurnFailed,
+    TurnResult,
+    Workspace,
+    run_turn,
+)
+from channels.workspace.toolbox import Choice, Question
+from flow_engine.errors import FlowEngineError, pointer
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workspace: str
+    prompt: str = Field(min_length=1)
+    session: str | None = None
+    model: str | None = None
+    stream: bool = True
+
+
+class _Decision(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    call: str
+    decision: Literal["once", "session", "no"]
+
+
+async def _read(http: Request, kind: type[Any]) -> Any:
+    """Raises ApiError 400 that names every field that is wrong."""
+    try:
+        return kind.model_validate_json(await read_body(http))
+    except ValidationError as error:
+        places = [f"{pointer(*e['loc'])} {e['msg']}".strip() for e in error.errors(include_input=False)]
+        raise ApiError(400, "; ".join(places), code="invalid_body") from None
+
+
+class _Nobody:
+    async def decide(self, question: Question) -> Choice:
+        return "no"
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run of one caller; it is the person that its tools ask."""
+
+    tenant: str
+    frames: asyncio.Queue[Frame | Exception | TurnResult]
+    questions: dict[str, asyncio.Future[Choice]] = field(default_factory=dict[str, "asyncio.Future[Choice]"])
+
+    async def decide(self, question: Question) -> Choice:
+        """Waits until it is answered; a client that goes away cancels the run."""
+        asked = {"call": question.call, "name": question.name, "arguments": dict(question.arguments)}
+        if question.diff is not None:
+            asked["diff"] = question.diff
+        answer = self.questions[question.call] = asyncio.get_running_loop().create_future()
+        await self.frames.put({"confirm": asked})
+        try:
+            return await answer
+        finally:
+            del self.questions[question.call]
+
+
+ModelFor = Callable[[str, Principal], tuple[ConnectedModel, str | None]]
+"""A model by its public name, paid for by the caller; and the name that requests are to carry."""
+
+
+class AssistantRoutes:
+    """The routes of scope `workspace`. `workspaces` are opened when they are first named."""
+
+    def __init__(
+        self,
+        workspaces: Mapping[str, Callable[[], Workspace]],
+        model_for: ModelFor,
+        default_model: str | None,
+        doorkeeper: Doorkeeper,
+        heartbeat_s: float,
+    ) -> None:
+        self._workspaces = workspaces
+        self._model_for = model_for
+        self._default_model = default_model
+        self._doorkeeper = doorkeeper
+        self._heartbeat_s = heartbeat_s
+        self._open: dict[str, Workspace] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._runs: dict[str, _Run] = {}
+
+    def close(self) -> None:
+        for workspace in self._open.values():
+            workspace.close()
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/v1/assistant", self._guarded(self._assist), methods=["POST"]),
+            Route("/v1/assistant/{run}/confirm", self._guarded(self._confirm), methods=["POST"]),
+        ]
+
+    def _guarded(self, handler: Callable[[Request, Principal], Awaitable[Any]]) -> Any:
+        async def handle(request: Request) -> Any:
+            try:
+                return await handler(request, admitted(self._doorkeeper, request, "workspace"))
+            except ApiError as error:
+                return error_response(error)
+
+        return handle
+
+    async def _confirm(self, http: Request, caller: Principal) -> Response:
+        decision: _Decision = await _read(http, _Decision)
+        run = self._runs.get(http.path_params["run"])
+        question = run.questions.get(decision.call) if run and run.tenant == caller.tenant_id else None
+        if question is None or question.done():
+            raise ApiError(404, "there is no such question", code="question_unknown")
+        question.set_result(decision.decision)
+        return Response(
+            written({"call": decision.call, "decision": decision.decision}), media_type="application/json"
+        )
+
+    async def _assist(self, http: Request, caller: Principal) -> Any:
+        body: _Body = await _read(http, _Body)
+        if body.workspace not in self._workspaces:
+            raise ApiError(
+                404, f"there is no workspace {body.workspace!r}", param="workspace", code="workspace_unknown"
+            )
+        model = body.model or self._default_model
+        if model is None:
+            raise ApiError(
+                400, "name a model: the operator has set none", param="model", code="model_missing"
+            )
+        try:
+            workspace = self._open.get(body.workspace) or self._workspaces[body.workspace]()
+            self._open[body.workspace] = workspace
+            session = (
+                workspace.store.session(body.session).id
+                if body.session
+                else workspace.store.begin("gateway", model)
+            )
+        except FlowEngineError as error:
+            status = 404 if error.code == "session_unknown" else 500
+            raise ApiError(status, error.detail, code=error.code) from None
+        if (body.workspace, session) in self._busy:
+            raise ApiError(409, "another run is under way in this session", code="session_busy")
+        return _Assistance(self, workspace, body, session, model, caller)
+
+    async def run(
+        self, workspace: Workspace, body: Any, session: str, model_name: str, caller: Principal, run_id: str
+    ) -> AsyncGenerator[Frame]:
+        """The frames of one run, the last one `{"result": ...}` or `{"error": ...}`. Closing it cancels."""
+        frames: asyncio.Queue[Frame | Exception | TurnResult] = asyncio.Queue(256)
+        run = self._runs[run_id] = _Run(caller.tenant_id, frames)
+        self._busy.add((body.workspace, session))
+        model, asked_for = self._model_for(model_name, caller)
+        person = run if body.stream else _Nobody()
+
+        async def work() -> None:
+            try:
+                done: Any = await run_turn(
+                    workspace, model, asked_for, session, body.prompt, person, frames.put
+                )
+            except (MaxIterationsExceeded, TurnFailed) as error:
+                done = error
+            await frames.put(done)
+
+        working = asyncio.create_task(work())
+        try:
+            yield {"run": run_id, "session": session}
+            while True:
+                getting = asyncio.ensure_future(frames.get())
+                await asyncio.wait((getting, working), return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done() and frames.empty():
+                    getting.cancel()
+                    working.result()
+                    return
+                got = await getting
+                if isinstance(got, TurnResult):
+                    yield {"result": got}
+                    return
+                if isinstance(got, Exception):
+                    code = got.code if isinstance(got, TurnFailed) else "max_iterations_exceeded"
+                    yield {"error": {"code": code, "message": str(got)}}
+                    return
+                yield got
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            del self._runs[run_id]
+            self._busy.discard((body.workspace, session))
+            await model.aclose()
+
+    @property
+    def heartbeat_s(self) -> float:
+        return self._heartbeat_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Assistance:
+    """An ASGI response that does its work while it is sent."""
+
+    routes: AssistantRoutes
+    workspace: Workspace
+    body: _Body
+    session: str
+    model: str
+    caller: Principal
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        run_id = uuid4().hex
+        frames = self.routes.run(self.workspace, self.body, self.session, self.model, self.caller, run_id)
+        work = (
+            self._stream(send, frames)
+            if self.body.stream
+            else self._plain(scope, receive, send, frames, run_id)
+        )
+        await watched(receive, work)
+
+    async def _stream(self, send: Send, frames: AsyncGenerator[Frame]) -> None:
+        out = EventStream(send, self.routes.heartbeat_s, dict)
+        beating = asyncio.create_task(out.beating())
+        try:
+            async with aclosing(frames):
+                async for each in frames:
+                    if "result" in each:
+                        await out.write(DONE_FRAME, last=True)
+                    else:
+                        await out.write(frame(written(each)), last="error" in each)
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _plain(
+        self, scope: AsgiScope, receive: Receive, send: Send, frames: AsyncGenerator[Frame], run_id: str
+    ) -> None:
+        response: Response | None = None
+        async with aclosing(frames):
+            async for each in frames:
+                if "result" in each:
+                    done: TurnResult = each["result"]
+                    body = {
+                        "run": run_id,
+                        "session": self.session,
+                        "content": done.content,
+                        "tools": list(done.tools),
+                    }
+                    response = Response(written(body), media_type="application/json")
+                elif "error" in each:
+                    failed = each["error"]
+                    status = 500 if failed["code"] == "max_iterations_exceeded" else 502
+                    response = error_response(ApiError(status, failed["message"], code=failed["code"]))
+        if response is not None:
+            await response(scope, receive, send)

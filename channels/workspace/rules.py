@@ -1,0 +1,191 @@
+"""Whether a tool may run: the default table, and the operator's rules over it (W2).
+
+    [[rules]]
+    decision = "allow"        # allow | prompt | forbid
+    tool = "shell_exec"       # a name, or * for every tool
+    command = "git status"    # for commands: the first words
+    path = "docs/**"          # for files: a pattern on the path in the workspace; ** any number of folders
+
+1. Without a matching rule: writing, deleting and commands ask, reading and searching do not.
+2. A rule that matches replaces that; of several, the strictest holds.
+3. `allow` matches a command line only where all of it is allowed and nothing in it can change what it means.
+   `forbid` and `prompt` match where any part matches, however it is wrapped.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from adapters.models.tools import Verdict, strictest
+from channels.workspace.commands import CommandLine, read_line, runs, starts_with
+from flow_engine.errors import CallTheOperator, pointer
+
+ASKING: Final = frozenset(("write_file", "delete_file", "shell_exec"))
+TOOLS: Final = (
+    *("list_files", "read_file", "write_file", "delete_file", "search_text", "search_semantic", "shell_exec"),
+)
+
+
+class Rule(BaseModel):
+    """One rule of the file. `path` and `command` narrow it; without them it is for every call of the tool."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decision: Verdict
+    tool: Annotated[str, Field(min_length=1)] = "*"
+    path: str | None = None
+    command: str | None = None
+
+    @field_validator("tool")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in ("*", *TOOLS):
+            raise ValueError(f"accepted are *, {', '.join(TOOLS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _words(self) -> Rule:
+        if self.command is not None:
+            try:
+                words = shlex.split(self.command)
+            except ValueError as error:
+                raise ValueError(f"command: {error}") from None
+            if not words:
+                raise ValueError("command: at least one word is expected")
+            if self.tool not in ("*", "shell_exec") or self.path is not None:
+                raise ValueError("command is for tool shell_exec, and stands without path")
+        return self
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        return tuple(shlex.split(self.command or ""))
+
+
+class _RulesFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`rules` are those that decided, none where the default table did."""
+
+    verdict: Verdict
+    rules: tuple[Rule, ...]
+
+
+def path_matches(pattern: str, path: str) -> bool:
+    """A glob on a path with `/`: `*` and `?` stay within a directory, `**` is any number of directories, none
+    included."""
+    parts: list[str] = []
+    for segment in pattern.strip("/").split("/"):
+        if segment == "**":
+            parts.append("(?:[^/]+/)*")
+        else:
+            text = re.escape(segment).replace(r"\*\*", "[^/]*").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+            parts.append(f"{text}/")
+    return re.fullmatch("".join(parts), f"{path}/") is not None or (
+        pattern.endswith("/**") and path_matches(pattern + "/*", path)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Decides by rules, else by the default table."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def decide(self, tool: str, *, path: str | None = None, command: str | None = None) -> Decision:
+        """`path` is the resolved one, below the workspace. A command is a whole line."""
+        line = None if command is None else read_line(command)
+        candidates = [rule for rule in self.rules if rule.tool in ("*", tool)]
+        matching = [rule for rule in candidates if _matches(rule, path, line)]
+        if line is not None:
+            matching = [rule for rule in matching if rule.decision != "allow" or rule.command is None]
+            allowing = _allowing(candidates, line)
+            if allowing and not any(rule.decision != "allow" for rule in matching):
+                matching += allowing
+            # A rule without a command allows any that can be read.
+            if not (line.plain and line.parsed) and all(rule.decision == "allow" for rule in matching):
+                matching = []
+        if not matching:
+            return Decision("prompt" if tool in ASKING else "allow", ())
+        verdict = strictest(rule.decision for rule in matching)
+        return Decision(verdict, tuple(rule for rule in matching if rule.decision == verdict))
+
+
+def _matches(rule: Rule, path: str | None, line: CommandLine | None) -> bool:
+    if rule.command is not None:
+        return line is not None and runs(line, rule.prefix)
+    return rule.path is None or (path is not None and path_matches(rule.path, path))
+
+
+def _allowing(rules: Sequence[Rule], line: CommandLine) -> list[Rule]:
+    """The rules that together allow every command of the line; none where one is left over."""
+    if not (line.plain and line.parsed):
+        return []
+    allowing = [rule for rule in rules if rule.decision == "allow" and rule.command is not None]
+    found: list[Rule] = []
+    for command in line.commands:
+        rule = next((r for r in allowing if command.literal and starts_with(command.words, r.prefix)), None)
+        if rule is None:
+            return []
+        found.append(rule)
+    return found
+
+
+def said_yes(answers: Rules, tool: str, *, path: str | None, command: str | None) -> bool:
+    """Whether `--yes-to` covers the call: a tool without more covers whatever it does."""
+    if any(r.tool in ("*", tool) and r.path is None and r.command is None for r in answers.rules):
+        return True
+    decision = answers.decide(tool, path=path, command=command)
+    return decision.verdict == "allow" and bool(decision.rules)
+
+
+def read_rules(path: Path) -> Rules:
+    """Of a TOML file; no rules where there is none. Raises CallTheOperator `rules_invalid` that names the
+    file and every field that is wrong."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return Rules()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CallTheOperator("rules_invalid", f"{path}: {error}") from None
+    try:
+        return Rules(_RulesFile.model_validate(tomllib.loads(text)).rules)
+    except tomllib.TOMLDecodeError as error:
+        raise CallTheOperator("rules_invalid", f"{path}: {error}") from None
+    except ValidationError as error:
+        places = [f"{pointer(*e['loc'])} {e['msg']}" for e in error.errors(include_input=False)]
+        raise CallTheOperator("rules_invalid", f"{path}: {'; '.join(places)}") from None
+
+
+def answers_to(options: Sequence[str]) -> Rules:
+    """What `--yes-to` answers with yes: `all`, tools, `write_file:docs/**`, `shell_exec:git commit`; several
+    after commas. Raises CallTheOperator `yes_to_invalid`."""
+    rules: list[Rule] = []
+    for text in (part.strip() for option in options for part in option.split(",")):
+        tool, colon, rest = text.partition(":")
+        narrowing: Mapping[str, str] = {}
+        if colon:
+            narrowing = {"command" if tool == "shell_exec" else "path": rest.strip()}
+        try:
+            rules.append(
+                Rule.model_validate(
+                    {"decision": "allow", "tool": "*" if tool == "all" else tool, **narrowing}
+                )
+            )
+        except ValidationError as error:
+            raise CallTheOperator(
+                "yes_to_invalid", f"--yes-to {text!r}: {error.errors()[0]['msg']}"
+            ) from None
+    return Rules(tuple(rules))

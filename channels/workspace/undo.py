@@ -1,0 +1,129 @@
+"""What was before each write and delete, and the way back.
+
+Contents are kept by their SHA-256 below `.agentichat/undo`, the oldest forgotten beyond `MOST_BYTES`.
+Undoing looks first and restores then: where one file has changed since, none is touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from channels.workspace.confinement import Content, Outside, Refused, Root
+from channels.workspace.files import MOST_FILE_BYTES
+from channels.workspace.store import Change, Store
+from flow_engine.errors import CallTheOperator, ReloadAndDecide
+
+MOST_BYTES: Final = 256 * 1024 * 1024
+MOST_DIFF_LINES: Final = 400
+
+
+def keep_blob(folder: Path, data: bytes) -> str:
+    """The SHA-256 under which the content is kept. Raises OSError."""
+    digest = hashlib.sha256(data).hexdigest()
+    place = folder / digest
+    if place.exists():
+        os.utime(place)
+        return digest
+    beside = folder / f".{digest}.{os.getpid()}"
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(place)
+    kept = sorted(((f.stat().st_mtime, f.stat().st_size, f) for f in folder.iterdir()), reverse=True)
+    total = 0
+    for _, size, each in kept:
+        total += size
+        if total > MOST_BYTES and each != place:
+            each.unlink(missing_ok=True)
+    return digest
+
+
+def content_at(root: Root, path: str) -> Content | None:
+    """None where there is no file. Raises Outside, Refused, OSError."""
+    try:
+        return root.read(path, MOST_FILE_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def diff(path: str, before: bytes | None, after: bytes | None) -> str:
+    """A unified diff, `/dev/null` for no file; of what is no UTF-8, only the sizes in bytes."""
+    try:
+        old, new = ((data or b"").decode("utf-8").splitlines(keepends=True) for data in (before, after))
+    except UnicodeDecodeError:
+        return f"binary {path}: {len(before or b'')} bytes become {len(after or b'')}\n"
+    names = [
+        f"a/{path}" if before is not None else "/dev/null",
+        f"b/{path}" if after is not None else "/dev/null",
+    ]
+    lines = [line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(old, new, *names)]
+    more = [f"[{len(lines) - MOST_DIFF_LINES} lines left out]\n"] if len(lines) > MOST_DIFF_LINES else []
+    return "".join(lines[:MOST_DIFF_LINES] + more)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """One file that is again what it was. `diff` is from what it had become."""
+
+    path: str
+    diff: str
+
+
+def undo(root: Root, store: Store, name: str | None, *, force: bool = False) -> list[Restored]:
+    """Take back a step, a turn or a session, by default the newest session's last turn.
+
+    Raises LookElsewhere `nothing_to_undo`; ReloadAndDecide `changed_since`, with the differences in its text,
+    where a file is no longer what was written and `force` is not set; CallTheOperator `undo_lost` for a
+    content that is kept no longer.
+    """
+    changes = store.changes(name)
+    by_path: dict[str, list[Change]] = {}
+    for change in changes:
+        by_path.setdefault(change.path, []).append(change)
+    conflicts: list[str] = []
+    plan: list[tuple[str, bytes | None, Content | None, Sequence[Change]]] = []
+    for path, steps in by_path.items():
+        try:
+            now = content_at(root, path)
+        except (Outside, Refused, OSError) as error:
+            conflicts.append(f"{path}: {error}\n")
+            continue
+        written, wanted = steps[-1].after, _blob(store, steps[0].before)
+        if (now.digest if now else None) != written:
+            data = None
+            with suppress(CallTheOperator):
+                data = _blob(store, written)
+            conflicts.append(diff(path, data, now.data if now else None))
+        plan.append((path, wanted, now, steps))
+    if conflicts and not force:
+        raise ReloadAndDecide(
+            "changed_since",
+            "changed since, nothing was restored (--force restores all the same):\n" + "".join(conflicts),
+        )
+    restored: list[Restored] = []
+    for path, wanted, now, steps in plan:
+        if wanted is not None:
+            root.write(path, wanted, steps[0].mode or 0o644)
+        elif now is not None:
+            root.delete(path)
+            root.remove_empty([folder for step in steps for folder in step.folders])
+        restored.append(Restored(path, diff(path, now.data if now else None, wanted)))
+        store.undone(steps)
+    return restored
+
+
+def _blob(store: Store, digest: str | None) -> bytes | None:
+    if digest is None:
+        return None
+    try:
+        return (store.blobs / digest).read_bytes()
+    except OSError as error:
+        raise CallTheOperator("undo_lost", f"the content {digest[:12]} is kept no longer") from error
