@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.syntax import Syntax
-from watchfiles import awatch
+from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - it names anyio loosely
 
 from adapters.models.factory import ConnectedModel
 from adapters.models.fake_openai import FakeOpenAI

@@ -85,8 +85,10 @@ def _error_object(body: bytes, status: int) -> JsonObject:
     except ValueError:
         parsed = body.decode("utf-8", "replace")[:1000]
     if isinstance(parsed, list) and parsed:
-        parsed = cast("Any", parsed[0])
-    found: Any = cast("JsonObject", parsed).get("error", parsed) if isinstance(parsed, dict) else parsed
+        parsed = cast("list[Any]", parsed)[0]
+    found: Any = cast("Any", parsed)
+    if isinstance(parsed, dict):
+        found = cast("JsonObject", parsed).get("error", found)
     if isinstance(found, dict):
         error = cast("JsonObject", found)
         if "message" in error or "code" in error:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from uuid import uuid4
 
 import orjson
@@ -199,12 +199,11 @@ class _Turn:
                 await self.emit({"tool": self._frame(step, call.name, call.arguments, "running")})
             case ToolFinished():
                 self.store(event.message, event.call.name)
-                result: Any = event.record.result
-                worked = isinstance(result, dict) and result.get("success") is True
-                refused = isinstance(result, dict) and result.get("error") in (USER_REJECTED, "FORBIDDEN")
-                status = "done" if worked else "rejected" if refused else "failed"
+                result = cast("Mapping[str, Any]", event.record.result)  # of these tools always an object
+                refused = result.get("error") in (USER_REJECTED, "FORBIDDEN")
+                status = "done" if result.get("success") is True else "rejected" if refused else "failed"
                 frame = self._frame(step, event.call.name, event.call.arguments, status)
-                frame = {**frame, "result": result}
+                frame["result"] = result
                 self.tools.append(frame)
                 if event.executed:
                     subject = event.call.arguments.get("command", event.call.arguments.get("path", ""))

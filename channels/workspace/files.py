@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import re2
 from pathspec import GitIgnoreSpec
@@ -176,7 +176,7 @@ def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitiv
     options.log_errors = False
     try:
         wanted = re2.compile(query, options=options)
-    except re2.error as error:
+    except cast("type[Exception]", re2.error) as error:
         raise Refused("INVALID_REGEX", f"{error}; accepted is the syntax of RE2") from None
     matches: list[Result] = []
     searched, until, truncated = 0, time.monotonic() + SEARCH_WITHIN_S, False

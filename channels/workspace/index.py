@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import httpx2
 import numpy as np
@@ -82,7 +82,7 @@ def _vector(embedding: Any) -> NDArray[np.float32]:
 
 def _normalised(vectors: Vectors) -> Vectors:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return cast("Vectors", (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32))
+    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Store:
     def sessions(self) -> list[Session]:
         """The newest first."""
         rows = self.database.execute("SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC")
-        return [Session(*row[:5], orjson.loads(row[5] or "{}")) for row in rows]
+        return [Session(a, b, c, d, e, orjson.loads(text or "{}")) for a, b, c, d, e, text in rows]
 
     def session(self, session: str | None) -> Session:
         """That session, or without an id the newest. Raises LookElsewhere `session_unknown`."""
@@ -293,7 +293,9 @@ class Store:
             "WHERE undone_at IS NULL AND ? IN (session_id, turn, call) ORDER BY id",
             (name,),
         )
-        changes = [Change(*row[:8], tuple(orjson.loads(row[8]))) for row in rows]
+        changes = [
+            Change(a, b, c, d, e, f, g, h, tuple(orjson.loads(text))) for a, b, c, d, e, f, g, h, text in rows
+        ]
         if not changes:
             raise LookElsewhere("nothing_to_undo", f"there is nothing to undo in {name or 'the last turn'!r}")
         return changes

@@ -64,7 +64,10 @@ def diff(path: str, before: bytes | None, after: bytes | None) -> str:
         f"a/{path}" if before is not None else "/dev/null",
         f"b/{path}" if after is not None else "/dev/null",
     ]
-    lines = [line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(old, new, *names)]
+    lines = [
+        line if line.endswith("\n") else f"{line}\n"
+        for line in difflib.unified_diff(old, new, names[0], names[1])
+    ]
     more = [f"[{len(lines) - MOST_DIFF_LINES} lines left out]\n"] if len(lines) > MOST_DIFF_LINES else []
     return "".join(lines[:MOST_DIFF_LINES] + more)
 

@@ -1,0 +1,282 @@
+"""The operator's rules, and how a command line is read for them (W2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.workspace.rules import Rule, Rules, answers_to, path_matches, read_rules, said_yes
+from flow_engine.errors import CallTheOperator
+from tests.channels.workspace.workspace_world import opened
+
+
+def rules(*made: Mapping[str, Any]) -> Rules:
+    return Rules(tuple(Rule.model_validate(each) for each in made))
+
+
+ALLOWING = rules(
+    {"decision": "allow", "tool": "shell_exec", "command": "git status"},
+    {"decision": "allow", "tool": "shell_exec", "command": "ls"},
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "git status",
+            "git status -s",
+            "git  status",
+            '"git" status',
+            "ls && git status",
+            "ls; ls",
+            "ls | ls",
+        ),
+        *(
+            "(ls)",
+            "{ ls; }",
+            "! ls",
+            "ls &",
+            "ls\ngit status",
+            "for i in a b; do ls; done",
+            "ls # x",
+            "ls *.py",
+        ),
+        *("if ls; then ls; else ls; fi", "while ls; do ls; done", "git status 2>&1", "ls || ls", "ls |& ls"),
+    ],
+)
+def test_a_line_is_allowed_where_every_part_is(line: str) -> None:  # W2
+    assert ALLOWING.decide("shell_exec", command=line).verdict == "allow"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "git",
+            "git statusx",
+            "git push",
+            "echo git status",
+            "ls; rm x",
+            "ls && rm x",
+            "ls | sh",
+            "ls & rm x",
+        ),
+        *("git status > x", "ls >> x", "ls < x", "ls &> x", "ls 2> x", "ls <<< x", "ls << E\nx\nE"),
+        *(
+            "git status $(id)",
+            "git status `id`",
+            "ls $HOME",
+            "ls ${x}",
+            "ls $((1+1))",
+            "ls <(id)",
+            'ls "$(id)"',
+        ),
+        *(
+            "A=1 git status",
+            "A=1",
+            "env git status",
+            "sudo ls",
+            "xargs ls",
+            "timeout 1 ls",
+            "nohup ls",
+            "nice ls",
+        ),
+        *(
+            "time ls",
+            "command ls",
+            "exec ls",
+            "eval ls",
+            "sh -c ls",
+            "f() { rm x; }; ls",
+            "ls '",
+            "ls (",
+            "g?t status",
+        ),
+        *("./ls", "/bin/ls", "ls\0", "", "   ", "# only a comment", "ls\nrm x", "if ls; then rm x; fi"),
+        *(
+            "case x in x) ls;; esac",
+            "[[ -f x ]] && ls",
+            "export A=1",
+            "function ls { rm x; }; ls",
+            "ls $'\\x41'",
+        ),
+    ],
+)
+def test_a_line_with_anything_else_in_it_asks(line: str) -> None:  # W2
+    assert ALLOWING.decide("shell_exec", command=line).verdict == "prompt"
+
+
+FORBIDDING = rules(
+    {"decision": "forbid", "tool": "shell_exec", "command": "git push"},
+    {"decision": "allow", "tool": "shell_exec", "command": "git"},
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "git push",
+            "git push origin main",
+            "ls; git push",
+            "ls && git push",
+            "ls || git push",
+            "ls | git push",
+        ),
+        *(
+            "git status & git push",
+            "(git push)",
+            "{ git push; }",
+            "! git push",
+            "f() { git push; }",
+            "> x git push",
+        ),
+        *("if a; then git push; fi", "for i in 1; do git push; done", "while a; do git push; done"),
+        *(
+            "$(git push)",
+            "`git push`",
+            'echo "$(git push)"',
+            "cat <(git push)",
+            "A=$(git push)",
+            "A=1 git push",
+        ),
+        *("env git push", "env -i A=1 git push", "sudo git push", "sudo -u ann git push", "xargs git push"),
+        *("timeout 5 git push", "nohup git push", "nice -n 5 git push", "time git push", "command git push"),
+        *("exec git push", "eval git push", "eval 'git push'", "sh -c 'git push'", 'bash -lc "ls; git push"'),
+        *(
+            "sudo sh -c 'git push'",
+            "sh -c \"sh -c 'git push'\"",
+            "/usr/bin/git push",
+            "../git push",
+            "'git' push",
+        ),
+        *(
+            'g"i"t push',
+            "git pu's'h",
+            "\\git push",
+            "$'git' push",
+            "git \\\npush",
+            "git push '",
+            "sh -c git\\ push",
+        ),
+        *(
+            "find . -exec git push \\;",
+            "export A=$(git push)",
+            "case x in x) git push;; esac",
+            "git push > x 2>&1",
+        ),
+    ],
+)
+def test_what_is_forbidden_is_found_wherever_it_hides(line: str) -> None:  # W2
+    assert FORBIDDING.decide("shell_exec", command=line).verdict == "forbid"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["echo git push", "echo 'git push'", "git status", "git pushx", "grep 'git push' x", "ls git push"],
+)
+def test_a_text_is_no_command(line: str) -> None:  # W2
+    assert FORBIDDING.decide("shell_exec", command=line).verdict != "forbid"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("docs/**", "docs/a.md", True),
+        ("docs/**", "docs/a/b.md", True),
+        ("docs/**", "docsx/a.md", False),
+        ("**/*.py", "a.py", True),
+        ("**/*.py", "x/y/a.py", True),
+        ("*.py", "x/a.py", False),
+        ("src/*", "src/a", True),
+        ("src/*", "src/a/b", False),
+        ("src/**/x", "src/x", True),
+        ("src/**/x", "src/a/b/x", True),
+        ("**", "any/thing", True),
+        ("a?c", "abc", True),
+        ("a?c", "a/c", False),
+        ("a.c", "abc", False),
+    ],
+)
+def test_patterns_of_paths(pattern: str, path: str, matches: bool) -> None:  # W2
+    assert path_matches(pattern, path) == matches
+
+
+def test_the_strictest_rule_holds_and_a_rule_replaces_the_table() -> None:  # W2
+    table = Rules()
+    asked = {"write_file", "delete_file", "shell_exec"}
+    for tool in ("list_files", "read_file", "write_file", "delete_file", "search_text", "shell_exec"):
+        command = "ls" if tool == "shell_exec" else None
+        assert (table.decide(tool, path="a", command=command).verdict == "prompt") == (tool in asked)
+    over = rules(
+        {"decision": "allow", "tool": "write_file"},
+        {"decision": "prompt", "tool": "*", "path": "docs/**"},
+        {"decision": "forbid", "tool": "write_file", "path": "docs/x/*"},
+        {"decision": "forbid", "tool": "read_file", "path": "**/.env"},
+    )
+    assert over.decide("write_file", path="a").verdict == "allow"
+    assert over.decide("write_file", path="docs/a").verdict == "prompt"
+    assert over.decide("read_file", path="docs/a").verdict == "prompt"
+    assert over.decide("write_file", path="docs/x/a").verdict == "forbid"
+    assert over.decide("read_file", path="x/.env").verdict == "forbid"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[[rules", "r.toml"),
+        ('[[rules]]\ndecision = "maybe"', "/rules/0/decision"),
+        ('[[rules]]\ndecision = "allow"\ncolour = "x"', "/rules/0/colour"),
+        ('[[rules]]\ntool = "x"\ndecision = "allow"', "/rules/0/tool"),
+        ('[[rules]]\ndecision = "allow"\ncommand = "a \'b"', "/rules/0"),
+        ("[rule]\na = 1", "/rule"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_names_the_place(text: str, named: str, tmp_path: Path) -> None:  # W2
+    (tmp_path / "r.toml").write_text(text, "utf-8")
+    with pytest.raises(CallTheOperator, match="rules_invalid") as refused:
+        read_rules(tmp_path / "r.toml")
+    assert named in refused.value.detail
+    assert read_rules(tmp_path / "none.toml") == Rules()
+
+
+def test_yes_to_answers_what_would_be_asked() -> None:  # W2
+    answers = answers_to(["write_file:docs/**, shell_exec:git commit", "delete_file"])
+    assert said_yes(answers, "write_file", path="docs/a", command=None)
+    assert not said_yes(answers, "write_file", path="a", command=None)
+    assert said_yes(answers, "delete_file", path="a", command=None)
+    assert said_yes(answers, "shell_exec", path=None, command="git commit -m x")
+    assert not said_yes(answers, "shell_exec", path=None, command="git commit -m x; rm x")
+    assert said_yes(answers_to(["all"]), "shell_exec", path=None, command="echo x > y")
+    with pytest.raises(CallTheOperator, match="yes_to_invalid"):
+        answers_to(["everything"])
+
+
+@pytest.mark.anyio
+async def test_who_is_asked_and_what_the_model_gets(tmp_path: Path) -> None:  # W2
+    forbidden = {"decision": "forbid", "tool": "shell_exec", "command": "git push"}
+    with opened(tmp_path, forbidden, {"decision": "forbid", "tool": "read_file", "path": "**/.env"}) as world:
+        (world.root / ".env").write_text("x", "utf-8")
+        (world.root / "link").symlink_to(".env")
+        assert (await world.call("shell_exec", command="git push"))["error"] == "FORBIDDEN"
+        assert (await world.call("read_file", path="link"))["error"] == "FORBIDDEN"
+        assert world.person.asked == []
+        world.person.answer = lambda _: "no"
+        refused = await world.call("write_file", path="a.txt", content="x\n")
+        assert refused["error"] == "USER_REJECTED"
+        assert "+x" in (world.person.asked[0].diff or "")
+        world.person.answer = lambda _: "session"
+        assert (await world.call("write_file", path="a.txt", content="x"))["success"]
+        assert (await world.call("write_file", path="b.txt", content="x"))["success"]
+        assert len(world.person.asked) == 2
+        for _ in range(2):  # W2: a command is never allowed for the session
+            assert (await world.call("shell_exec", command="true"))["success"]
+        assert len(world.person.asked) == 4
+        assert (await world.call("delete_file", path="b.txt"))["success"]
+        assert len(world.person.asked) == 5
+        assert (await world.call("format_disk"))["error"] == "UNKNOWN_TOOL"
+        assert (await world.call("read_file"))["error"] == "INVALID_ARGUMENTS"
