@@ -3,6 +3,7 @@
 # make test   install and run every test
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
+# make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
 # make bench  round trips, throughput and memory, measured on this machine
 # make bench-voice  how many calls one core holds
 # make lock   write the lock files anew (needs uv)
@@ -14,7 +15,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test check proof bench bench-voice lock
+.PHONY: run test check proof proof-mail bench bench-voice lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -30,6 +31,9 @@ check: .venv/dev.stamp
 
 proof: .venv/dev.stamp
 	$(BIN)/python -m tests.proof $(if $(FULL),--full)
+
+proof-mail: .venv/dev.stamp
+	$(BIN)/python -m tests.channels.mail.once_only
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, cast
 
+from pydantic import TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -107,7 +108,7 @@ class AgentRunRoutes:
                         "status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}
                     ),
                 ),
-                reply=Sequence[RunReply],
+                reply=TypeAdapter(Sequence[RunReply]),
             ),
             Endpoint(
                 method="GET",
@@ -116,7 +117,7 @@ class AgentRunRoutes:
                 summary="One run with its model calls, its events, and the calls that wait",
                 audience="agents",
                 scopes=("agent",),
-                reply=RunDetails,
+                reply=TypeAdapter(RunDetails),
                 problems=(404,),
             ),
             Endpoint(
@@ -126,7 +127,7 @@ class AgentRunRoutes:
                 summary="Let all calls of the run that wait be made",
                 audience="agents",
                 scopes=("agent",),
-                reply=RunReply,
+                reply=TypeAdapter(RunReply),
                 problems=(404, 409),
             ),
             Endpoint(
@@ -136,7 +137,7 @@ class AgentRunRoutes:
                 summary="Refuse all calls of the run that wait; the run goes on without them",
                 audience="agents",
                 scopes=("agent",),
-                reply=RunReply,
+                reply=TypeAdapter(RunReply),
                 problems=(404, 409),
             ),
         ]

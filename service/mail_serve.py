@@ -26,9 +26,8 @@ from starlette.routing import Route
 
 from adapters.http_door import Door
 from adapters.models.audit import LoggedCalls
-from adapters.models.factory import ConnectedModel, NamedModels, build_model
-from adapters.outbound.client import GuardedClient
-from adapters.outbound.policy import AllowList, parse_target
+from adapters.models.factory import ConnectedModel
+from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
 from channels.mail.agent import AgentParts, MailAgent
 from channels.mail.config import MailboxConfig
@@ -46,6 +45,7 @@ from flow_engine.errors import FlowEngineError
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
 from service.chat import listen
 from service.logs import configure_logging
+from service.mail import mail_model, mail_outbound
 from service.settings import Settings, read_settings
 from service.wiring import FlowDatabase, SystemClock, agent_runs, new_id, open_flow_database, records_of
 
@@ -68,16 +68,6 @@ class MailService:
                 group.create_task(intake.watch(stopping))
 
 
-def mail_model(settings: Settings) -> ConnectedModel:
-    """The installation's model, or those that the config names where none is set."""
-
-    def build(name: str | None) -> ConnectedModel:
-        named = settings if name is None else settings.model_copy(update={"llm_model": name})
-        return build_model(named, SystemClock(), retries=1, retry_unusable=True)
-
-    return build(None) if settings.llm_model else NamedModels(build)
-
-
 @asynccontextmanager
 async def mail_service(
     settings: Settings,
@@ -98,12 +88,15 @@ async def mail_service(
         stack.push_async_callback(database.connection.close)
         connected = model or mail_model(settings)
         stack.push_async_callback(connected.aclose)
-        outbound = GuardedClient(_allowed(settings, config.base_url))
+        outbound = mail_outbound(settings, config)
         stack.push_async_callback(outbound.aclose)
         tokens = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False))
 
         def mcp(engine_url: str, trusted: Mapping[str, Mapping[str, str]]) -> McpConnections:
-            return McpConnections(_allowed(settings, engine_url), trusted)
+            allow = AllowList.parse(
+                ",".join(filter(None, (settings.outbound_allow, host_and_port(engine_url))))
+            )
+            return McpConnections(allow, trusted)
 
         flows = FlowConversations(os.environ, mcp, clock)
         stack.push_async_callback(flows.aclose)
@@ -112,6 +105,8 @@ async def mail_service(
         )
         store = RunStore(tables, clock, tenant_id=TENANT, holder=f"{socket.gethostname()}-{new_id()}")
         state, logins = records_of(database, "mail_state"), Logins(os.environ, tokens)
+        for table in (tables.runs, tables.calls, tables.events, state):
+            await table.get(TENANT, "")  # made where it is missing, for whoever reads the audit
         boxes: dict[str, MailboxParts] = {}
         watched: list[tuple[MailboxConfig, ImapConnection]] = []
         for box in config.every_mailbox:
@@ -154,13 +149,6 @@ async def mail_service(
         intakes = tuple(intake(box, connection) for box, connection in watched)
         app = _operators(intakes, database, metrics)
         yield MailService(app, intakes, worker, agent_runs(database, clock))
-
-
-def _allowed(settings: Settings, url: str | None) -> AllowList:
-    """What the settings allow, and the origin of one address that the config names itself (F45)."""
-    if url is None:
-        return AllowList.parse(settings.outbound_allow)
-    return AllowList.parse(",".join(filter(None, (settings.outbound_allow, parse_target(url).authority))))
 
 
 def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailMetrics) -> Starlette:

@@ -86,8 +86,7 @@ def profile(spec: VariableSpec) -> Profile:
 
 
 def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
-    """None when nothing was asked, or nothing in particular ("How can I help?"). The last 2,000 characters
-    count."""
+    """None when nothing was asked, or nothing in particular ("How can I help?")."""
     if turn is None or not turn.strip():
         return None
     text = fold(turn[-_MAX_CHARS:])

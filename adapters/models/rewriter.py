@@ -26,8 +26,7 @@ Answer with the rule alone."""
 
 
 class ModelRewriter:
-    """Implements `TextRewriter` with answers of at most 300 tokens. Raises CallTheOperator
-    `model_not_configured`, and RetryLater `model_unavailable` after any other failure: in 5 seconds."""
+    """Implements `TextRewriter`."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

@@ -32,8 +32,7 @@ log: Any = structlog.get_logger("flow_engine.chat")
 
 @dataclass(slots=True)
 class AgentRun:
-    """One answer of one agent. A line of `tool_calls_log` is a JSON object `{tool, arguments, result,
-    iteration}`, iterations from 1."""
+    """One answer of one agent. A line of `tool_calls_log` is `{tool, arguments, result, iteration}`."""
 
     profile: str
     status: RunStatus = "completed"
@@ -86,12 +85,11 @@ class Accounts:
             await self._call(ref, run_id, use, "agent", number)
 
     async def decisions(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """The decisions of a session as JSON objects, oldest first; empty for an unknown one."""
+        """Oldest first."""
         return [record.body for record in await self._decisions.list(ref.tenant_id, ref.session_id)]
 
     async def runs(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """The runs of a session as JSON objects, oldest first, each with its calls of models; empty for an
-        unknown one."""
+        """Oldest first, each with its calls of models."""
         return [
             {
                 **record.body,
@@ -137,7 +135,7 @@ def usage(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
 
 
 def cost(uses: Sequence[ModelUse]) -> float | None:
-    """In US dollars by the public prices of models for their tokens; None where one of them is not listed."""
+    """In US dollars by the public prices of models; None where one of them is not listed."""
     total = 0.0
     for use in uses:
         provider, _, model = use.model.partition(":")

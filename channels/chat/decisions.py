@@ -34,8 +34,8 @@ LEAST_WORDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`agent` is None on `refuse`; `confidence`, from 0 to 1, is None where no model was asked. `answer` is
-    the model's, for the accounts. `offered` are the agents that a question names."""
+    """`agent` is None on `refuse`; `confidence` is None where no model was asked. `answer` is the model's,
+    for the accounts. `offered` are the agents that a question names."""
 
     candidates: Sequence[Candidate]
     agent: str | None

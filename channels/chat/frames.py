@@ -36,8 +36,8 @@ class _Frame(BaseModel):
 
 
 class Hello(_Frame):
-    """The first frame, JSON. `session` null begins a new one; `after` is the last number that was received, 0
-    for everything, null for nothing. An unknown session is refused."""
+    """The first frame. `session` null begins a new one; `after` is the last number that was received, 0 for
+    everything, null for nothing."""
 
     type: Literal["hello"]
     user: Annotated[str, Field(min_length=1, max_length=256)]
@@ -47,8 +47,7 @@ class Hello(_Frame):
 
 
 class UserMessage(_Frame):
-    """`id` is the client's own; the same one is never answered twice. A `text` of too many characters is
-    refused."""
+    """`id` is the client's own; the same one is never answered twice."""
 
     type: Literal["message"]
     id: _Id
@@ -80,7 +79,7 @@ _KINDS: Final[Mapping[str, type[_Frame]]] = {
 
 
 class BadFrame(Exception):
-    """A frame that is not the JSON of any kind; `finding` is the first error in it."""
+    """A frame that cannot be read; `finding` is the first thing wrong with it."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -88,7 +87,7 @@ class BadFrame(Exception):
 
 
 def read_frame(text: str) -> ClientFrame:
-    """One text frame, a JSON object. Raises BadFrame for any other, unknown fields included."""
+    """Raises BadFrame."""
     try:
         raw: JsonValue = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -114,7 +113,7 @@ def read_frame(text: str) -> ClientFrame:
 def bare_frame(
     frame_type: FrameType, content: JsonValue, *, session: str | None = None, id: str | None = None
 ) -> bytes:
-    """The JSON, in UTF-8, of a frame about the connection alone: without a number, and not kept."""
+    """About the connection alone: without a number, and not kept."""
     frame: dict[str, object] = {
         "seq": None,
         "type": frame_type,
@@ -127,7 +126,7 @@ def bare_frame(
 
 
 def numbered(logged: LoggedFrame) -> bytes:
-    """The frame's JSON, in UTF-8, with its number, from 1."""
+    """The frame's text with its number."""
     return b'{"seq":%d,%s' % (logged.seq, logged.frame[1:])
 
 
@@ -181,8 +180,7 @@ class AnswerFrames:
         await self._send("error", "refused", {"code": code, "message": message})
 
     async def finish(self, state: FinalState, content: Mapping[str, JsonValue] | None = None) -> None:
-        """The last frame, unless there was one: exactly one of an answer is final. Raises LeaseLost,
-        RetryLater."""
+        """The last frame, unless there was one."""
         await self._send("state", state, dict(content or {"event": "answered"}), final=True)
 
     async def aclose(self) -> None:

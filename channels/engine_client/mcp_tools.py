@@ -64,8 +64,7 @@ class McpServers(Protocol):
     async def call(
         self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
     ) -> JsonValue:
-        """What the tool says, for the model, as JSON holds it; `{"error": …}` when it says that it failed.
-        Raises McpFailed."""
+        """What the tool says, for the model; `{"error": …}` when it says that it failed."""
         ...
 
     async def aclose(self) -> None: ...
@@ -104,10 +103,11 @@ class GuardedTransport(BoundedTransport):
 
 
 class McpConnections:
-    """Implements `McpServers` over streamable HTTP; an answer is waited for `answer_within_s` seconds.
-    `allow` lets servers beside public addresses be reached. `trusted` holds the headers by URL of the
-    operator's own servers, such as the engine's with its key; nothing else gets a header. Everything raises
-    McpFailed."""
+    """Implements `McpServers` over streamable HTTP.
+
+    `allow` lets servers beside public addresses be reached. `trusted` holds the headers for addresses of the
+    operator's own, such as the engine's server with its key; nothing else gets a header.
+    """
 
     def __init__(
         self,
@@ -136,8 +136,7 @@ class McpConnections:
         return await self._connection(url).talk(called, self._answer_within_s)
 
     async def aclose(self) -> None:
-        """Close every connection, within `CLOSE_WITHIN_S` seconds. Never raises for a server that does not
-        let go."""
+        """Close every connection, within `CLOSE_WITHIN_S`."""
         connections = list(self._connections.values())
         self._connections.clear()
         await asyncio.gather(*(connection.aclose() for connection in connections))
@@ -246,8 +245,7 @@ async def _listed(client: Client) -> tuple[McpTool, ...]:
 
 
 def model_answer(result: CallToolResult) -> JsonValue:
-    """The text is what a server means for the model; without one, its structured content, JSON. A result that
-    is an error is `{"error": …}`."""
+    """The text is what a server means for the model; without one, its structured content."""
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
     text = "\n".join(texts)[:MOST_RESULT_CHARS]
     if result.is_error:

@@ -39,7 +39,7 @@ _CONSTANTS: Final[Mapping[str, JsonValue]] = MappingProxyType(
 
 
 class TemplateMistake(Mistake):
-    """A template that is refused; the place is in characters from 1."""
+    """A template that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """A text of JSON with placeholders `{{…}}`. Raises TemplateMistake."""
+        """Raises TemplateMistake."""
         parts: list[str | Placeholder] = []
         at = 0
         while (start := text.find(OPEN, at)) >= 0:
@@ -119,8 +119,7 @@ class Template:
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
 
     def render(self, scope: Scope) -> JsonValue:
-        """The value of the only placeholder as JSON holds it, else text. Never raises: an unknown name is
-        null, in a text empty."""
+        """The value of the only placeholder as it is, else text."""
         if len(self.parts) == 1 and isinstance(self.parts[0], Placeholder):
             return self.parts[0].value(scope)
         return self.render_text(scope)
@@ -130,8 +129,7 @@ class Template:
 
 
 def placeholder_at(text: str, start: int) -> tuple[Placeholder, int]:
-    """The placeholder whose `{{` stands at `start`, and where the text goes on behind its `}}`, both in
-    characters. Raises TemplateMistake."""
+    """The placeholder whose `{{` stands at `start`, and where the text goes on behind its `}}`."""
     reader = Reader(text, start + len(OPEN), TemplateMistake)
     placeholder = read_placeholder(reader)
     reader.close(CLOSE, f"{CLOSE!r}, or '|' and one of the filters {_FILTERS}")
@@ -139,7 +137,7 @@ def placeholder_at(text: str, start: int) -> tuple[Placeholder, int]:
 
 
 def read_placeholder(reader: Reader) -> Placeholder:
-    """Reads what stands between `{{` and `}}`. Raises TemplateMistake for an unknown filter."""
+    """Reads what stands between `{{` and `}}`."""
     path = _read_path(reader, "a path such as ctx.call_id")
     filters: list[Filter] = []
     while reader.at_sign("|"):
@@ -149,7 +147,7 @@ def read_placeholder(reader: Reader) -> Placeholder:
 
 
 def read_constant(reader: Reader) -> Constant | None:
-    """The JSON literal that stands next; None, with nothing taken, where there is none."""
+    """The literal that stands next; None, with nothing taken, where there is none."""
     token = reader.current
     if token.kind == "word" and token.text in _CONSTANTS:
         return Constant(_CONSTANTS[reader.advance().text])
@@ -161,7 +159,7 @@ def read_constant(reader: Reader) -> Constant | None:
 
 
 def as_text(value: JsonValue) -> str:
-    """How a JSON value stands inside a longer text: null is empty, lists and objects are JSON."""
+    """How a value stands inside a longer text."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value) or ""

@@ -30,7 +30,7 @@ _URL_EXAMPLES: Final = "accepted is {{base_url}}/path, or an address that begins
 
 
 class Mistakes(ValueError):
-    """Every error in one JSON value: where it stands inside the value, and the mistake."""
+    """Everything wrong in one value: where it stands inside the value, and the mistake."""
 
     def __init__(self, found: list[tuple[tuple[str | int, ...], Mistake]]) -> None:
         super().__init__("; ".join(f"{'/'.join(map(str, at)) or 'here'}: {mistake}" for at, mistake in found))
@@ -38,8 +38,7 @@ class Mistakes(ValueError):
 
 
 class Unresolved(Exception):
-    """A URL lacks the value of a placeholder: it is refused, nothing is sent. `placeholder` is how the config
-    writes it."""
+    """An address lacks the value of a placeholder. `placeholder` is how the config writes it."""
 
     def __init__(self, placeholder: str) -> None:
         super().__init__(placeholder)
@@ -68,7 +67,7 @@ class JsonTemplate:
 
     @classmethod
     def parse(cls, value: JsonValue, *, answer: bool = False) -> JsonTemplate:
-        """A JSON value of at most 64 levels. Raises Mistakes."""
+        """Raises Mistakes."""
         found: list[tuple[tuple[str | int, ...], Mistake]] = []
         node = _read(value, (), found, answer)
         if found:
@@ -76,8 +75,7 @@ class JsonTemplate:
         return cls(node)
 
     def render(self, scope: Scope, document: JsonValue = None) -> JsonValue:
-        """A JSON value. `document` is the reply that the JSONPaths of an answer look into. Never raises for
-        what it holds."""
+        """`document` is the reply that the JSONPaths of an answer look into."""
         return _render(self.node, scope, document)
 
 
@@ -97,7 +95,7 @@ class UrlTemplate:
 
     @classmethod
     def parse(cls, text: str) -> UrlTemplate:
-        """The text of an http or https URL. Raises TemplateMistake."""
+        """Raises TemplateMistake."""
         whole = Template.parse(text)
         base, rest = _base(whole)
         if any(isinstance(part, str) and "#" in part for part in rest.parts):

@@ -18,8 +18,7 @@ Audio: TypeAlias = bytes
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted:
-    """The first event of a call. `parameters` are what the carrier's document or the SIP headers gave along;
-    an id is None where the carrier names none."""
+    """The first event of a call. `parameters` are what the TwiML or the SIP headers gave along."""
 
     stream_id: str
     carrier_call_id: str | None
@@ -132,8 +131,7 @@ class TokenUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResponseEnded:
-    """`reason` says why a response failed or was cut, in the model's words; tokens are those that it
-    billed."""
+    """`reason` says why a response is not completed, in the model's words."""
 
     response_id: str
     status: Literal["completed", "cancelled", "failed", "incomplete"]
@@ -158,8 +156,7 @@ class AgentAudioEnded:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A completed call of a tool; `arguments` is the JSON text as the model wrote it. `arguments` are the
-    JSON text of the model, perhaps invalid."""
+    """A completed call of a tool; `arguments` is the JSON text as the model wrote it."""
 
     response_id: str
     item_id: str
@@ -177,8 +174,8 @@ class OutputBufferState:
 
 @dataclass(frozen=True, slots=True)
 class ModelError:
-    """An error event. `event_id` is that of the command that was refused, `param` the part of it, where the
-    model says so; None where not."""
+    """An error event. `event_id` is that of the command that was wrong, `param` the part of it, where the
+    model says so."""
 
     code: str
     message: str
@@ -188,8 +185,7 @@ class ModelError:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A frame that is none of the wire's, so invalid JSON or an unknown shape; `what` names it without its
-    content."""
+    """A frame that is none of the wire's; `what` names it without its content."""
 
     what: str
 

@@ -35,8 +35,7 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An item of which the caller heard the first `heard_ms` of `sent_ms` milliseconds; 0 where that is
-    unknown."""
+    """An item of which the caller heard the first `heard_ms` of `sent_ms`; 0 where that is unknown."""
 
     item_id: str
     content_index: int
@@ -55,8 +54,7 @@ class Interruption:
 
 
 class PlaybackTracker:
-    """One call's. Positions count the milliseconds of audio sent since the call began; `now_ms` is a
-    monotonic clock."""
+    """One call's. Positions count the audio sent since the call began."""
 
     def __init__(self) -> None:
         self._items: deque[_Item] = deque()
@@ -72,8 +70,7 @@ class PlaybackTracker:
         self._mark_count = 0
 
     def add(self, item_id: str, content_index: int, audio_ms: float, now_ms: float) -> str | None:
-        """`audio_ms` milliseconds of audio go to the line now. Returns the name of a mark to send behind
-        them, None where none is due."""
+        """Audio goes to the line now. Returns the name of a mark to send behind it, if one is due."""
         items = self._items
         if items and items[-1].item_id == item_id:
             item = items[-1]
@@ -92,8 +89,7 @@ class PlaybackTracker:
         return None
 
     def item_ended(self, item_id: str) -> str | None:
-        """No more audio of the item comes. Returns the name of a mark to send, None where no audio is
-        unmarked."""
+        """No more audio of the item comes. Returns the name of a mark to send, if audio is unmarked."""
         for item in reversed(self._items):
             if item.item_id == item_id:
                 item.is_whole = True
@@ -111,8 +107,7 @@ class PlaybackTracker:
         return self._new_mark() if self._sent_ms > self._marked_ms else None
 
     def mark_returned(self, name: str, now_ms: float) -> bool:
-        """Whether the mark was one of this generation: its audio has been played. False for an unknown
-        one."""
+        """Whether the mark was one of this generation: its audio has been played."""
         if not any(mark[0] == name for mark in self._marks):
             return False
         position = planned = 0.0
@@ -137,12 +132,12 @@ class PlaybackTracker:
         return not self._marks and self._marked_ms >= self._sent_ms
 
     def heard_ms(self, now_ms: float) -> float:
-        """The position in milliseconds up to which the caller has heard when a `clear` sent now arrives."""
+        """The position up to which the caller has heard when a `clear` sent now arrives."""
         waiting = max(0.0, self._plays_until + self._late_ms - now_ms)
         return max(self._confirmed_ms, self._sent_ms - waiting)
 
     def waiting_ms(self, now_ms: float) -> float:
-        """Milliseconds of audio that the caller has yet to hear."""
+        """Audio that the caller has yet to hear."""
         return self._sent_ms - self.heard_ms(now_ms)
 
     def interrupt(self, now_ms: float) -> Interruption:
@@ -168,11 +163,11 @@ class PlaybackTracker:
         return Interruption(audible, tuple(unheard), had_audio)
 
     def sent_ms(self, item_id: str) -> float:
-        """How many milliseconds of the item's audio were sent and are remembered; 0 for an unknown item."""
+        """How much audio of the item was sent and is remembered."""
         return sum(item.ends_ms - item.begins_ms for item in self._items if item.item_id == item_id)
 
     def is_heard(self, item_id: str, now_ms: float) -> bool:
-        """Whether the whole item has been played at `now_ms` milliseconds, as far as can be told."""
+        """Whether the whole item has been played, as far as can be told."""
         heard = self.heard_ms(now_ms)
         return all(item.is_whole and item.ends_ms <= heard for item in self._items if item.item_id == item_id)
 

@@ -83,8 +83,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said, `at` a moment with its zone. An interrupted turn holds about as much as was
-    heard."""
+    """What one side said. An interrupted turn holds about as much as was heard."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -112,19 +111,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class CallerSilent:
-    """Nobody has spoken for the settings' `silence_s` seconds."""
+    """Nobody has spoken for the settings' `silence_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed:
-    """The transfer to `target` failed; the caller is still there."""
+    """The line could not be given to `target`; the caller is still there."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStalled:
-    """The model fails to answer or to go on, for some seconds."""
+    """The model neither answers nor goes on."""
 
 
 HandlerNotice: TypeAlias = Turn | CallerSilent | TransferFailed
@@ -161,7 +160,7 @@ HistoryItem: TypeAlias = Turn | TextItem | FunctionCallItem | FunctionOutputItem
 
 
 class Line(Protocol):
-    """The caller's side. All methods return at once, and never raise for a line that is gone."""
+    """The caller's side. All methods return at once."""
 
     def play(self, audio: Audio) -> None: ...
 
@@ -200,8 +199,7 @@ class ModelItems(Protocol):
 
 
 class ModelLink(ModelItems, Protocol):
-    """The model's side: its session and its responses. All methods return at once; errors come back as
-    `ModelError`."""
+    """The model's side: its session and its responses. All methods return at once."""
 
     def append_audio(self, audio: Audio) -> None: ...
 
@@ -217,8 +215,7 @@ class ModelLink(ModelItems, Protocol):
 
 
 class ModelUnreachable(Exception):
-    """No session with the model could be opened: refused, failed or too late; the message says why, without
-    keys."""
+    """No session with the model could be opened; the message says why, without keys."""
 
 
 class RealtimeListener(Protocol):
@@ -296,8 +293,8 @@ class CallControls(Protocol):
         ...
 
     def transfer(self, target: str) -> None:
-        """Transfer the call to a phone number or SIP address once everything that was said has been heard. A
-        transfer that fails is noticed as `TransferFailed`: the call goes on."""
+        """Give the call to a phone number or SIP address once everything that was said has been heard. A call
+        that cannot be given away goes on: `TransferFailed`."""
         ...
 
 
@@ -306,7 +303,7 @@ class CallHandler(Protocol):
     after `open` returned settings."""
 
     async def open(self) -> SessionSettings | Refused:
-        """Whether and how the call is taken. What it raises ends the call as failed."""
+        """Whether and how the call is taken."""
         ...
 
     async def started(self) -> str | None:
@@ -323,7 +320,7 @@ class CallHandler(Protocol):
         ...
 
     async def ended(self, ending: Ending) -> None:
-        """Exactly once for every call whose `open` was called, whatever came of it, failures included."""
+        """Exactly once for every call whose `open` was called, whatever came of it."""
         ...
 
 
@@ -331,8 +328,7 @@ class CallLifecycle(Protocol):
     """What the business has done around its calls, whoever answers them (V3, V5)."""
 
     async def refusal(self) -> Refused | None:
-        """The checks before a call: None where nothing objects to it. A check that fails, or does not answer
-        within ten seconds, objects to nothing."""
+        """The checks before a call: None where nothing objects to it."""
         ...
 
     async def began(self) -> None:

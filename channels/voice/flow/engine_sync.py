@@ -31,8 +31,7 @@ MOST_WAITING: Final = 200
 
 class DialogueReport:
     """A queue with one sender. While the engine is away the newest messages are kept, up to a bound, and the
-    oldest given up. `told` is called after each message that arrived; one that the engine refuses is logged
-    and left out."""
+    oldest given up. `told` is called after each message that arrived."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class DialogueReport:
         self._sender: asyncio.Task[None] | None = None
 
     def add(self, said: Utterance) -> None:
-        """Returns at once; never raises."""
+        """Returns at once."""
         if len(self._waiting) >= self._most_waiting:
             dropped = self._waiting.popleft()
             log.warning("utterance_dropped", reason="too many wait", message_id=dropped.message_id)
@@ -59,8 +58,7 @@ class DialogueReport:
             self._sender = asyncio.create_task(self._send())
 
     async def finish(self, within_s: float) -> None:
-        """Send what still waits, for `within_s` seconds; what is not sent by then is lost, which is
-        logged."""
+        """Send what still waits; what is not sent by then never is."""
         sender = self._sender
         if sender is None or sender.done():
             return
@@ -133,8 +131,7 @@ class PromptRefresher:
             self._watcher = asyncio.create_task(self._watch())
 
     async def look(self, wait_ms: int = 0) -> bool:
-        """Look once, and let the engine wait `wait_ms` milliseconds for values. False when the last turn has
-        not been read yet, or the engine does not answer."""
+        """Look once. False when the last turn has not been read yet, or the engine does not answer."""
         last = self._last
         etag = None if last is None else last.etag
         try:
@@ -195,8 +192,7 @@ class TranscriptBarrier:
         self._last = said
 
     async def read(self, within_s: float = READ_WITHIN_S) -> None:
-        """Until everything has been read, or for `within_s` seconds. Never raises: what is unread by then is
-        logged."""
+        """Until everything has been read, or for that long."""
         now = asyncio.get_running_loop().time
         began = now()
         # Words that are not understood end the waiting too, and nobody is told of those.

@@ -102,7 +102,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """A health check that failed: no usable answer within its seconds."""
+    """A health check without a usable answer."""
 
 
 Health: TypeAlias = Answer | NoAnswer
@@ -110,8 +110,7 @@ Health: TypeAlias = Answer | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process as it was found. `health` is a check's result since the last look, None where there was
-    none."""
+    """A process as it was found. `health` is a check's result since the last look, if any."""
 
     alive: bool = False
     health: Health | None = None

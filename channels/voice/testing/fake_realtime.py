@@ -82,8 +82,7 @@ class Connection:
         self.socket.drop()
 
     def stall(self) -> None:
-        """Nothing is read or sent any more, but the connection stays: the other side has to fail by its own
-        clock."""
+        """Nothing is read or sent any more, but the connection stays."""
         self._is_stalled = True
         self.socket.stop_reading()
 
@@ -143,9 +142,8 @@ class Connection:
 
 
 class FakeRealtime:
-    """On a port of loopback. Of several scripts, the first is for the first connection and so on, the last
-    for all that follow; a fault is for one connection each, in order. With `api_key` a handshake without it
-    is refused."""
+    """Of several scripts, the first is for the first connection and so on, the last for all that follow; a
+    fault is for one connection each, in order. With `api_key` the handshake must carry it."""
 
     def __init__(
         self,
@@ -195,7 +193,7 @@ class FakeRealtime:
         return [connection.session for connection in self.connections if connection.session is not None]
 
     async def session(self, number: int = 0, within_s: float = 5.0) -> RealtimeSession:
-        """Wait for the first session, or a later one, up to `within_s` seconds. Raises TimeoutError."""
+        """Wait for the first session, or a later one. Raises TimeoutError."""
         await eventually(lambda: len(self.sessions) > number, within_s)
         return self.sessions[number]
 

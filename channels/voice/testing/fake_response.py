@@ -62,8 +62,7 @@ class ResponseContext(Protocol):
 
 @dataclass(slots=True)
 class FakeResponse:
-    """Audio goes out in chunks of milliseconds. `over` is called when the last event was sent, of a response
-    that failed too."""
+    """`over` is called when the last event was sent."""
 
     stage: ResponseContext
     response_id: str

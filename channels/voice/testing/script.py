@@ -47,7 +47,7 @@ class UseTool:
 
 @dataclass(frozen=True, config=_CLOSED)
 class Fail:
-    """The response ends here: it has failed, or is incomplete."""
+    """The response ends here, without being completed."""
 
     code: str
     message: str = ""
@@ -59,8 +59,7 @@ Step: TypeAlias = Say | UseTool | Fail
 
 @dataclass(frozen=True, config=_CLOSED)
 class Reaction:
-    """`think_ms` milliseconds pass before anything comes. One that is not `once` may be used again and
-    again."""
+    """`think_ms` pass before anything comes. One that is not `once` may be used again and again."""
 
     steps: tuple[Step, ...]
     when: str | None = None
@@ -70,7 +69,7 @@ class Reaction:
 
 @dataclass(frozen=True, config=_CLOSED)
 class Script:
-    """`otherwise` is what the model does when no reaction is left that fits; times in milliseconds."""
+    """`otherwise` is what the model does when no reaction is left that fits."""
 
     reactions: tuple[Reaction, ...] = ()
     otherwise: tuple[Step, ...] = (Say("Yes?", 300),)
@@ -91,7 +90,7 @@ def read_script(file: Path) -> Script:
 
 
 class ScriptCursor:
-    """One model's way through a script; an unknown input has what `otherwise` says."""
+    """One model's way through a script."""
 
     def __init__(self, script: Script) -> None:
         self._left = list(script.reactions)

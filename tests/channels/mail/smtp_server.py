@@ -47,9 +47,11 @@ def _authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data
 
 
 @contextlib.contextmanager
-def running_smtp(certificates: Path | None = None, *, authenticate: bool = False) -> Iterator[SmtpServer]:
+def running_smtp(
+    certificates: Path | None = None, *, authenticate: bool = False, server: SmtpServer | None = None
+) -> Iterator[SmtpServer]:
     """With `certificates`, a folder of `cert.pem` and `key.pem`, the server requires STARTTLS."""
-    server = SmtpServer(free_port())
+    server = server or SmtpServer(free_port())
     context = None
     if certificates is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

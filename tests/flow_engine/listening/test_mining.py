@@ -61,13 +61,12 @@ class Rules:
         return self.found
 
 
-def dependencies_of(scene: Scene) -> ConversationDependencies:
-    """What use cases beside the service's own work with."""
+def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = None) -> BackgroundWork:
     prompts = load_system_prompts()
     flow_service = FlowService(
         flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "unused"
     )
-    return ConversationDependencies(
+    dependencies = ConversationDependencies(
         memory=scene.memory.conversations,
         versions=VersionsInUse(flow_service, scene.memory.definitions),
         platform=Platform(prompts, lambda: BASE_URL, "markdown"),
@@ -75,16 +74,13 @@ def dependencies_of(scene: Scene) -> ConversationDependencies:
         summariser=RuleSummariser(prompts),
         outbound=scene.outbound,
     )
-
-
-def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = None) -> BackgroundWork:
     background = BackgroundDependencies(
         extractor=rules or ExtractsNothing(),
         model=model or Model(lambda call: ModelFailed("not_configured", "none")),
         has_model=model is not None,
         observer=Unobserved(),
     )
-    return BackgroundWork(Transactor(dependencies_of(scene)), background)
+    return BackgroundWork(Transactor(dependencies), background)
 
 
 def says(values: Mapping[str, object], *checkpoints: str) -> Model:
