@@ -12,16 +12,23 @@ WINDOW_S = 60
 
 
 class RedisCallBudget:
-    """Fixed windows of a minute by the wall clock: one counter a window, gone after the next one.
+    """Fixed windows of a minute by the wall clock: one counter a window, gone after the next one. Budgets of
+    one `name` are one.
 
     Raises RetryLater when Redis does not answer.
     """
 
     def __init__(
-        self, driver: Driver, calls_a_minute: int, *, clock: Callable[[], float] = time.time
+        self,
+        driver: Driver,
+        calls_a_minute: int,
+        *,
+        name: str = "model-calls",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._driver = driver
         self._calls = calls_a_minute
+        self._name = name
         self._clock = clock
         self._take = Script.read("take_call")
 
@@ -34,7 +41,7 @@ class RedisCallBudget:
         minute = int(window)
         granted = await self._driver.run(
             self._take,
-            {"calls": model_calls_key(minute), "shares": model_shares_key(minute)},
+            {"calls": model_calls_key(minute, self._name), "shares": model_shares_key(minute, self._name)},
             {"budget": self._calls, "lifetime": 2 * WINDOW_S, "tenant": tenant_id},
         )
         return 0.0 if granted else WINDOW_S - into

@@ -116,14 +116,14 @@ def job_owner(conversation: ConversationRef) -> str:
     return f":{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}:"
 
 
-def model_calls_key(minute: int) -> str:
-    """String: how many model calls a minute since 1970 has seen, over all processes."""
-    return f"{{flow-engine}}:model-calls:{minute}"
+def model_calls_key(minute: int, budget: str = "model-calls") -> str:
+    """String: how many model calls a minute since 1970 has seen, over all processes of that budget."""
+    return f"{{flow-engine}}:{budget}:{minute}"
 
 
-def model_shares_key(minute: int) -> str:
+def model_shares_key(minute: int, budget: str = "model-calls") -> str:
     """Hash: a tenant → how many model calls it has had in a minute since 1970."""
-    return f"{{flow-engine}}:model-calls:{minute}::tenants"
+    return f"{{flow-engine}}:{budget}:{minute}::tenants"
 
 
 def event_shares_key(minute: int) -> str:

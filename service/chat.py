@@ -7,21 +7,26 @@ import gc
 import signal
 import socket
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
 import typer
 import uvicorn
 import uvloop
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 
 from adapters.http_door import Door
+from adapters.models.audit import CallLog, LoggedCalls
 from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.models.tools import ToolRule, ToolRules, Verdict
+from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
+from adapters.telemetry import tracing_to
 from api.auth import Authenticator, Principal, require
 from channels.chat.accounts import Accounts
 from channels.chat.agents import AgentLoader
@@ -41,10 +46,13 @@ from channels.engine_client.client import EngineClient, engine_http
 from channels.engine_client.mcp_tools import McpConnections
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.chat import ChatBus
+from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.values import utc_text
+from memory.call_budget import RedisCallBudget
 from memory.chat_in_process import InProcessChat
 from memory.chat_sessions import RedisBus, RedisChat
 from service.logs import configure_logging
+from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
 from service.settings import Settings, read_settings
 from service.wiring import SystemClock, authenticator_for, open_flow_database, open_memory, records_of
 
@@ -83,6 +91,7 @@ async def chat_service(
     *,
     model: ConnectedModel | None = None,
     shared: tuple[SessionStore, ChatBus] | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncGenerator[ChatService]:
     """While this is open the chat works. `model` stands in for the configured one, `shared` for the sessions
     that Redis or this process keeps. Without `llm_model` the orchestrator asks no model.
@@ -90,11 +99,14 @@ async def chat_service(
     Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
     """
     clock, database = SystemClock(), open_flow_database(settings)
+    observer, tracing = CountingObserver(CollectorRegistry(), CHAT_COUNTED), tracing or Untraced()
     async with AsyncExitStack() as stack:
         await database.connection.open()
         stack.push_async_callback(database.connection.close)
-        store, bus = shared or await _sessions_store(settings, stack)
-        model = model or _chat_model(settings)
+        stores = await _stores(settings, stack)
+        store, bus = shared or (stores.sessions, stores.bus)
+        log = ObservedCalls(LoggedCalls(), observer, tracing)
+        model = model or _chat_model(settings, stores.budget, log)
         stack.push_async_callback(model.aclose)
         outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
         stack.push_async_callback(outbound.aclose)
@@ -105,6 +117,7 @@ async def chat_service(
             records_of(database, "llm_calls"),
             records_of(database, "chat_decisions"),
             clock,
+            observer,
         )
         policy = _tool_rules(chat.chat_tool_rules)
         flows = _flow_agents(settings, chat, model, accounts, policy, stack)
@@ -112,14 +125,20 @@ async def chat_service(
         answering = Answering(
             AgentLoader(table, model), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
         )
-        sessions = Sessions(store, bus, answering, flows, idle_s=chat.chat_idle_s)
+        sessions = Sessions(
+            store, bus, answering, flows, idle_s=chat.chat_idle_s, observer=observer, tracing=tracing
+        )
         tokens = Tokens(await store.secret(), clock)
         endpoints = [
             *AgentRoutes(table).endpoints(),
             *SessionRoutes(sessions, answering, accounts, tokens, flows).endpoints(),
         ]
-        probes = (database.connection.ready, store.secret)
-        app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes)
+        probes = {"memory": store.secret, "flows": database.connection.ready}
+
+        def scrape() -> Response:
+            return Response(generate_latest(observer.registry), media_type=CONTENT_TYPE_LATEST)
+
+        app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes, scrape, tracing)
         for tenant_id in authenticator.tenants():
             await table.rows(tenant_id)
         await stack.enter_async_context(sessions.running())
@@ -150,18 +169,17 @@ def serve_until_stopped(host: str, port: int) -> None:
     settings, chat = read_settings(Settings), read_settings(ChatSettings)
     authenticator = authenticator_for(settings, host)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    configure_logging(settings.log_level)
-    try:
-        uvloop.run(_serve(settings, chat, authenticator, host, port))
-    except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
-        return
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+        try:
+            uvloop.run(_serve(chat_service(settings, chat, authenticator, tracing=tracing), host, port))
+        except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
+            return
 
 
-async def _serve(
-    settings: Settings, chat: ChatSettings, authenticator: Authenticator, host: str, port: int
-) -> None:
+async def _serve(opened: AbstractAsyncContextManager[ChatService], host: str, port: int) -> None:
     listening = listen(host, port)
-    async with chat_service(settings, chat, authenticator) as service:
+    async with opened as service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
@@ -183,33 +201,46 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _sessions_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, ChatBus]:
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    """What replicas share."""
+
+    sessions: SessionStore
+    bus: ChatBus
+    budget: CallBudget
+
+
+async def _stores(settings: Settings, stack: AsyncExitStack) -> _Stores:
     if settings.redis_url is None:
         here = InProcessChat()
-        return here, here
+        return _Stores(here, here, ProcessCallBudget(_bounded(settings).llm_calls_per_minute))
     memory = open_memory(settings)
     stack.push_async_callback(memory.close)
     if not settings.redis_unsafe:
         await memory.check_safety(settings.redis_durability)
     bus = RedisBus(memory.driver)
     stack.push_async_callback(bus.aclose)
-    return RedisChat(memory.driver), bus
+    # A bound that an operator names is one for the engine and the chat; their own differ, and are apart.
+    name = "model-calls" if "llm_calls_per_minute" in settings.model_fields_set else "chat-model-calls"
+    budget = RedisCallBudget(memory.driver, _bounded(settings).llm_calls_per_minute, name=name)
+    return _Stores(RedisChat(memory.driver), bus, budget)
 
 
-def _chat_model(settings: Settings) -> ConnectedModel:
-    given = settings.model_fields_set
-    bounds = {
-        **({} if "llm_at_once" in given else {"llm_at_once": LLM_AT_ONCE}),
-        **({} if "llm_calls_per_minute" in given else {"llm_calls_per_minute": LLM_CALLS_PER_MINUTE}),
-    }
-    bounded = settings.model_copy(update=bounds)
-    if settings.llm_model:
-        return _built_model(bounded)
-    return NamedModels(lambda name: _built_model(bounded.model_copy(update={"llm_model": name})))
+def _bounded(settings: Settings) -> Settings:
+    """With the chat's bounds where the settings name none."""
+    bounds = {"llm_at_once": LLM_AT_ONCE, "llm_calls_per_minute": LLM_CALLS_PER_MINUTE}
+    unset = {name: bound for name, bound in bounds.items() if name not in settings.model_fields_set}
+    return settings.model_copy(update=unset)
 
 
-def _built_model(settings: Settings) -> ConnectedModel:
-    return build_model(settings, SystemClock(), retries=1, retry_unusable=True)
+def _chat_model(settings: Settings, budget: CallBudget, log: CallLog) -> ConnectedModel:
+    bounded = _bounded(settings)
+
+    def built(name: str | None) -> ConnectedModel:
+        named = bounded.model_copy(update={"llm_model": name})
+        return build_model(named, SystemClock(), budget=budget, log=log, retries=1, retry_unusable=True)
+
+    return built(bounded.llm_model) if bounded.llm_model else NamedModels(built)
 
 
 def _tool_sources(

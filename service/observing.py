@@ -51,6 +51,19 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Every name that is counted: its meaning and its labels."""
 
+CHAT_COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "chat_connections": ("WebSockets of the chat that have said hello.", ()),
+    "chat_messages": ("Messages of users: queued, duplicate or busy.", ("outcome",)),
+    "chat_answers": ("Answers by the state that they ended in.", ("state",)),
+    "chat_decisions": ("Decisions of the orchestrator, by who decided.", ("action", "decided_by")),
+    "chat_runs": ("Runs of agents, by how they ended.", ("status",)),
+    "chat_tool_calls": ("Calls of tools that models made, the refused ones included.", ()),
+    "http_requests": ("HTTP requests by route and status.", ("route", "method", "status")),
+    "model_calls": COUNTED["model_calls"],
+    "model_tokens": COUNTED["model_tokens"],
+}
+"""As `COUNTED`, of a process of `chat serve`."""
+
 LAG_EVERY_S = 0.5
 BACKLOG_EVERY_S = 5.0
 ASK_AGAIN_S = 0.1
@@ -68,17 +81,19 @@ class Backlog:
     dead_letters: int
 
 
-class PrometheusObserver:
-    """Implements `Observer`. A name or a label that COUNTED does not list is a bug: KeyError, ValueError.
+class CountingObserver:
+    """Implements `Observer`. A name or a label that `counted` does not list is a bug: KeyError, ValueError.
 
     Counters without labels are there from the start, so that their first increase is seen as one.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, counted: Mapping[str, tuple[str, tuple[str, ...]]]
+    ) -> None:
         self.registry = registry
         self._counters = {
             name: Counter(f"flow_engine_{name}_total", meaning, labels, registry=registry)
-            for name, (meaning, labels) in COUNTED.items()
+            for name, (meaning, labels) in counted.items()
         }
         self._known: dict[
             tuple[object, ...], Counter
@@ -90,6 +105,27 @@ class PrometheusObserver:
             registry=registry,
             buckets=_MODEL_BUCKETS,
         )
+
+    def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
+        key = (what, *labels.items())
+        counter = self._known.get(key)
+        if counter is None:
+            family = self._counters[what]
+            counter = self._known[key] = family.labels(**labels) if labels else family
+        counter.inc(amount)
+
+    def warn(self, event: str, /, **details: str) -> None:
+        log.warning(event, **details)
+
+    def model_call_took(self, seconds: float, *, purpose: str) -> None:
+        self._model_seconds.labels(purpose).observe(seconds)
+
+
+class PrometheusObserver(CountingObserver):
+    """The engine's: what it counts, and the gauges of its work."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry, COUNTED)
         self._lag = Histogram(
             "flow_engine_event_loop_lag_seconds",
             "How much later than asked for this process gets to do what is due, in seconds.",
@@ -111,20 +147,6 @@ class PrometheusObserver:
             "flow_engine_dead_letters", "Background jobs that were given up and are kept.", registry=registry
         )
 
-    def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
-        key = (what, *labels.items())
-        counter = self._known.get(key)
-        if counter is None:
-            family = self._counters[what]
-            counter = self._known[key] = family.labels(**labels) if labels else family
-        counter.inc(amount)
-
-    def warn(self, event: str, /, **details: str) -> None:
-        log.warning(event, **details)
-
-    def model_call_took(self, seconds: float, *, purpose: str) -> None:
-        self._model_seconds.labels(purpose).observe(seconds)
-
     def event_loop_lagged(self, seconds: float) -> None:
         self._lag.observe(seconds)
 
@@ -145,7 +167,7 @@ def own_observer() -> PrometheusObserver:
 class ObservedCalls:
     """Implements `CallLog` around another: every attempt in the metrics and, with traces on, as a span."""
 
-    def __init__(self, log: CallLog, observer: PrometheusObserver, tracing: Tracing) -> None:
+    def __init__(self, log: CallLog, observer: CountingObserver, tracing: Tracing) -> None:
         self._log = log
         self._observer = observer
         self._tracing = tracing

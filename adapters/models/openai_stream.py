@@ -167,8 +167,9 @@ class _Received:
 
     def _call(self, part: Mapping[str, Any]) -> Iterator[ToolCallDelta]:
         """Servers differ in what names a call's later pieces: an index, its id again, or nothing."""
-        function, index, call_id = part.get("function") or {}, part.get("index"), part.get("id")
-        arguments: str = function.get("arguments") or ""
+        function = cast("Mapping[str, Any]", part.get("function") or {})
+        index, call_id = cast("int | None", part.get("index")), cast("str | None", part.get("id"))
+        arguments = str(function.get("arguments") or "")
         self.length += len(arguments)
         known = next((call for call in reversed(self.calls) if index is None or call.index == index), None)
         if known is None or (call_id and call_id != known.id):
@@ -192,7 +193,7 @@ class _Call:
 async def _refusal(response: httpx2.Response) -> ModelFailed:
     """By the status and the code of the error; its message may quote the prompt."""
     status = response.status_code
-    reason = _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
+    otherwise: FailureReason = "unreachable" if status >= 500 else "refused"
     body = b""
     async for piece in response.aiter_bytes():
         body += piece
@@ -203,6 +204,7 @@ async def _refusal(response: httpx2.Response) -> ModelFailed:
         code = error.get("code") or error.get("type")
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         code = None
+    reason: FailureReason = _REASON_OF_STATUS.get(status, otherwise)
     return ModelFailed(reason, f"status {status}" + (f", {code}" if code else ""))
 
 

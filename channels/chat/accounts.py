@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from uuid import uuid4
 
 import structlog
@@ -16,6 +16,7 @@ from flow_engine.errors import RetryLater
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore
+from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.values import JsonValue, utc_text
 
 RunStatus = Literal["completed", "max_iterations", "error", "cancelled"]
@@ -32,9 +33,11 @@ log: Any = structlog.get_logger("flow_engine.chat")
 
 @dataclass(slots=True)
 class AgentRun:
-    """One answer of one agent. A line of `tool_calls_log` is `{tool, arguments, result, iteration}`."""
+    """One answer of one agent, to `message`. A line of `tool_calls_log` is
+    `{tool, arguments, result, iteration}`."""
 
     profile: str
+    message: str
     status: RunStatus = "completed"
     tool_calls_log: list[JsonValue] = field(default_factory=list[JsonValue])
     final_message: str | None = None
@@ -45,11 +48,19 @@ class AgentRun:
 class Accounts:
     """Keeps them. An account that cannot be kept fails no answer: it is logged and given up."""
 
-    def __init__(self, runs: RecordStore, calls: RecordStore, decisions: RecordStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        runs: RecordStore,
+        calls: RecordStore,
+        decisions: RecordStore,
+        clock: Clock,
+        observer: Observer | None = None,
+    ) -> None:
         self._runs = runs
         self._calls = calls
         self._decisions = decisions
         self._clock = clock
+        self._observer = observer or Unobserved()
 
     async def decided(
         self, ref: SessionRef, message_id: str, decision: Decision, agent_revision: int | None
@@ -62,44 +73,75 @@ class Accounts:
             "at": utc_text(self._clock.now()),
         }
         await self._keep(self._decisions, ref, Record(uuid4().hex, body, ref.session_id, self._position()))
-        if decision.answer is not None:
-            answer = decision.answer
-            use = ModelUse(answer.model, "ok", answer.input_tokens, answer.output_tokens, 0)
-            await self._call(ref, ref.session_id, use, "routing", 1)
+        self._observer.count("chat_decisions", action=decision.action, decided_by=decision.decided_by)
+
+    async def routed(self, ref: SessionRef, message_id: str, uses: Sequence[ModelUse]) -> None:
+        """The calls of the orchestrator's model for one message."""
+        for number, use in enumerate(uses, start=1):
+            await self._call(ref, ref.session_id, use, "routing", number, message_id)
 
     async def ran(self, ref: SessionRef, run: AgentRun) -> None:
         run_id = uuid4().hex
         body: dict[str, JsonValue] = {
             "profile": run.profile,
+            "message": run.message,
             "status": run.status,
             "tool_calls_log": run.tool_calls_log,
             "final_message": run.final_message,
             "iterations": len(run.uses),
             "error": run.error,
-            "usage": usage(run.uses),
+            "usage": usage_of(run.uses),
             "session": ref.session_id,
             "at": utc_text(self._clock.now()),
         }
         await self._keep(self._runs, ref, Record(run_id, body, ref.session_id, self._position()))
         for number, use in enumerate(run.uses, start=1):
-            await self._call(ref, run_id, use, "agent", number)
+            await self._call(ref, run_id, use, "agent", number, run.message)
+        self._observer.count("chat_runs", status=run.status)
+        self._observer.count("chat_tool_calls", len(run.tool_calls_log))
 
     async def decisions(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
         """Oldest first."""
         return [record.body for record in await self._decisions.list(ref.tenant_id, ref.session_id)]
 
     async def runs(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """Oldest first, each with its calls of models."""
+        """Oldest first, each with its calls of models, and those that led its message to it."""
+        routing = await self._calls.list(ref.tenant_id, ref.session_id)
         return [
             {
                 **record.body,
                 "llm_calls": [dict(call.body) for call in await self._calls.list(ref.tenant_id, record.id)],
+                "routing_calls": [
+                    dict(call.body) for call in routing if call.body["message"] == record.body["message"]
+                ],
             }
             for record in await self._runs.list(ref.tenant_id, ref.session_id)
         ]
 
+    async def usage(self, ref: SessionRef) -> dict[str, JsonValue]:
+        """Of all runs of a session and of its routing: tokens, and the cost in US dollars, None where a model
+        has no known price."""
+        runs = await self._runs.list(ref.tenant_id, ref.session_id)
+        routing = await self._calls.list(ref.tenant_id, ref.session_id)
+        spent = [
+            *(cast("Mapping[str, JsonValue]", run.body["usage"]) for run in runs),
+            *(call.body for call in routing),
+        ]
+        total: dict[str, JsonValue] = {
+            name: sum(cast("int", each[name]) for each in spent) for name in ("input_tokens", "output_tokens")
+        }
+        costs = [cast("float | None", each["cost"]) for each in spent]
+        known = [cost for cost in costs if cost is not None]
+        return {**total, "cost": sum(known) if len(known) == len(costs) else None}
+
     async def _call(
-        self, ref: SessionRef, parent: str, use: ModelUse, call_type: Literal["agent", "routing"], number: int
+        self,
+        ref: SessionRef,
+        parent: str,
+        use: ModelUse,
+        call_type: Literal["agent", "routing"],
+        number: int,
+        message_id: str,
     ) -> None:
         body: dict[str, JsonValue] = {
             "call_type": call_type,
@@ -111,6 +153,7 @@ class Accounts:
             "cost": cost([use]),
             "duration_ms": use.duration_ms,
             "session": ref.session_id,
+            "message": message_id,
             "at": utc_text(self._clock.now()),
         }
         await self._keep(self._calls, ref, Record(uuid4().hex, body, parent, self._position() + number))
@@ -125,7 +168,7 @@ class Accounts:
         return int(self._clock.now().timestamp() * 1_000_000)
 
 
-def usage(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
+def usage_of(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
     """Tokens, and the cost in US dollars; None where a model has no known price."""
     return {
         "input_tokens": sum(use.input_tokens for use in uses),

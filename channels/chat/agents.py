@@ -246,7 +246,7 @@ async def shown(model: LanguageModel, request: LLMRequest, run: Run) -> LLMAnswe
         run.failure = failure
         raise
     finally:
-        run.uses.append(_use(answer, request.model, began))
+        run.uses.append(use_of(answer, request.model, began))
     if rest := thoughts.finish():
         await run.frames.dialogue(rest, begins=not begun)
     if answer is None:
@@ -329,7 +329,8 @@ def history_messages(turns_before: Sequence[Message]) -> list[ModelMessage]:
     ]
 
 
-def _use(answer: LLMAnswer | None, model: str | None, began: float) -> ModelUse:
+def use_of(answer: LLMAnswer | None, model: str | None, began: float) -> ModelUse:
+    """`model` is the one that was asked for, `began` by `time.monotonic`; without an answer it has failed."""
     duration_ms = round((time.monotonic() - began) * 1000)
     if answer is None:
         return ModelUse(model or "", "failed", 0, 0, duration_ms)

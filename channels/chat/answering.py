@@ -185,7 +185,7 @@ class Answering:
         going_on = self._going_on(agents, text, state)
         if going_on is not None:
             return going_on
-        return await self._decided(agents, text, state, state.messages(), conversation)
+        return await self._decided(agents, text, state, _context(state, state.messages(), conversation))
 
     # Who answers ------------------------------------------------------------------------------------
 
@@ -197,7 +197,11 @@ class Answering:
             if state.flow is not None:
                 await self._flows.end(asked.ref.tenant_id, state, "user_left")
                 state.flow = None
-            decision = await self._decided(agents, asked.content, state, asked.before, asked.conversation)
+            context = _context(state, asked.before, asked.conversation)
+            try:
+                decision = await self._decided(agents, asked.content, state, context)
+            finally:
+                await asyncio.shield(self._accounts.routed(asked.ref, asked.id, context.uses))
         asked.frames.confidence = decision.confidence
         effective = None if decision.agent is None else agents.effective[decision.agent]
         revision = None if effective is None else effective.revision
@@ -223,20 +227,12 @@ class Answering:
         candidates = agents.router.candidates(text, 5)
         return Decision(candidates, asking, None, "continue", told, "scores")
 
-    async def _decided(
-        self,
-        agents: Agents,
-        text: str,
-        state: SessionState,
-        before: Sequence[Message],
-        conversation: ConversationRef,
-    ) -> Decision:
+    async def _decided(self, agents: Agents, text: str, state: SessionState, context: Context) -> Decision:
         open_question = state.question
         chosen = _chosen(open_question, agents, text)
         if chosen is not None:
             candidates = agents.router.candidates(text, 5)
             return Decision(candidates, chosen, None, "accept", "the user chose from the question", "scores")
-        context = Context(conversation, before, state.active_agent, state.last_intent, state.language)
         decision = await self._orchestrator.decide(agents, text, context)
         if open_question is not None and open_question.agent is None and decision.action != "accept":
             # The answer alone may be too short to say what is meant.
@@ -267,7 +263,7 @@ class Answering:
             return await self._flows.answer(asked, agent)
         run = Run(asked.conversation, asked.frames)
         turn = ToolTurn(asked, self._policy, self._confirm_s, run)
-        account = AgentRun(agent.name, tool_calls_log=turn.calls_log, uses=run.uses)
+        account = AgentRun(agent.name, asked.id, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
             await self._sources.register(
                 agent.effective.row, turn.registry, {"agent": agent.name, "session": asked.ref.session_id}
@@ -308,6 +304,10 @@ class Answering:
                 return "refused"
             case _:
                 return "done"
+
+
+def _context(state: SessionState, before: Sequence[Message], conversation: ConversationRef) -> Context:
+    return Context(conversation, before, state.active_agent, state.last_intent, state.language)
 
 
 def _chosen(open_question: OpenQuestion | None, agents: Agents, text: str) -> str | None:

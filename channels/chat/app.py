@@ -12,7 +12,7 @@ frames without gap or double.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from starlette.applications import Starlette
@@ -41,7 +41,6 @@ from channels.chat.http import (
     http_problem,
     json_response,
     log,
-    problem_of,
     routes,
 )
 from channels.chat.sessions import Sessions
@@ -49,6 +48,7 @@ from channels.chat.state import SessionState
 from channels.chat.tokens import TokenHolder, Tokens
 from flow_engine.errors import CorrectTheInput, FlowEngineError, RetryLater
 from flow_engine.ports.chat import LoggedFrame, SessionRef, frames_topic
+from flow_engine.ports.telemetry import Tracing
 from flow_engine.values import JsonValue
 
 HELLO_WITHIN_S: Final = 15.0
@@ -104,6 +104,7 @@ class Connection:
         users = f"users:{tenant_id}:{hello.user}"
         ref, state = await self._session(hello)
         self._number = await store.arrive(tenant_id, hello.user)
+        self._sessions.observer.count("chat_connections")
         heard, arrived = self._heard, self._arrived
         await bus.listen(users, arrived)
         await bus.listen(frames_topic(ref), heard)
@@ -315,9 +316,12 @@ def chat_app(
     sessions: Sessions,
     tokens: Tokens,
     doorkeeper: Doorkeeper,
-    probes: Sequence[Probe],
+    probes: Mapping[str, Probe],
+    scrape: Callable[[], Response],
+    tracing: Tracing,
 ) -> Starlette:
-    """`probes` raise FlowEngineError while what they look at is away."""
+    """`probes` by the name of what they look at; one raises FlowEngineError while that is away. `scrape`
+    gives the metrics."""
 
     async def socket(websocket: WebSocket) -> None:
         try:
@@ -329,25 +333,35 @@ def chat_app(
         await Connection(websocket, principal, sessions).serve()
 
     async def ready(request: Request) -> Response:
-        try:
-            for probe in probes:
-                await probe()
-        except FlowEngineError as away:
-            return problem_of(away)
-        return json_response({"status": "ready"})
+        checks = {name: await _verdict(probe) for name, probe in probes.items()}
+        is_ready = all(verdict == "ok" for verdict in checks.values())
+        reply = {"status": "ok" if is_ready else "unavailable", "checks": checks}
+        return json_response(reply, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "1"})
+
+    async def metrics(request: Request) -> Response:
+        return scrape()
 
     async def live(request: Request) -> Response:
         return json_response({"status": "ok"})
 
     return Starlette(
         routes=[
-            *routes(endpoints, doorkeeper),
+            *routes(endpoints, doorkeeper, sessions.observer, tracing),
             WebSocketRoute(SOCKET_PATH, socket),
             Route("/health/ready", ready),
+            Route("/metrics", metrics),
             Route("/health/live", live),
         ],
         exception_handlers={HTTPException: http_problem, Exception: bug},
     )
+
+
+async def _verdict(probe: Probe) -> str:
+    try:
+        await probe()
+    except FlowEngineError as error:
+        return error.detail
+    return "ok"
 
 
 def _admitted(websocket: WebSocket, tokens: Tokens, doorkeeper: Doorkeeper) -> Principal:

@@ -10,19 +10,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import orjson
 
-from channels.chat.agents import Agents
+from channels.chat.agents import Agents, ModelUse, use_of
 from channels.chat.router import Candidate
 from channels.chat.settings import ChatSettings
 from channels.chat.thoughts import without_thoughts
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, Message, ask
+from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ModelFailed, ask
 from flow_engine.values import JsonValue
 
 Action = Literal["accept", "clarify", "refuse", "continue"]
@@ -34,8 +35,8 @@ LEAST_WORDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`agent` is None on `refuse`; `confidence` is None where no model was asked. `answer` is the model's,
-    for the accounts. `offered` are the agents that a question names."""
+    """`agent` is None on `refuse`; `confidence` is None where no model was asked. `offered` are the agents
+    that a question names."""
 
     candidates: Sequence[Candidate]
     agent: str | None
@@ -44,7 +45,6 @@ class Decision:
     reason: str
     decided_by: Literal["model", "scores"]
     offered: Sequence[str] = ()
-    answer: LLMAnswer | None = None
 
     def reply(self) -> dict[str, JsonValue]:
         return {
@@ -59,13 +59,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the orchestrator knows beside the message. `turns` are the dialogue, oldest first."""
+    """What the orchestrator knows beside the message. `turns` are the dialogue, oldest first; `uses` gets
+    the calls of its model, the failed ones too."""
 
     conversation: ConversationRef
     turns: Sequence[Message] = ()
     active_agent: str | None = None
     last_intent: str | None = None
     language: str | None = None
+    uses: list[ModelUse] = field(default_factory=list[ModelUse])
 
 
 class Orchestrator:
@@ -82,13 +84,19 @@ class Orchestrator:
         candidates = [Candidate(*pair) for pair in ranked[: self._settings.chat_candidates]]
         if self._model is None or agents.orchestrator is None:
             return self.by_scores(candidates)
-        answer = await ask(self._model, self._request(agents, candidates, text, context))
+        request = self._request(agents, candidates, text, context)
+        began = time.monotonic()
+        try:
+            answer = await ask(self._model, request)
+        except ModelFailed:
+            context.uses.append(use_of(None, request.model, began))
+            raise
+        context.uses.append(use_of(answer, request.model, began))
         named, confidence = _named(answer.text)
         if named not in scores:
             told = "the orchestrator named no agent that can be talked to"
-            return Decision(candidates, None, 0.0, "refuse", told, "model", answer=answer)
-        decision = self._by_model(candidates, named, scores[named], confidence)
-        return replace(decision, answer=answer)
+            return Decision(candidates, None, 0.0, "refuse", told, "model")
+        return self._by_model(candidates, named, scores[named], confidence)
 
     def breaks_out(self, agents: Agents, asking: str, text: str) -> str | None:
         """The agent that a message fits clearly better than the one that has asked; None where none does."""

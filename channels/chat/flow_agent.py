@@ -163,7 +163,7 @@ class FlowAgents:
             state.flow = FlowRun(agent=agent.name, flow_id=flow_id, conversation=name, contact=name)
         run = Run(asked.conversation, asked.frames)
         turn = ToolTurn(asked, self._policy, self._confirm_s, run)
-        account = AgentRun(agent.name, tool_calls_log=turn.calls_log, uses=run.uses)
+        account = AgentRun(agent.name, asked.id, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
             async with self._talking(asked, agent, run, turn) as talk:
                 return await self._answered(talk)

@@ -148,9 +148,13 @@ class AnswerFrames:
         self.agent = agent
         self.confidence: float | None = None
         self.text = ""
-        self.is_finished = False
+        self.final_state: State | None = None
         self._unsent = ""
         self._sending: asyncio.Task[None] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.final_state is not None
 
     async def dialogue(self, text: str, *, begins: bool = False) -> None:
         """A piece of the answer, in order; `begins` sets it off from the text before it."""
@@ -205,7 +209,7 @@ class AnswerFrames:
     ) -> None:
         await self._settled()
         if not self.is_finished:
-            self.is_finished = final
+            self.final_state = state if final else None
             await self._append(frame_type, state, content, final=final)
 
     async def _append(

@@ -24,6 +24,7 @@ from flow_engine.errors import (
     ReloadAndDecide,
     RetryLater,
 )
+from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.values import JsonValue
 
 MAX_BODY_BYTES: Final = 1_000_000
@@ -123,15 +124,30 @@ class Endpoint:
     handler: Handler
 
 
-def routes(endpoints: Sequence[Endpoint], doorkeeper: Doorkeeper) -> list[Route]:
+def routes(
+    endpoints: Sequence[Endpoint], doorkeeper: Doorkeeper, observer: Observer, tracing: Tracing
+) -> list[Route]:
+    """Each counted, logged and traced."""
     return [
-        Route(endpoint.path, _guarded(endpoint, doorkeeper), methods=[endpoint.method])
+        Route(endpoint.path, _guarded(endpoint, doorkeeper, observer, tracing), methods=[endpoint.method])
         for endpoint in endpoints
     ]
 
 
-def _guarded(endpoint: Endpoint, doorkeeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(
+    endpoint: Endpoint, doorkeeper: Doorkeeper, observer: Observer, tracing: Tracing
+) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
+        name = f"{endpoint.method} {endpoint.path}"
+        with tracing.span(name, "server", parent=request.headers.get("traceparent")):
+            response = await answered(request)
+            status = response.status_code
+            tracing.note({"http.response.status_code": status, "http.route": endpoint.path})
+        log.info("request", route=endpoint.path, method=endpoint.method, status=status)
+        observer.count("http_requests", route=endpoint.path, method=endpoint.method, status=str(status))
+        return response
+
+    async def answered(request: Request) -> Response:
         try:
             principal = doorkeeper.admit(request, endpoint.scopes)
             body = await _body(request) if endpoint.method in {"POST", "PUT", "PATCH"} else b""
@@ -140,7 +156,6 @@ def _guarded(endpoint: Endpoint, doorkeeper: Doorkeeper) -> Callable[[Request], 
             response = problem_of(error)
             if isinstance(error, CallTheOperator):
                 log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
-        log.info("request", route=endpoint.path, method=endpoint.method, status=response.status_code)
         return response
 
     return handle

@@ -75,6 +75,7 @@ class SessionRoutes:
         return [
             Endpoint("POST", CHAT + "/tokens", ("chat",), self.token),
             Endpoint("POST", CHAT + "/route", ("chat", "designer"), self.route),
+            Endpoint("GET", one, ("chat", "designer"), self.session),
             Endpoint("GET", one + "/decisions", ("chat", "designer"), self.decisions),
             Endpoint("GET", one + "/runs", ("chat", "designer"), self.runs),
             Endpoint("POST", one + "/end", ("chat", "agent"), self.end),
@@ -98,6 +99,14 @@ class SessionRoutes:
         except ModelFailed as failure:
             raise RetryLater("model_failed", f"the orchestrator's model: {failure.reason}") from None
         return json_response(decision.reply())
+
+    async def session(self, call: Call) -> Response:
+        ref = self._ref(call)
+        state = await self._sessions.state(ref)
+        body = state.model_dump(mode="json", include={"user", "language", "active_agent", "ended"})
+        usage = await self._accounts.usage(ref)
+        last = await self._sessions.store.last(ref)
+        return json_response({"session": ref.session_id, **body, "last_seq": last, "usage": usage})
 
     async def decisions(self, call: Call) -> Response:
         ref = await self._known(call)

@@ -37,6 +37,7 @@ from flow_engine.ports.chat import (
     SessionRef,
     orders_topic,
 )
+from flow_engine.ports.telemetry import Observer, Tracing, Unobserved, Untraced
 
 RENEW_S: Final = LEASE_S / 4
 SWEEP_S: Final = 2.0
@@ -88,13 +89,23 @@ class Sessions:
     """`idle_s` is after how many seconds without a message a session is ended."""
 
     def __init__(
-        self, store: SessionStore, bus: ChatBus, answering: Answering, flows: FlowTalk, *, idle_s: float
+        self,
+        store: SessionStore,
+        bus: ChatBus,
+        answering: Answering,
+        flows: FlowTalk,
+        *,
+        idle_s: float,
+        observer: Observer | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.store = store
         self.bus = bus
         self._answering = answering
         self._flows = flows
         self._idle_s = idle_s
+        self.observer = observer or Unobserved()
+        self._tracing = tracing or Untraced()
         self._working: set[asyncio.Task[None]] = set()
 
     async def create(self, tenant_id: str, user: str, language: str | None) -> SessionRef:
@@ -112,6 +123,7 @@ class Sessions:
     async def submit(self, ref: SessionRef, message_id: str, content: str) -> Put:
         item = {"kind": "message", "id": message_id, "content": content}
         outcome = await self.store.put(ref, message_id, orjson.dumps(item))
+        self.observer.count("chat_messages", outcome=outcome)
         if outcome == "queued":
             await self._work(ref)
         return outcome
@@ -227,7 +239,9 @@ class Sessions:
             state.answering = item["id"]
             await self.store.save(ref, state.written(), holder)
         asked = Asked(ref, item["id"], item["content"], state, frames, orders)
-        await self._answer(asked, orders)
+        with self._tracing.span("chat answer", "consumer"):
+            await self._answer(asked, orders)
+        self.observer.count("chat_answers", state=frames.final_state or "unfinished")
         state.answering = None
         await self.store.save(ref, state.written(), holder)
 
