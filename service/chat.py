@@ -37,6 +37,7 @@ from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MAX_FRAME_BYTES
 from channels.chat.http import Scope
 from channels.chat.routes import AgentRoutes, SessionRoutes
+from channels.chat.rows import profile_rows
 from channels.chat.sessions import Sessions, SessionStore
 from channels.chat.settings import ChatSettings
 from channels.chat.table import AgentTable
@@ -111,7 +112,8 @@ async def chat_service(
         outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
         stack.push_async_callback(outbound.aclose)
         sources = _tool_sources(settings, chat, outbound, stack)
-        table = AgentTable(records_of(database, "ai_agents"), clock, sources)
+        profiles = [] if chat.chat_mail_config is None else profile_rows(chat.chat_mail_config)
+        table = AgentTable(records_of(database, "ai_agents"), clock, sources, profiles=profiles)
         accounts = Accounts(
             records_of(database, "agent_runs"),
             records_of(database, "llm_calls"),

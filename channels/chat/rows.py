@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from pydantic import (
@@ -24,8 +25,10 @@ from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import UnknownModelName, parse_model_names
 from channels.http_tools.documents import HttpTool, ObjectSchema, ToolName, UrlText
+from channels.mail.loading import load_config
 from flow_engine.documents.findings import findings_of
-from flow_engine.errors import Finding, pointer
+from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.testing.yaml_text import read_yaml
 from flow_engine.values import JsonValue, ValueRejected, check_json
 
 ORCHESTRATOR: Final = "orchestrator"
@@ -190,3 +193,41 @@ def _patched(value: JsonValue, patch: JsonValue) -> JsonValue:
         else:
             merged[name] = _patched(merged.get(name), new)
     return merged
+
+
+def profile_rows(path: Path) -> list[Fields]:
+    """The profiles of a mail agent's config as rows: name, system prompt, model, temperature, flow, and those
+    of its tools that the config declares. Tools of mail stay with the mail agent.
+
+    Raises CorrectTheInput: `mail_config_refused` for a config that is none, `agent_invalid` with a finding
+    for everything of a profile that no row can be.
+    """
+    loaded = load_config(path)
+    read, _ = read_yaml(path.read_bytes())
+    tools = cast("Mapping[str, dict[str, JsonValue]]", cast("Fields", read.value).get("tools") or {})
+    rows: list[Fields] = []
+    found: list[Finding] = []
+    for name, profile in loaded.config.agent.profiles.items():
+        declared: dict[str, JsonValue] = {
+            tool: {**tools[tool], "approval": profile.approval.get(tool, "allow")}
+            for tool in profile.tools
+            if tool in tools
+        }
+        flow: JsonValue = None
+        if profile.flow is not None and profile.flow.flow_id is not None:
+            flow = {"flow_id": profile.flow.flow_id, "tag": profile.flow.tag or "latest"}
+        row: dict[str, JsonValue] = {
+            "name": name,
+            "task": loaded.prompts[name],
+            "model": profile.model,
+            "temperature": profile.temperature,
+            "tools": [],
+            "http_tools": declared or None,
+            "flow": flow,
+        }
+        rows.append(row)
+        own = pointer("agent", "profiles", name)
+        found += [Finding(own + each.pointer, each.code, each.message) for each in row_findings(row)]
+    if found:
+        raise CorrectTheInput("agent_invalid", f"{path}: profiles that no row can be", found)
+    return rows

@@ -5,6 +5,8 @@ Stores, keys, model and the way out are set as for `flow-engine serve`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -42,6 +44,9 @@ class ChatSettings(BaseSettings):
     )
     chat_mcp_servers: str = Field(
         default="", description="MCP servers whose tools rows may list, name=url after commas"
+    )
+    chat_mail_config: Path | None = Field(
+        default=None, description="A mail agent's config, whose profiles become rows where they are missing"
     )
     tool_modules: str = Field(default="", description="Python modules with tools, importable, after commas")
     engine_url: str = Field(default="http://127.0.0.1:8080", description="The engine that runs flows")

@@ -123,7 +123,7 @@ class Change:
 
 
 class AgentTable:
-    """`monotonic` is in seconds."""
+    """`profiles` are rows that every table has beside its own first ones; `monotonic` is in seconds."""
 
     def __init__(
         self,
@@ -131,11 +131,13 @@ class AgentTable:
         clock: Clock,
         known_tools: KnownTools,
         *,
+        profiles: Sequence[Fields] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._clock = clock
         self._known_tools = known_tools
+        self._first = (*BOOTSTRAP, *profiles)
         self._monotonic = monotonic
         self._read: dict[str, tuple[float, Table]] = {}
         self._complete: set[str] = set()
@@ -225,7 +227,7 @@ class AgentTable:
     async def _bootstrap(self, tenant_id: str) -> None:
         """The agents that every table has, where they are missing; a row that is there stays as it is."""
         present = {record.id: record for record in await self._store.list(tenant_id)}
-        for fields in BOOTSTRAP:
+        for fields in self._first:
             row = StoredRow(1, whole(fields))
             record = present.get(row.name)
             new = self._written(record, row.name, None, row, "create", "bootstrap")

@@ -19,6 +19,7 @@ from api.auth import Authenticator, LocalOnly
 from channels.chat.sessions import Sessions
 from channels.chat.settings import ChatSettings
 from flow_engine.ports.models import LLMRequest
+from flow_engine.ports.telemetry import Tracing
 from service.chat import chat_server, chat_service
 from service.settings import Settings
 
@@ -131,6 +132,7 @@ async def running_chat(
     shared: Any = None,
     on_wire: bool = False,
     settings: Mapping[str, Any] | None = None,
+    tracing: Tracing | None = None,
     **chat: Any,
 ) -> AsyncGenerator[Chat]:
     """Without `routing` the scores decide alone; `settings` are the engine's, `chat` the chat's. `on_wire`
@@ -143,6 +145,7 @@ async def running_chat(
         authenticator or LocalOnly(),
         model=None if on_wire else model,
         shared=shared,
+        tracing=tracing,
     ) as service:
         listening = socket.create_server(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
