@@ -26,13 +26,13 @@ from channels.mail.attachments import (
     opens,
 )
 from channels.mail.attachments import MOST_TEXT as TEXT_KEPT
-from channels.mail.text import decoded, header_text, html_text, own_words, tidy
+from channels.mail.text import decoded, header_text, html_text, own_words, tidy, unescaped
 
 MOST_HEADERS: Final = 2_000
 MOST_TEXT: Final = 200_000
 """Characters of a mail's text that are kept."""
 
-_LONGEST_HEADER: Final = 20_000
+_LONGEST_HEADER: Final = 100_000
 _LONGEST_LIST: Final = 256_000
 """Characters of a header that lists addresses."""
 
@@ -162,7 +162,11 @@ def _headers(message: Message) -> Iterator[tuple[str, str]]:
 def _lists(message: Message, name: str) -> tuple[Address, ...]:
     """The entries of all headers of that name. Read before encoded words are decoded: what a name says is
     no address."""
-    values = [str(value)[:_LONGEST_LIST] for header, value in message.raw_items() if header.lower() == name]
+    values = [
+        unescaped(str(value)[:_LONGEST_LIST])
+        for header, value in message.raw_items()
+        if header.lower() == name
+    ]
     entries = [entry for value in values[:20] for entry in read_addresses(value.replace("\r\n", " "))]
     return tuple(Address(header_text(entry.name), entry.email) for entry in entries)
 

@@ -96,11 +96,14 @@ def _is_one_byte(codec: str) -> bool:
 
 
 def header_text(raw: str) -> str:
-    """A header's value, unfolded and decoded; `raw` has unknown bytes as surrogates."""
-    if not raw.isascii():
-        raw = decoded(raw.encode("utf-8", "surrogateescape"), None)
-    unfolded = _FOLD.sub(" ", raw).strip()
+    """A header's value, unfolded and decoded. `raw` may have unknown bytes as surrogates."""
+    unfolded = _FOLD.sub(" ", unescaped(raw)).strip()
     return clean(_words_decoded(unfolded)).replace("\n", " ") if "=?" in unfolded else clean(unfolded)
+
+
+def unescaped(raw: str) -> str:
+    """A raw header with its unknown bytes, which the parser leaves as surrogates, as the text they mean."""
+    return raw if raw.isascii() else decoded(raw.encode("utf-8", "surrogateescape"), None)
 
 
 def _words_decoded(text: str) -> str:
