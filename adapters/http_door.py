@@ -88,12 +88,13 @@ class Door(HttpToolsProtocol):
             self._stop_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """Also for what the callbacks below have refused: the parser knows errors of one kind only."""
+        """Also for what the callbacks below have refused: the parser knows errors of one kind only. The reply
+        is a problem document, JSON."""
         refusal = self._refusal or problem(HTTPStatus.BAD_REQUEST, "http_invalid", "this is no HTTP request")
         self._refuse(refusal)
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on the connection is another protocol's, with limits of its own."""
+        """From here on the connection is another protocol's, with limits of its own in bytes."""
         self._stop_timer()
         self._closing = True
         super().handle_websocket_upgrade()

@@ -42,7 +42,8 @@ class Webhook:
         self._rests_until: datetime | None = None
 
     async def send(self, conversation: ConversationRef, event: bytes) -> None:
-        """Returns once the event was taken (any 2xx). Raises ReceiverAway or ReceiverRefused."""
+        """Returns once the event, a JSON object, was taken: any 2xx within 5 seconds. Raises ReceiverAway
+        with the moment (UTC) until which it rests, or ReceiverRefused for any other status."""
         now = self._clock.now()
         if self._rests_until is not None and now < self._rests_until:
             raise ReceiverAway(self._rests_until)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, cast
 
-from pydantic import TypeAdapter
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -108,7 +107,7 @@ class AgentRunRoutes:
                         "status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}
                     ),
                 ),
-                reply=TypeAdapter(Sequence[RunReply]),
+                reply=Sequence[RunReply],
             ),
             Endpoint(
                 method="GET",
@@ -117,7 +116,7 @@ class AgentRunRoutes:
                 summary="One run with its model calls, its events, and the calls that wait",
                 audience="agents",
                 scopes=("agent",),
-                reply=TypeAdapter(RunDetails),
+                reply=RunDetails,
                 problems=(404,),
             ),
             Endpoint(
@@ -127,7 +126,7 @@ class AgentRunRoutes:
                 summary="Let all calls of the run that wait be made",
                 audience="agents",
                 scopes=("agent",),
-                reply=TypeAdapter(RunReply),
+                reply=RunReply,
                 problems=(404, 409),
             ),
             Endpoint(
@@ -137,7 +136,7 @@ class AgentRunRoutes:
                 summary="Refuse all calls of the run that wait; the run goes on without them",
                 audience="agents",
                 scopes=("agent",),
-                reply=TypeAdapter(RunReply),
+                reply=RunReply,
                 problems=(404, 409),
             ),
         ]

@@ -22,6 +22,7 @@ from pydantic.alias_generators import to_camel
 
 from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.use_cases.dialogue import Utterance
 from flow_engine.values import JsonValue, ValueRejected, check_json
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
 
@@ -115,6 +116,20 @@ class HandleUtterance(Body):
     src_name: Name | None = None
     body: str | Facts
     language: Name | None = None
+
+
+def utterance_of(body: HandleUtterance) -> Utterance:
+    return Utterance(
+        contact_id=body.contact_id,
+        message_id=body.message_id,
+        ts=body.ts,
+        type=body.type,
+        src=body.src,
+        body=body.body,
+        src_id=body.src_id,
+        src_name=body.src_name,
+        language=body.language,
+    )
 
 
 class DescriptionEntry(Body):

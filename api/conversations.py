@@ -17,6 +17,7 @@ from api.bodies import (
     HandleUtterance,
     MemoryBatch,
     MemoryEntryBody,
+    utterance_of,
 )
 from api.endpoints import Call, Endpoint, Parameter, answer_response, json_response
 from flow_engine.runtime.commands import NewContact
@@ -33,7 +34,7 @@ from flow_engine.runtime.replies import (
     UtteranceReply,
 )
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
-from flow_engine.use_cases.dialogue import DialogueService, Utterance
+from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
@@ -88,20 +89,9 @@ class AgentRoutes:
 
     async def utterance(self, call: Call) -> Response:
         body = call.parse(_UTTERANCE)
-        said = Utterance(
-            contact_id=body.contact_id,
-            message_id=body.message_id,
-            ts=body.ts,
-            type=body.type,
-            src=body.src,
-            body=body.body,
-            src_id=body.src_id,
-            src_name=body.src_name,
-            language=body.language,
-        )
         return answer_response(
             await self._dialogue.utterance(
-                call.conversation(body.conversation_id, body.contact_id), said, call.idempotency
+                call.conversation(body.conversation_id, body.contact_id), utterance_of(body), call.idempotency
             )
         )
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from adapters import extraction
-from adapters.jobs.running import JobRunner, Tuning
-from adapters.jobs.worker import Worker
+from adapters.jobs.running import Tuning
 from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
@@ -83,13 +82,17 @@ def tuning_of(settings: Settings) -> Tuning:
     )
 
 
-def worker_for(settings: Settings, runner: JobRunner) -> Worker:
-    """What runs jobs in a process of its own. Raises CallTheOperator `redis_needed`."""
+def read_in_order(settings: Settings) -> Tuning:
+    """For a source whose jobs follow from one another: one at a time."""
+    return replace(tuning_of(settings), concurrency=1)
+
+
+def check_workable(settings: Settings) -> None:
+    """Raises CallTheOperator `redis_needed` where jobs cannot be run in a process of their own."""
     if settings.redis_url is None:
         raise CallTheOperator(
             "redis_needed", "set FLOW_ENGINE_REDIS_URL; without it, `serve` does the background work itself"
         )
-    return Worker(runner)
 
 
 async def dead_letters(settings: Settings, at_most: int) -> Sequence[DeadLetter]:

@@ -18,7 +18,7 @@ from adapters.http_door import Door
 from adapters.jobs.worker import Worker
 from adapters.telemetry import tracing_to
 from flow_engine.ports.telemetry import Tracing
-from service.background import worker_for
+from service.background import check_workable
 from service.logs import configure_logging
 from service.settings import Settings
 from service.wiring import build_service
@@ -44,8 +44,9 @@ async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> 
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.opened())
         if settings.works_in_serve:
-            taking = await stack.enter_async_context(Worker(service.jobs).running())
-            taking.add_done_callback(_report)
+            for runner in service.jobs:
+                taking = await stack.enter_async_context(Worker(runner).running())
+                taking.add_done_callback(_report)
         service.app.openapi()  # kept from now on: made during a request it would hold up the others
         # Fewer and later collections: what lives now stays, and requests make few cycles.
         gc.collect()
@@ -81,17 +82,20 @@ def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
 
 async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) -> None:
     service = build_service(settings, host="127.0.0.1", port=8080, tracing=tracing)
-    worker = worker_for(settings, service.jobs)
+    check_workable(settings)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with service.opened(), worker.running() as working:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(service.opened())
+        working = [await stack.enter_async_context(Worker(runner).running()) for runner in service.jobs]
         port = metrics_port or settings.worker_metrics_port
         if port is not None:
             start_http_server(port, settings.worker_metrics_host, service.metrics.registry)
         typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
         stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*working, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if working.done():
-            working.result()
+        for ended in working:
+            if ended.done():
+                ended.result()

@@ -96,6 +96,11 @@ class Settings(BaseSettings):
         ge=1_000,
         description="About how many events the reporting stream keeps, read or not",
     )
+    cti_stream: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Redis stream into which a core CTI writes contact ends and utterances; unset: none",
+    )
     webhook_url: str | None = Field(
         default=None, description="Where every event is POSTed to, if the outbound policy allows it"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from api.agent_runs import AgentRunRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, Keyring, LocalOnly
 from api.conversations import AgentRoutes, MemoryRoutes
+from api.cti import CtiIntake
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.gateway import REQUEST_BASE_URL, Metrics
@@ -56,8 +57,9 @@ from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
+from memory.cti_stream import CtiStream
 from memory.schedule import RedisBacklog, RedisJobSchedule
-from service.background import JobDependencies, job_handlers, tuning_of
+from service.background import JobDependencies, job_handlers, read_in_order, tuning_of
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
 from system_prompts.loader import load_system_prompts
@@ -75,11 +77,12 @@ class FlowDatabase:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The application and its background work, and what has to be open while either goes on."""
+    """The application and its background work, and what has to be open while either goes on. Each source of
+    jobs has its runner: the schedule first, then the CTI's stream where one is set."""
 
     app: FastAPI
     opened: Callable[[], AbstractAsyncContextManager[None]]
-    jobs: JobRunner
+    jobs: Sequence[JobRunner]
     metrics: Metrics
 
 
@@ -218,7 +221,8 @@ def assemble(
     )
     designers = _Designers(flow_service, submissions, prompts)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
-    application = _application(designers, transactor, shared, dependencies, metrics)
+    agents = Conversations(transactor, shared), DialogueService(transactor, shared)
+    application = _application(designers, transactor, agents, dependencies, metrics)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     @asynccontextmanager
@@ -233,7 +237,8 @@ def assemble(
                 await install_samples(database.flows, database.versions, submissions, dependencies.clock)
             yield
 
-    return Service(app, opened, _job_runner(settings, transactor, dependencies), metrics)
+    jobs = [_job_runner(settings, transactor, dependencies), *_cti_runner(settings, agents, dependencies)]
+    return Service(app, opened, jobs, metrics)
 
 
 def _base_url(host: str, port: int) -> str | None:
@@ -266,12 +271,12 @@ class _Designers:
 def _application(
     designers: _Designers,
     transactor: Transactor,
-    shared: ConversationDependencies,
+    agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
     metrics: Metrics,
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
-    conversations, dialogue = Conversations(transactor, shared), DialogueService(transactor, shared)
+    conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     flow_service = designers.flow_service
     routes = Routes(
@@ -309,3 +314,24 @@ def _job_runner(settings: Settings, transactor: Transactor, dependencies: Servic
         tracing=dependencies.tracing,
         cause=memory.conversations.trace_of,
     )
+
+
+def _cti_runner(
+    settings: Settings, agents: tuple[Conversations, DialogueService], dependencies: ServiceDependencies
+) -> Sequence[JobRunner]:
+    """None without a stream to read. Raises CallTheOperator `redis_needed`."""
+    if settings.cti_stream is None:
+        return ()
+    if settings.redis_url is None:
+        raise CallTheOperator("redis_needed", "FLOW_ENGINE_CTI_STREAM needs FLOW_ENGINE_REDIS_URL")
+    stream = CtiStream(dependencies.memory.driver, settings.cti_stream)
+    intake = CtiIntake(*agents, stream.fields)
+    runner = JobRunner(
+        stream,
+        {"cti": intake.take},
+        dependencies.clock,
+        dependencies.observer,
+        read_in_order(settings),
+        tracing=dependencies.tracing,
+    )
+    return (runner,)

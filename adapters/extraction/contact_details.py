@@ -29,7 +29,9 @@ _NOT_DIGIT = re.compile(r"[^0-9]")
 
 
 def phones(text: str, vocabulary: Vocabulary, region: str) -> Iterator[Mention]:
-    """A number whose tail is taken back ("… 456, I mean 457") is left out: which digits stay is a guess."""
+    """The numbers of `text` as E.164, at their places in characters. A number whose tail is taken back ("…
+    456, I mean 457") is left out: which digits stay is a guess; so is what the numbering plan of `region`, an
+    ISO 3166 code, calls invalid."""
     run = _run(vocabulary)
     runs = few(run.finditer(text))
     for place, found in enumerate(runs):

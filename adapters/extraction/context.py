@@ -30,7 +30,7 @@ MentionKind = Literal["phone", "email", "date", "time", "number", "member"]
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Something typed at `start:end` of the normalised text."""
+    """Something typed at `start:end`, in characters, of the normalised text."""
 
     kind: MentionKind
     start: int
@@ -89,7 +89,8 @@ class Turn:
         return self._score(profile, number)[0]
 
     def nearness(self, profile: Profile, number: Mention) -> tuple[int, bool]:
-        """How many of the words behind the number are the variable's, then whether that was asked for."""
+        """How many of the words behind the number are the variable's (0 to 3), then whether that was asked
+        for."""
         return self._score(profile, number)[1], self.is_asked(profile)
 
     def _score(self, profile: Profile, number: Mention) -> tuple[Fit, int]:
@@ -134,7 +135,8 @@ class Turn:
         )
 
     def one_value(self, taker: Profile | None, mentions: Sequence[Mention]) -> dict[str, JsonValue]:
-        """The one value that is left after corrections, when it is one, by the taker's id."""
+        """The one value that is left after corrections, by the taker's id, as JSON holds it. Empty without a
+        taker, and for two values."""
         meant = last_meant(mentions, self.text, self.tables)
         values = {repr(mention.value): mention.value for mention in meant}
         return {taker.spec.id: next(iter(values.values()))} if taker is not None and len(values) == 1 else {}
@@ -170,12 +172,14 @@ def reference_before(text: str, start: int, vocabulary: Vocabulary) -> bool:
 
 
 def follows_correction(text: str, start: int, end: int, vocabulary: Vocabulary) -> bool:
-    """Whether something is taken back between the two places; "if not, …" is another wish, no correction."""
+    """Whether something is taken back between the two places, in characters; "if not, …" is another wish, no
+    correction."""
     return any(found["taken_back"] for found in _patterns(vocabulary).correction.finditer(text, start, end))
 
 
 def in_range(text: str, start: int, vocabulary: Vocabulary) -> bool:
-    """Whether it is one end of a range: "from the 3rd to the 5th", "between 50 and 60"."""
+    """Whether `start`, in characters, is one end of a range: "from the 3rd to the 5th", "between 50 and
+    60"."""
     return any(
         found.start() <= start <= found.end() + 1 for found in _patterns(vocabulary).ranges.finditer(text)
     )
@@ -194,7 +198,7 @@ def alternatives(first: Mention, second: Mention, text: str, vocabulary: Vocabul
 
 
 def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int, int]:
-    """Where the clause around a mention begins and ends."""
+    """Where the clause around a mention begins and ends, in characters of `text`."""
     breaks = _patterns(vocabulary).clause_break
     begin = max((found.end() for found in breaks.finditer(text, 0, start)), default=0)
     after = breaks.search(text, end)

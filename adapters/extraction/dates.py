@@ -115,7 +115,8 @@ _patterns = cache(_Patterns)
 
 
 def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
-    """Days in normalised `text`, in its order, each with the time that belongs to it."""
+    """Days in normalised `text`, in its order, each with the time that belongs to it: ISO 8601, `YYYY-MM-DD`
+    or `YYYY-MM-DDTHH:MM` in the user's zone. What is no single day is left out."""
     not_meant = _patterns(vocabulary).not_meant
     found = [
         day

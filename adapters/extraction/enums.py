@@ -86,7 +86,7 @@ _CLAUSE = re.compile(r"[,.;:?!]")
 
 
 def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
-    """Values by variable id."""
+    """Values by variable id. None for members that are negated, asked about or claimed by two variables."""
     fitting = {each: _meant_for(turn, each, numbers) for each in turn.of_type("enum")}
     values: dict[str, JsonValue] = {}
     for each, mentions in fitting.items():
@@ -127,10 +127,9 @@ def _meant_for(turn: Turn, profile: Profile, numbers: Sequence[Mention]) -> Sequ
 
 
 def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabulary) -> Sequence[Mention]:
-    """In the order of the text; of two that overlap the longer, and neither when they are equally long.
-
-    A mention is `vague` where it is a letter or two ("M", "B"), or one word of a longer member.
-    """
+    """In the order of the text, at places in characters; of two that overlap the longer, and neither when
+    they are equally long. A mention is `vague` where it is a letter or two ("M", "B"), or one word of a
+    longer member."""
     texts = tuple(value for value in values if isinstance(value, str))
     found = [mention for member in texts for mention in _named(text, member, texts, vocabulary)]
     longest = [

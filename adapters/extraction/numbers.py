@@ -43,7 +43,8 @@ _patterns = cache(_Patterns)
 
 
 def numbers(text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
-    """In the order of the text. Digits said one by one are one code, not so many numbers."""
+    """In the order of the text, at places in characters. Digits said one by one are one code, not so many
+    numbers; of more than 15 characters, none is a number."""
     codes = [
         Mention("number", found.start(), found.end(), int(found.group().replace(" ", "")))
         for found in few(_CODE.finditer(text))

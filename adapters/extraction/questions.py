@@ -86,7 +86,8 @@ def profile(spec: VariableSpec) -> Profile:
 
 
 def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
-    """None when nothing was asked, or nothing in particular ("How can I help?")."""
+    """None when nothing was asked, or nothing in particular ("How can I help?"). The last 2,000 characters
+    count."""
     if turn is None or not turn.strip():
         return None
     text = fold(turn[-_MAX_CHARS:])

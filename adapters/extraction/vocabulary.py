@@ -185,7 +185,8 @@ _NO_ACCENT = re.compile(r"[^\x00-\x7f]\w*|\w+")
 
 @cache
 def vocabulary(code: str) -> Vocabulary:
-    """The tables of one of `LANGUAGES`."""
+    """The tables of one of `LANGUAGES`, ISO 639-1 codes; read on first use. Raises KeyError for an unknown
+    one."""
     table = tomllib.loads(
         files("adapters.extraction").joinpath("languages", f"{code}.toml").read_text("utf-8")
     )
@@ -194,7 +195,7 @@ def vocabulary(code: str) -> Vocabulary:
 
 
 def fold(text: str, kept: Iterable[str] = ()) -> str:
-    """Lower case without accents; a word in `kept` keeps its own."""
+    """Lower case without accents; a word in `kept` keeps its own. As many characters as before, or fewer."""
 
     def plain(found: re.Match[str]) -> str:
         word = found.group()
@@ -213,7 +214,8 @@ def alternation(phrases: Iterable[str]) -> str:
 
 
 def few(found: Iterable[_T]) -> Sequence[_T]:
-    """All, or none when there are too many to be an answer: what is weighed stays bounded."""
+    """All, or none when there are too many to be an answer, where nothing is refused: what is weighed stays
+    bounded."""
     first = list(islice(found, _MOST + 1))
     return first if len(first) <= _MOST else []
 

@@ -1,8 +1,8 @@
 """Doing one claimed job and giving it back: done, to be tried again, or buried (F41).
 
 1. A job is tried at most `attempts` times, ever later. Killed workers count too: the schedule counts claims.
-2. A handler says with TryJobAgain, or with an error of the core, that it may go better later. Any other
-   exception is a bug: logged with its trace, and tried again like the others.
+2. A handler says with TryJobAgain, or with an error of the core, that it may go better later, and with
+   NeverTryAgain that it will not. Any other exception is a bug: logged with its trace, and tried again.
 3. While a handler works its job's lease is renewed, so a lease may be short and a job long. A job that
    somebody else has taken over is let go of.
 4. A job that has no handler in this process is left for one that has.
@@ -22,7 +22,7 @@ import structlog
 
 from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
+from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, NeverTryAgain, TryJobAgain
 from flow_engine.ports.telemetry import Observer, Tracing, Untraced
 
 UNHANDLED_AGAIN_AFTER = timedelta(hours=1)
@@ -32,12 +32,11 @@ log: Any = structlog.get_logger("flow_engine.jobs")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How jobs are run. `lease_s`: when a killed worker's job is due again; `timeout_s`: of one attempt.
-
-    The n-th pause between attempts is `first_pause_s` · 2^(n-1), at most `longest_pause_s`, of which up to
-    a half is taken off by chance. `poll_s` is the time between two looks for work, and grows up to
-    `idle_poll_s` while there is none. `stop_within_s`: so long a stopping worker waits for what it holds.
-    """
+    """How jobs are run; times in seconds. `lease_s`: when a killed worker's job is due again; `timeout_s`: of
+    one attempt. The n-th pause between attempts is `first_pause_s` · 2^(n-1), at most `longest_pause_s`, of
+    which up to a half is taken off by chance. `poll_s` is the time between two looks for work, and grows up
+    to `idle_poll_s` while there is none. `stop_within_s`: so long a stopping worker waits for what it holds.
+    After `attempts` failed ones a job is buried."""
 
     lease_s: float = 15.0
     timeout_s: float = 60.0
@@ -50,7 +49,7 @@ class Tuning:
     stop_within_s: float = 10.0
 
     def pause_s(self, attempt: int, chance: float) -> float:
-        """`chance` is from 0 up to 1."""
+        """Seconds before the next attempt. `chance` is from 0 up to 1."""
         longest = min(self.first_pause_s * 2.0 ** min(attempt - 1, 30), self.longest_pause_s)
         return longest * (1 - chance / 2)
 
@@ -59,6 +58,7 @@ class Tuning:
 class _Failure:
     reason: str
     bug: BaseException | None = None
+    final: bool = False
 
 
 _Outcome = Literal["done", "taken_over"] | _Failure
@@ -92,7 +92,8 @@ class JobRunner:
         self._cause = cause
 
     async def run(self, claim: Claim) -> None:
-        """Never raises but when cancelled; the job is then given back for somebody else to take."""
+        """Never raises but when cancelled; the job is then given back, due at once, for somebody else to
+        take. A failed one is due again after `Tuning.pause_s` seconds."""
         with structlog.contextvars.bound_contextvars(
             job=claim.job.kind,
             tenant_id=claim.job.conversation.tenant_id,
@@ -144,7 +145,7 @@ class JobRunner:
                     log.error("job_failed", reason=failure.reason, exc_info=failure.bug)
                 else:
                     log.warning("job_failed", reason=failure.reason)
-                if claim.attempt >= self.tuning.attempts:
+                if failure.final or claim.attempt >= self.tuning.attempts:
                     await self._bury(claim, failure.reason)
                 else:
                     pause = self.tuning.pause_s(claim.attempt, self._chance())
@@ -167,6 +168,8 @@ class JobRunner:
                 return "done"
             case TryJobAgain() as failure:
                 return _Failure(str(failure))
+            case NeverTryAgain() as failure:
+                return _Failure(str(failure), final=True)
             case FlowEngineError() as error:
                 return _Failure(error.code)
             case bug:

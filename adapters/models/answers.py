@@ -39,11 +39,9 @@ def finished_answer(
     output_tokens: int,
     cut: bool = False,
 ) -> LLMAnswer:
-    """What ends a stream. `cut` says that the text or the calls stop at a limit.
-
-    Raises ModelFailed `unusable_answer`: no object where a schema was set, a cut tool call, or nothing at
-    all where no tool was offered.
-    """
+    """What ends a stream; `text` is kept up to 16 characters for each of the request's `max_tokens`. `cut`
+    says that the text or the calls stop at a limit. Raises ModelFailed `unusable_answer`: no JSON object
+    where a schema was set, a cut tool call, or nothing at all where no tool was offered."""
     if cut and calls:
         raise ModelFailed("unusable_answer", "the answer was cut within a tool call")
     text = text[: longest_answer(request.max_tokens)].strip()
@@ -77,7 +75,8 @@ def decoded_object(text: str) -> dict[str, JsonValue]:
 
 
 def tool_arguments(written: object) -> Mapping[str, JsonValue]:
-    """Arguments as an object; `{}` for whatever is none, to be checked against the schema like any (M9)."""
+    """A JSON object, as text or read; `{}` for whatever is none, so that invalid arguments are checked
+    against the schema like any (M9)."""
     if isinstance(written, str):
         try:
             written = orjson.loads(written)

@@ -48,7 +48,7 @@ class CallLog(Protocol):
 
 
 class LoggedCalls:
-    """Implements `CallLog` with one event a line of the service's log (F46)."""
+    """Implements `CallLog` with one event a line of the service's log, JSON (F46)."""
 
     async def write(self, record: ModelCallRecord) -> None:
         _log.info("model_call", **(asdict(record) | {"at": record.at.isoformat()}))

@@ -30,7 +30,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Breaks a response off that is longer than any model's answer."""
+    """Breaks a response off that has more bytes than any model's answer. Raises httpx2.ReadError then."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
@@ -40,7 +40,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
 
 
 def model_http_client(timeout_s: float) -> httpx2.AsyncClient:
-    """`timeout_s` is for each wait of a request; the whole of it is bounded by the caller."""
+    """`timeout_s`, in seconds, is for each wait of a request; the whole of it is bounded by the caller."""
     limits = httpx2.Limits(max_connections=1_000, max_keepalive_connections=20)
     return httpx2.AsyncClient(
         transport=BoundedTransport(trust_env=False, limits=limits),

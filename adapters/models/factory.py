@@ -27,7 +27,8 @@ from flow_engine.ports.models import LanguageModel, LLMRequest, ModelEvent, Mode
 
 
 class LlmSettings(Protocol):
-    """What the service's settings tell of models. `llm_model`: one name, or several to fall back on."""
+    """What the service's settings say of models. `llm_model`: one name, or several to fall back on; None for
+    none. `llm_timeout_s` is in seconds."""
 
     @property
     def llm_model(self) -> str | None: ...
@@ -64,8 +65,8 @@ class InstalledModel:
 
 
 class NamedModels(NoModel):
-    """Implements `LanguageModel` where no model is configured for the installation: requests that name one
-    of their own have it. `build` makes the model of a name, once; one that cannot be made fails with
+    """Implements `LanguageModel` where no model is configured for the installation: requests that name one of
+    their own have it. `build` makes the model of a name, once; one that cannot be made fails with ModelFailed
     `not_configured`."""
 
     def __init__(self, build: Callable[[str], ConnectedModel]) -> None:
@@ -98,8 +99,9 @@ def build_model(
     retries: int = RETRIES,
     retry_unusable: bool = False,
 ) -> ConnectedModel:
-    """NoModel where no model is set. Without `budget`, this process counts its own calls. `retry_unusable`
-    has an answer that cannot be used asked for again too.
+    """NoModel where no model is set. Without `budget`, this process counts its own calls a minute. Each call
+    is tried again up to `retries` times within 1.5 times `llm_timeout_s` seconds; `retry_unusable` has an
+    answer that cannot be used asked for again too.
 
     Raises CallTheOperator `llm_not_configured`: a name that names no model, a key or an extra missing.
     """

@@ -44,7 +44,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Status 200 and a body that is not what the protocol says."""
+    """Status 200 and a body that is not the JSON of the protocol, so invalid for any client."""
 
     body: bytes = b"data: {not json\n\n"
 
@@ -243,7 +243,8 @@ def embeddings_reply(body: Body) -> bytes:
 
 
 def word_vector(text: str, size: int = 64) -> list[float]:
-    """Texts with words in common are near to each other."""
+    """`size` numbers, each the count of words with that CRC-32: texts with words in common are near to each
+    other."""
     vector = [0.0] * size
     for word in re.findall(r"\w+", text.lower()):
         vector[zlib.crc32(word.encode()) % size] += 1.0

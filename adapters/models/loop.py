@@ -46,7 +46,7 @@ class ToolCallRecord:
 
 @dataclass(frozen=True, slots=True)
 class ToolFinished:
-    """`message` is the result as the model gets it. `executed` is False for a refused call."""
+    """`message` is the result as the model gets it, in JSON. `executed` is False for a refused call."""
 
     call: ToolCall
     record: ToolCallRecord
@@ -76,7 +76,8 @@ LoopEvent: TypeAlias = ModelEvent | ToolStarted | ToolFinished | LoopResult
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """The calls of the last assistant's turn that no tool has answered yet."""
+    """The calls of the last assistant's turn that no tool has answered yet, in the model's order; empty where
+    none is left."""
     last = next((at for at in reversed(range(len(messages))) if messages[at].role == "assistant"), None)
     if last is None:
         return ()
@@ -195,7 +196,8 @@ async def _answered(
 async def run_tool_loop(
     model: LanguageModel, request: LLMRequest, tools: ToolRegistry, max_iterations: int = MAX_ITERATIONS
 ) -> LoopResult:
-    """The result alone: see `tool_loop`."""
+    """The result alone, as of `tool_loop`: a model that fails gives status `error`, nothing is raised for
+    it."""
     async with aclosing(tool_loop(model, request, tools, max_iterations)) as events:
         async for event in events:
             if isinstance(event, LoopResult):

@@ -47,7 +47,7 @@ class _Received:
 async def stream_native(
     http: httpx2.AsyncClient, endpoint: Endpoint, model: str, request: LLMRequest, timeout_s: float
 ) -> AsyncGenerator[ModelEvent]:
-    """As `LanguageModel.stream`. `timeout_s` bounds each silence, without deltas the whole answer too.
+    """As `LanguageModel.stream`. `timeout_s` seconds bound each silence, without deltas the whole answer too.
 
     Raises ModelFailed, TimeoutError, httpx2.HTTPError.
     """

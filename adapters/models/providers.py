@@ -49,7 +49,7 @@ class ModelName:
 
 
 class UnknownModelName(ValueError):
-    """No model can be meant by this; the message lists what is accepted."""
+    """No model can be meant by this; the message lists what is accepted. Raised before anything is sent."""
 
 
 def parse_model_name(named: object) -> ModelName:
@@ -86,7 +86,8 @@ def _unknown(written: object) -> UnknownModelName:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`base_url` is None where the provider's library knows its own address."""
+    """`base_url` is an http or https URL, None where the provider's library knows its own address; `api_key`
+    None where none is set."""
 
     base_url: str | None
     api_key: str | None = field(repr=False)
@@ -112,7 +113,8 @@ _SOURCES: Final[Mapping[Provider, tuple[_Source, ...]]] = {
 
 
 def endpoint_of(provider: Provider, environ: Mapping[str, str]) -> Endpoint:
-    """Raises ModelFailed `not_configured`, naming the variables to set."""
+    """Where the provider is reached, by environment variables. Raises ModelFailed `not_configured`, naming
+    the variables to set, where the URL or the key of one is missing."""
     if provider == "google":
         key = environ.get("GOOGLE_API_KEY") or environ.get("GEMINI_API_KEY")
         if not key:

@@ -92,8 +92,8 @@ _NO_KEY = "none"
 
 
 class PydanticAiModel:
-    """Implements `LanguageModel`. `timeout_s` bounds the whole answer, or with `LLMRequest.deltas` each
-    silence within it. Raises ModelFailed `not_configured` when `name` cannot be asked here."""
+    """Implements `LanguageModel`. `timeout_s` seconds bound the whole answer, or with `LLMRequest.deltas`
+    each silence within it. Raises ModelFailed `not_configured` when `name` cannot be asked here."""
 
     def __init__(self, name: ModelName, environ: Mapping[str, str], timeout_s: float) -> None:
         self._name = name

@@ -26,7 +26,8 @@ Answer with the rule alone."""
 
 
 class ModelRewriter:
-    """Implements `TextRewriter`."""
+    """Implements `TextRewriter` with answers of at most 300 tokens. Raises CallTheOperator
+    `model_not_configured`, and RetryLater `model_unavailable` after any other failure: in 5 seconds."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

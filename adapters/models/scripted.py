@@ -34,7 +34,7 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """An object where one was asked for."""
+    """An object, as JSON text, where one was asked for."""
 
     data: Mapping[str, object]
 
@@ -49,7 +49,7 @@ class CallsTools:
 
 @dataclass(frozen=True, slots=True)
 class CallsToolBadly:
-    """A tool call whose arguments are not JSON."""
+    """A tool call whose arguments are invalid JSON."""
 
     name: str
     arguments: str = '{"cut'
@@ -64,21 +64,21 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """Text that does not end by itself."""
+    """Text that does not end by itself: it is cut at 16 characters for each of `max_tokens`."""
 
     text: str = "and so on "
 
 
 @dataclass(frozen=True, slots=True)
 class DropsStream:
-    """The connection breaks after this much of the answer."""
+    """The connection breaks after this much of the answer: ModelFailed `unreachable`."""
 
     text: str = "It was a "
 
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """No answer, for this reason."""
+    """No answer: ModelFailed for this reason."""
 
     reason: FailureReason
 
@@ -198,17 +198,18 @@ def _written(step: Step, max_tokens: int) -> str:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text as it is streamed."""
+    """The text as it is streamed, 16 characters at a time."""
     return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
 
 
 def unknown_variables(request: LLMRequest) -> Answers:
-    """An answer to a mining call that names a variable nobody asked for."""
+    """An answer to a mining call, as JSON, that names an unknown variable."""
     return Answers({**_shape(request), "values": {"neverAskedFor": "x"}})
 
 
 def wrong_types(request: LLMRequest) -> Answers:
-    """An answer to a mining call whose every value is of a type that no variable has."""
+    """An answer to a mining call whose every value is invalid: a JSON object in a list, of a type that no
+    variable has."""
     asked = _properties(request.output_schema or {}).get("values")
     names = list(_properties(cast("Mapping[str, object]", asked)) if isinstance(asked, Mapping) else ())
     return Answers({**_shape(request), "values": {name: [{"of": "another type"}] for name in names}})

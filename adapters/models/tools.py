@@ -55,13 +55,14 @@ class Tool:
 
 
 class Policy(Protocol):
-    """Whether a call may run: `prompt` asks a person first."""
+    """Whether a call may run: `prompt` asks a person first, `forbid` refuses it."""
 
     def verdict(self, call: ToolCall) -> Verdict: ...
 
 
 class Undecided(Exception):
-    """The person will answer later: the call is to be made again then, with what came before it."""
+    """The person will answer later: the call is to be made again then, with what came before it. Raised
+    through the whole loop."""
 
 
 class Person(Protocol):
@@ -98,7 +99,8 @@ class Approval:
     person: Person | None = None
 
     async def refusal(self, call: ToolCall, own: Verdict = "allow") -> dict[str, JsonValue] | None:
-        """What the model gets instead of a result; None for a call that may run. `own` is the tool's."""
+        """What the model gets instead of a result, an object for JSON; None for a call that may run. `own` is
+        the tool's. Raises Undecided."""
         verdict = strictest((own, self.policy.verdict(call)))
         if verdict == "forbid":
             return {"error": f"the policy forbids this call of {call.name!r}"}
@@ -115,14 +117,15 @@ class _Registered:
 
 
 class ToolRegistry:
-    """Tools by name."""
+    """Tools by name. Each call has an answer within the tool's `timeout_s` seconds, a failed one `{"error":
+    …}`."""
 
     def __init__(self, approval: Approval | None = None) -> None:
         self._approval = approval or Approval()
         self._tools: dict[str, _Registered] = {}
 
     def register(self, tool: Tool) -> None:
-        """Raises ValueError for a name twice, or a schema that is none."""
+        """Raises ValueError for a name twice, or parameters that are no JSON Schema."""
         if tool.spec.name in self._tools:
             raise ValueError(f"a tool {tool.spec.name!r} is registered already")
         schema = dict(tool.spec.parameters)
@@ -147,14 +150,14 @@ class ToolRegistry:
         return tuple(registered.tool.spec for registered in self._tools.values())
 
     async def execute(self, call: ToolCall) -> JsonValue:
-        """The tool's result, or an object with `error`. Never raises for what a tool or a model does; raises
-        Undecided."""
+        """The tool's result as JSON holds it, or an object with `error`. Never raises for what a tool or a
+        model does; raises Undecided."""
         refusal = await self.refusal(call)
         return await self.run(call) if refusal is None else refusal
 
     async def refusal(self, call: ToolCall) -> dict[str, JsonValue] | None:
-        """An object with `error` for a call of an unknown tool, with arguments that do not fit, or that may
-        not run; None for any other. May wait for a person. Raises Undecided."""
+        """An object with `error` for a call of an unknown tool, with arguments that do not fit its JSON
+        Schema, or that may not run; None for any other. May wait for a person. Raises Undecided."""
         registered = self._tools.get(call.name)
         if registered is None:
             return {"error": f"no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}"}
@@ -168,8 +171,9 @@ class ToolRegistry:
         return await self._approval.refusal(call, registered.tool.approval)
 
     async def run(self, call: ToolCall) -> JsonValue:
-        """The result of a call that was not refused, or an object with `error`. Raises KeyError for a name
-        that is not registered."""
+        """The result of a call that was not refused, as JSON holds it, or an object with `error`: after
+        `timeout_s` seconds, and for whatever the tool raises. Raises KeyError for a name that is not
+        registered."""
         tool = self._tools[call.name].tool
         deadline = asyncio.timeout(tool.timeout_s)
         try:

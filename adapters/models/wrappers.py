@@ -106,7 +106,7 @@ class Limits:
 
 
 class LimitedModel:
-    """Implements `LanguageModel` within `limits`."""
+    """Implements `LanguageModel` within `limits`. A call that they refuse fails with `too_many_calls`."""
 
     def __init__(self, model: LanguageModel, limits: Limits) -> None:
         self._model = model
@@ -130,10 +130,8 @@ RETRIES: Final = 2
 
 
 class RetryBudget:
-    """Limits retries to a share of the calls: a model that is down is not asked many times as often.
-
-    Each call earns `per_call` of a retry, up to `most`; a retry costs one. Full at the start.
-    """
+    """Limits retries to a share of the calls: a model that fails is not asked many times as often. Each call
+    earns `per_call` of a retry (0 to 1), up to `most`; a retry costs one. Full at the start."""
 
     def __init__(self, *, per_call: float = 0.2, most: float = 10.0) -> None:
         self._per_call = per_call
@@ -151,11 +149,10 @@ class RetryBudget:
 
 
 class RetryingModel:
-    """Implements `LanguageModel`: asks again, up to `retries` times, after a failure for one of `reasons`.
-
-    Between attempts it waits a random time up to `backoff_s`, twice as long each time. No attempt begins
-    later than `within_s` after the call: with the model's own timeout, that bounds the whole.
-    """
+    """Implements `LanguageModel`: asks again, up to `retries` times, after a failure for one of
+    `reasons`. Between attempts it waits a random time up to `backoff_s` seconds, twice as long each time.
+    No attempt begins later than `within_s` seconds after the call: with the model's own timeout, that
+    bounds the whole."""
 
     def __init__(
         self,

@@ -57,9 +57,9 @@ _RESERVED_HEADERS = frozenset(
 class GuardedClient:
     """Implements `OutboundSender`. One instance serves a whole process and one event loop.
 
-    `allow` is the operator's allow-list, `max_bytes` the limit of an answer's body. `tls` is for a
-    private certificate authority; unset, certificates are verified against the public ones and those
-    of `SSL_CERT_FILE`. `resolver` and `dialler` are the two places where the network is touched.
+    `allow` is the operator's allow-list; an answer's body of more than `max_bytes` bytes fails. `tls` is for
+    a private certificate authority; unset, certificates are verified against the public ones and those of
+    `SSL_CERT_FILE`. `resolver` and `dialler` are the two places where the network is touched.
     """
 
     def __init__(

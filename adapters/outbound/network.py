@@ -113,8 +113,9 @@ def _domain(host: str) -> str:
 
 
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
-    """The network below a connection pool. `dialler` makes the TCP connections to addresses, by default
-    the system's."""
+    """The network below a connection pool; a name has `timeout` seconds to be resolved and connected.
+    `dialler` makes the TCP connections to addresses, by default the system's. Raises OutboundRefused for an
+    address that `AllowList.decide` forbids."""
 
     def __init__(
         self,

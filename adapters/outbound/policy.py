@@ -96,7 +96,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """The value of the `Host` header."""
+        """The value of the `Host` header: the port is left out where it is the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -262,10 +262,8 @@ class AllowList:
         return tuple(dict.fromkeys(str(address) for address in read))
 
     def visible_refusal(self, url: str) -> str | None:
-        """Why `url` can never be called, as far as its text shows: by rule 1, or for an address in it.
-
-        None when the name has to be resolved to know.
-        """
+        """Why the URL can never be called, as far as its text shows: by rule 1, or for an address in it. None
+        when the name has to be resolved to know."""
         try:
             target = parse_target(url)
             is_local = target.host == "localhost" or target.host.endswith(".localhost")

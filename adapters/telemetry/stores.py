@@ -18,7 +18,7 @@ StoreName = Literal["memory", "flows"]
 
 
 class StoreErrors:
-    """A context that counts the times that a store did not answer within it."""
+    """A context that counts the failures of a store, RetryLater, and lets them through."""
 
     def __init__(self, observer: Observer, store: StoreName) -> None:
         self._observer = observer
@@ -66,7 +66,8 @@ class ObservedMemory:
 
 
 class TracedMemory:
-    """Implements `ConversationMemory`: spans, and the trace that background jobs will continue."""
+    """Implements `ConversationMemory`: a span for each call, and the W3C `traceparent` that background jobs
+    will continue."""
 
     def __init__(self, memory: ConversationMemory, tracing: Tracing) -> None:
         self._memory = memory

@@ -33,8 +33,8 @@ log: Any = structlog.get_logger("flow_engine.chat")
 
 @dataclass(slots=True)
 class AgentRun:
-    """One answer of one agent, to `message`. A line of `tool_calls_log` is
-    `{tool, arguments, result, iteration}`."""
+    """One answer of one agent, to `message`. A line of `tool_calls_log` is a JSON object `{tool, arguments,
+    result, iteration}`, iterations from 1."""
 
     profile: str
     message: str
@@ -101,11 +101,12 @@ class Accounts:
         self._observer.count("chat_tool_calls", len(run.tool_calls_log))
 
     async def decisions(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """Oldest first."""
+        """The decisions of a session as JSON objects, oldest first; empty for an unknown one."""
         return [record.body for record in await self._decisions.list(ref.tenant_id, ref.session_id)]
 
     async def runs(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
-        """Oldest first, each with its calls of models, and those that led its message to it."""
+        """The runs of a session as JSON objects, oldest first, each with its calls of models, and those that
+        led its message to it; empty for an unknown one."""
         routing = await self._calls.list(ref.tenant_id, ref.session_id)
         return [
             {
@@ -178,7 +179,7 @@ def usage_of(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
 
 
 def cost(uses: Sequence[ModelUse]) -> float | None:
-    """In US dollars by the public prices of models; None where one of them is not listed."""
+    """In US dollars by the public prices of models for their tokens; None where one of them is not listed."""
     total = 0.0
     for use in uses:
         provider, _, model = use.model.partition(":")

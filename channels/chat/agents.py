@@ -261,7 +261,7 @@ class Acting(Protocol):
     def registry(self) -> ToolRegistry: ...
 
     async def act(self, call: ToolCall) -> JsonValue:
-        """The result for the model, a refusal included."""
+        """The result for the model as JSON holds it, a refusal included. Raises LeaseLost, RetryLater."""
         ...
 
 

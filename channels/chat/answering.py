@@ -53,7 +53,7 @@ log: Any = structlog.get_logger("flow_engine.chat")
 
 class Confirming(Protocol):
     async def confirmed(self, call: str, within_s: float) -> bool:
-        """Whether the user says yes to the call in time."""
+        """Whether the user says yes to the call within `within_s` seconds. Silence refuses it."""
         ...
 
 
@@ -87,7 +87,8 @@ class FlowTalk(Protocol):
         ...
 
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
-        """Ends the contact, if there is one. Never raises for an engine that is away."""
+        """Ends the contact, if there is one. Never raises for an engine that is away: the failure is
+        logged."""
         ...
 
 
@@ -156,7 +157,8 @@ class Answering:
         self._confirm_s = confirm_s
 
     async def answer(self, asked: Asked) -> None:
-        """Raises LeaseLost, RetryLater; anything else is told to the user."""
+        """Answers one message, as frames of JSON. Raises LeaseLost, RetryLater; any other failure is shown to
+        the user as the frame `error`."""
         state = asked.state
         state.language = state.language or guessed_language(asked.content)
         try:

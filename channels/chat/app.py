@@ -73,7 +73,8 @@ class _Closed(Exception):
 
 
 class Connection:
-    """From the upgrade to the close. `principal` was let in already."""
+    """From the upgrade to the close. `principal` was let in already. A client whose first frame is no valid
+    hello within `HELLO_WITHIN_S` seconds is closed."""
 
     def __init__(self, socket: WebSocket, principal: Principal, sessions: Sessions) -> None:
         self._socket = socket

@@ -19,7 +19,8 @@ OPEN_WITHIN_S: Final = 10.0
 
 @dataclass(slots=True)
 class ChatClient:
-    """One connection. `last_seq` is the number to say hello with after it was lost."""
+    """One connection, text frames of JSON. `last_seq` is the number to say hello with after it was lost, 0
+    before the first frame."""
 
     socket: ClientConnection
     session: str = ""
@@ -33,7 +34,7 @@ class ChatClient:
             raise _lost(closed) from None
 
     async def receive(self) -> dict[str, Any]:
-        """The next frame. Raises RetryLater `connection_lost`."""
+        """The next frame, as JSON holds it. Raises RetryLater `connection_lost`."""
         try:
             frame: dict[str, Any] = orjson.loads(await self.socket.recv())
         except ConnectionClosed as closed:
@@ -46,10 +47,8 @@ class ChatClient:
 async def chat_client(
     url: str, user: str, *, session: str | None = None, token: str | None = None, key: str | None = None
 ) -> AsyncGenerator[ChatClient]:
-    """`url` is that of `flow-engine chat serve`, http or https. The welcome has been received.
-
-    Raises CallTheOperator `chat_refused`: not reached, or not with this credential.
-    """
+    """`url` is the URL of `flow-engine chat serve`, http or https. The welcome has been received. Raises
+    CallTheOperator `chat_refused`: not reached, or not with this credential."""
     address = url.rstrip("/").replace("http", "ws", 1) + SOCKET_PATH + (f"?token={token}" if token else "")
     headers = {"Authorization": f"Bearer {key}"} if key else None
     try:

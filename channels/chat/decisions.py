@@ -35,8 +35,8 @@ LEAST_WORDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`agent` is None on `refuse`; `confidence` is None where no model was asked. `offered` are the agents
-    that a question names."""
+    """`agent` is None on `refuse`; `confidence`, from 0 to 1, is None where no model was asked. `offered` are
+    the agents that a question names."""
 
     candidates: Sequence[Candidate]
     agent: str | None

@@ -36,8 +36,8 @@ class _Frame(BaseModel):
 
 
 class Hello(_Frame):
-    """The first frame. `session` null begins a new one; `after` is the last number that was received, 0 for
-    everything, null for nothing."""
+    """The first frame, JSON. `session` null begins a new one; `after` is the last number that was received, 0
+    for everything, null for nothing. An unknown session is refused."""
 
     type: Literal["hello"]
     user: Annotated[str, Field(min_length=1, max_length=256)]
@@ -47,7 +47,8 @@ class Hello(_Frame):
 
 
 class UserMessage(_Frame):
-    """`id` is the client's own; the same one is never answered twice."""
+    """`id` is the client's own; the same one is never answered twice. A `text` of too many characters is
+    refused."""
 
     type: Literal["message"]
     id: _Id
@@ -79,7 +80,7 @@ _KINDS: Final[Mapping[str, type[_Frame]]] = {
 
 
 class BadFrame(Exception):
-    """A frame that cannot be read; `finding` is the first thing wrong with it."""
+    """A frame that is not the JSON of any kind; `finding` is the first error in it."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -87,7 +88,7 @@ class BadFrame(Exception):
 
 
 def read_frame(text: str) -> ClientFrame:
-    """Raises BadFrame."""
+    """One text frame, a JSON object. Raises BadFrame for any other, unknown fields included."""
     try:
         raw: JsonValue = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -113,7 +114,7 @@ def read_frame(text: str) -> ClientFrame:
 def bare_frame(
     frame_type: FrameType, content: JsonValue, *, session: str | None = None, id: str | None = None
 ) -> bytes:
-    """About the connection alone: without a number, and not kept."""
+    """The JSON, in UTF-8, of a frame about the connection alone: without a number, and not kept."""
     frame: dict[str, object] = {
         "seq": None,
         "type": frame_type,
@@ -126,7 +127,7 @@ def bare_frame(
 
 
 def numbered(logged: LoggedFrame) -> bytes:
-    """The frame's text with its number."""
+    """The frame's JSON, in UTF-8, with its number, from 1."""
     return b'{"seq":%d,%s' % (logged.seq, logged.frame[1:])
 
 
@@ -184,7 +185,8 @@ class AnswerFrames:
         await self._send("error", "refused", {"code": code, "message": message})
 
     async def finish(self, state: FinalState, content: Mapping[str, JsonValue] | None = None) -> None:
-        """The last frame, unless there was one."""
+        """The last frame, unless there was one: exactly one of an answer is final. Raises LeaseLost,
+        RetryLater."""
         await self._send("state", state, dict(content or {"event": "answered"}), final=True)
 
     async def aclose(self) -> None:

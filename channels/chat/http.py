@@ -75,7 +75,7 @@ class Doorkeeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that was let in. `body` is empty where the route takes none."""
+    """A request that was let in. `body` holds the bytes as they came, empty where the route takes none."""
 
     request: Request
     principal: Principal
@@ -85,7 +85,7 @@ class Call:
         return self.request.path_params[name]
 
     def json(self) -> JsonValue:
-        """Raises CorrectTheInput `json_invalid`."""
+        """The body as JSON. Raises CorrectTheInput `json_invalid`."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
@@ -116,7 +116,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`scopes`: any one is enough; none lets everybody in."""
+    """`path` is that of the URL, with names in braces. `scopes`: any one is enough; none refuses nobody."""
 
     method: str
     path: str
@@ -225,7 +225,8 @@ def _problem(
 
 
 async def http_problem(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: an unknown path, a method that the path does not have."""
+    """What the router itself refuses, as a problem document in JSON: an unknown path, a method that the path
+    does not have."""
     if not isinstance(error, HTTPException):
         raise error
     code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")

@@ -85,7 +85,8 @@ def effective(name: str, table: Mapping[str, StoredRow]) -> Effective:
 
 
 def table_findings(fields: Fields, table: Mapping[str, StoredRow], known: KnownTools) -> Iterator[Finding]:
-    """What is wrong with a sound row beside the others: its base, a cycle of bases, unknown tools."""
+    """What is wrong with a sound row beside the others: an unknown base, a cycle of bases, unknown tools.
+    Pointers are JSON Pointers into the row."""
     name, base = str(fields["name"]), cast("str | None", fields["base_agent"])
     if base is not None and base != name and base not in table:
         names = listed(sorted(table.keys() - {name}))

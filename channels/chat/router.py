@@ -104,7 +104,7 @@ class IntentRouter:
         self._indexes = [index for index in indexes if index is not None]
 
     def scores(self, text: str) -> dict[str, float]:
-        """By agent, every agent of the table."""
+        """For every agent of the table, its share of the words that speak for it, from 0 to 1."""
         best = dict.fromkeys(self._names, 0.0)
         for index in self._indexes:
             for name, score in _shares(index, text):
@@ -124,13 +124,14 @@ class IntentRouter:
         return max(found, default=0)
 
     def candidates(self, text: str, most: int) -> list[Candidate]:
-        """The best `most`, best first, equal ones in the order of the alphabet."""
+        """The best `most`, best first, equal ones in the order of the alphabet; scores from 0 to 1."""
         ranked = sorted(self.scores(text).items(), key=lambda pair: (-pair[1], pair[0]))
         return [Candidate(name, score) for name, score in ranked[:most]]
 
 
 def guessed_language(text: str, languages: Sequence[str] = ("en", "it", "es")) -> str | None:
-    """The language most of whose commonest words stand in the text; None where none or two do best."""
+    """The language, a BCP 47 tag of `languages`, most of whose commonest words stand in the text; None where
+    none or two do best."""
     words = set(_WORD.findall(_fold(text)))
     counts = sorted(((len(words & _stopwords(language)), language) for language in languages), reverse=True)
     return counts[0][1] if counts[0][0] > counts[1][0] else None

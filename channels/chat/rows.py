@@ -136,7 +136,7 @@ Fields: TypeAlias = Mapping[str, JsonValue]
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A row as it is stored: `fields` has every field of `FIELDS`, null where nothing is said.
+    """A row as it is stored, JSON: `fields` has every field of `FIELDS`, null where nothing is said.
     `revision` counts from 1."""
 
     revision: int
@@ -161,7 +161,8 @@ def whole(raw: Fields) -> Fields:
 
 
 def row_findings(raw: JsonValue) -> Iterator[Finding]:
-    """Everything that is wrong with a row for itself, without the table."""
+    """Everything that is wrong with a row for itself, without the table, at JSON Pointers into it; nothing
+    for a sound row. Never raises for a JSON value of whatever shape."""
     if not isinstance(raw, dict):
         yield Finding("", "wrong_type", "accepted is an object, a row of ai_agents")
         return

@@ -105,7 +105,8 @@ Table = Mapping[str, StoredRow]
 
 
 class RevisionStale(Exception):
-    """`If-Match` names another revision than the stored one; nothing was changed."""
+    """`If-Match` names another revision than the stored one: the change is refused, and nothing was
+    changed."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"the row is at revision {revision}")
@@ -143,8 +144,8 @@ class AgentTable:
         self._complete: set[str] = set()
 
     async def rows(self, tenant_id: str) -> Table:
-        """By name, in the order of the alphabet; at most `FRESH_S` old. The agents that every table has are
-        there."""
+        """By name, in the order of the alphabet; at most `FRESH_S` seconds old. The agents that every table
+        has are there."""
         if tenant_id not in self._complete:
             await self._bootstrap(tenant_id)
         read = self._read.get(tenant_id)
@@ -204,7 +205,8 @@ class AgentTable:
         raise RetryLater("agent_contended", f"{name!r} is being changed by many at once")
 
     async def findings(self, tenant_id: str, raw: JsonValue) -> list[Finding]:
-        """Everything that is wrong with a row as it would stand in this table; nothing is stored."""
+        """Everything that is wrong with a row as it would stand in this table, at JSON Pointers; empty for
+        one that is accepted. Nothing is stored."""
         found = list(row_findings(raw))
         if not found:
             self._read.pop(tenant_id, None)
@@ -218,7 +220,8 @@ class AgentTable:
         return effective(name, await self.rows(tenant_id))
 
     async def history(self, tenant_id: str, name: str) -> Sequence[JsonValue]:
-        """Oldest first; of a deleted agent too. Raises LookElsewhere `agent_unknown`."""
+        """The changes as JSON objects, oldest first, with moments in UTC; of a deleted agent too. Raises
+        LookElsewhere `agent_unknown`."""
         record = await self._store.get(tenant_id, name)
         if record is None:
             raise _unknown(name)

@@ -10,7 +10,7 @@ CLOSE: Final = "</think>"
 
 
 class ThoughtFilter:
-    """For one answer. Text outside of thoughts comes out as soon as it cannot be a part of a tag."""
+    """For one answer. Characters outside of thoughts come out as soon as they cannot be a part of a tag."""
 
     def __init__(self) -> None:
         self._kept = ""

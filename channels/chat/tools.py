@@ -128,7 +128,8 @@ def _marked(member: object) -> Tool | None:
 
 
 class McpSource:
-    """Tools of the MCP servers that the operator names; `urls` by the name that rows use."""
+    """Tools of the MCP servers that the operator names; `urls` maps the names that rows use to http or https
+    URLs."""
 
     def __init__(self, urls: Mapping[str, str], servers: McpServers) -> None:
         self._urls = urls
@@ -136,12 +137,13 @@ class McpSource:
         self._listed: dict[str, tuple[float, tuple[McpTool, ...]]] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether `server/tool` names a server that is configured; what it offers may change meanwhile."""
+        """Whether `server/tool` names a server that is configured; what it offers may change meanwhile. False
+        for a name without a slash."""
         server, slash, tool = name.partition("/")
         return bool(slash and tool) and server in self._urls
 
     async def tool(self, name: str) -> Tool | None:
-        """None while the server is away, or does not offer it."""
+        """The tool of a server; None while the server is away, or where it does not offer it."""
         server, _, tool_name = name.partition("/")
         url = self._urls[server]
         listed = next((each for each in await self._list(server, url) if each.name == tool_name), None)
@@ -212,7 +214,7 @@ class ToolSources:
 
 
 def mcp_urls(text: str) -> dict[str, str]:
-    """Of `name=url,name=url`. Raises CallTheOperator `mcp_servers_invalid`."""
+    """The URL by name of `name=url,name=url`. Raises CallTheOperator `mcp_servers_invalid`."""
     pairs: Sequence[tuple[str, str, str]] = [part.partition("=") for part in text.split(",") if part.strip()]
     if any(not name.strip().isidentifier() or not url.strip() for name, _, url in pairs):
         raise CallTheOperator("mcp_servers_invalid", "accepted is name=url, several after commas")

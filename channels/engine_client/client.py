@@ -107,7 +107,8 @@ class NewContact:
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One message of the dialogue. The engine takes a `message_id` once."""
+    """One message of the dialogue, at a moment with its zone. The engine takes a `message_id` once: a second
+    one is no error."""
 
     message_id: str
     at: datetime
@@ -121,14 +122,16 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class TaggedPrompt:
-    """A prompt, and the tag by which the next one is only sent when more than the clock has moved."""
+    """A prompt, and the ETag by which the next one is only sent when more than the clock has moved; None
+    without one."""
 
     reply: PromptReply
     etag: str | None
 
 
 def engine_http(base_url: str, api_key: str | None = None) -> httpx2.AsyncClient:
-    """The connections to one engine, for as many agents and calls as there are in the process."""
+    """The connections to the engine at `base_url`, an http or https URL, for as many agents and calls as
+    there are in the process. Without `api_key` requests carry none."""
     return httpx2.AsyncClient(
         base_url=base_url,
         headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
@@ -162,7 +165,8 @@ class EngineClient:
 
     def follow(self, conversation_id: str, commanded: Callable[[str], None] | None) -> None:
         """Call `commanded` with each command that a reply about the conversation brings beside what was
-        asked for; None ends that. The replies that bring the agent's data are the caller's to read."""
+        asked for; None ends that. The replies that bring the agent's data are the caller's to read. Never
+        raises."""
         if commanded is None:
             self._followers.pop(conversation_id, None)
         else:
@@ -174,11 +178,12 @@ class EngineClient:
 
     @property
     def mcp_url(self) -> str:
-        """Where the engine's own MCP server is."""
+        """The URL of the engine's own MCP server."""
         return f"{self.base_url}/mcp"
 
     async def new_contact(self, new: NewContact) -> AgentData:
-        """Start or resume a conversation. Repeated for the same contact, it tells the current task."""
+        """Start or resume a conversation. Repeated for the same contact, it tells the current task. Raises
+        EngineError; what fails in passing is tried three times, 5 seconds each, before."""
         choice = new.choice
         body = {
             **_ids(new.contact),
@@ -221,8 +226,9 @@ class EngineClient:
     async def prompt(
         self, conversation_id: str, *, wait_ms: int = 0, unless: str | None = None
     ) -> TaggedPrompt | None:
-        """The prompt of the moment, after at most `wait_ms` for values that are still being found in what
-        was said. None when nothing but the clock has changed since the tag `unless`."""
+        """The prompt of the moment, after at most `wait_ms` milliseconds for values that are still being
+        found in the last utterance. None when nothing but the clock has changed since the ETag `unless`.
+        Raises EngineError."""
         answer = await self._send(
             "GET",
             f"prompt/{_segment(conversation_id)}?wait_ms={wait_ms}",

@@ -21,7 +21,8 @@ class RecordedToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTool:
-    """What the server lists, and what it answers to arguments. `answer` may raise McpFailed."""
+    """What the server lists, with a JSON Schema, and what it answers to arguments. `answer` may raise
+    McpFailed."""
 
     listed: McpTool
     answer: Behaviour

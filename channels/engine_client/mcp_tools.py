@@ -64,7 +64,8 @@ class McpServers(Protocol):
     async def call(
         self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
     ) -> JsonValue:
-        """What the tool says, for the model; `{"error": …}` when it says that it failed."""
+        """What the tool says, for the model, as JSON holds it; `{"error": …}` when it says that it failed.
+        Raises McpFailed."""
         ...
 
     async def aclose(self) -> None: ...
@@ -103,11 +104,10 @@ class GuardedTransport(BoundedTransport):
 
 
 class McpConnections:
-    """Implements `McpServers` over streamable HTTP.
-
-    `allow` lets servers beside public addresses be reached. `trusted` holds the headers for addresses of the
-    operator's own, such as the engine's server with its key; nothing else gets a header.
-    """
+    """Implements `McpServers` over streamable HTTP; an answer is waited for `answer_within_s` seconds.
+    `allow` lets servers beside public addresses be reached. `trusted` holds the headers by URL of the
+    operator's own servers, such as the engine's with its key; nothing else gets a header. Everything raises
+    McpFailed."""
 
     def __init__(
         self,
@@ -136,7 +136,8 @@ class McpConnections:
         return await self._connection(url).talk(called, self._answer_within_s)
 
     async def aclose(self) -> None:
-        """Close every connection, within `CLOSE_WITHIN_S`."""
+        """Close every connection, within `CLOSE_WITHIN_S` seconds. Never raises for a server that does not
+        let go."""
         connections = list(self._connections.values())
         self._connections.clear()
         await asyncio.gather(*(connection.aclose() for connection in connections))
@@ -245,7 +246,8 @@ async def _listed(client: Client) -> tuple[McpTool, ...]:
 
 
 def model_answer(result: CallToolResult) -> JsonValue:
-    """The text is what a server means for the model; without one, its structured content."""
+    """The text is what a server means for the model; without one, its structured content, JSON. A result that
+    is an error is `{"error": …}`."""
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
     text = "\n".join(texts)[:MOST_RESULT_CHARS]
     if result.is_error:

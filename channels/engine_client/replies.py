@@ -76,7 +76,7 @@ class ReachableTask(Reply):
 
 class ToolParameter(Reply):
     """By the strategy `assignment_value` is a `fixed` value, the id of a `variable`, or a hint for the model
-    (`prompt`). A parameter with another strategy is the model's to fill in."""
+    (`prompt`). A parameter with an unknown strategy is the model's to fill in."""
 
     parameter_name: str
     assignment_strategy: str
@@ -149,7 +149,8 @@ class MissingVariable(Reply):
 
 
 class TaskRefused(Reply):
-    """The conversation stays in the task `from_task`."""
+    """The conversation stays in the task `from_task`; `missing` are the variables without which the task
+    cannot be entered."""
 
     result: Literal[False]
     code: str
@@ -179,7 +180,8 @@ class Notified(Reply):
 
 
 class PromptReply(Notified):
-    """`memory_fresh`: the last user turn has been read for values. `prefix_hash` changes with the task."""
+    """`memory_fresh`: the last user turn has been read for values. `prefix_hash` changes with the task.
+    `revision` and `memory_revision` count from 1, and never back."""
 
     prompt: str
     revision: int
@@ -209,7 +211,7 @@ class Description(Reply):
 
 
 class MemoryVariable(Reply):
-    """A variable without a value has null."""
+    """A variable without a value has null; `updated_at` is ISO 8601 in UTC."""
 
     var_id: str
     name: str
@@ -228,7 +230,7 @@ class MemoryDump(Reply):
     memory_revision: int
 
     def value_of(self, variable: str) -> JsonValue:
-        """By id, else by name; None for no value and for an unknown variable."""
+        """By id, else by name, as JSON holds it; None for no value and for an unknown variable."""
         by_id = (v.value for v in self.vars if v.var_id == variable)
         by_name = (v.value for v in self.vars if v.name == variable)
         return cast("JsonValue", next(by_id, next(by_name, None)))
@@ -256,7 +258,7 @@ class Problem(BaseModel):
 
 
 class EngineError(Exception):
-    """Base of the tree. `problem` is the engine's own account, None where it gave none."""
+    """Base of the tree. `problem` is the engine's own account (RFC 9457), None where it gave none."""
 
     def __init__(self, message: str, problem: Problem | None = None) -> None:
         super().__init__(message)
@@ -268,15 +270,18 @@ class EngineError(Exception):
 
 
 class EngineUnavailable(EngineError):
-    """Not reached, too slow, or out of order for the moment."""
+    """Not reached, too slow, or out of order for the moment, after every try failed: three, of 5 seconds
+    each."""
 
 
 class RequestRefused(EngineError):
-    """A status 4xx other than 409: unknown ids, a missing key or scope, or a body that breaks a rule."""
+    """A status 4xx other than 409, not tried again: unknown ids, a missing key or scope, or JSON that breaks
+    a rule."""
 
 
 class StateConflict(EngineError):
-    """Status 409. `problem.state` tells the state and `problem.accepted` what would go."""
+    """Status 409, a request refused for where the conversation is. `problem.state` has the state and
+    `problem.accepted` what would go."""
 
 
 class EngineMisbehaved(EngineError):

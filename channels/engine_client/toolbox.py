@@ -59,7 +59,7 @@ class ToolListCache:
         self._by_url: TLRUCache[str, tuple[McpTool, ...] | None] = TLRUCache(MOST_SERVERS, until, clock)
 
     def known(self, url: str) -> tuple[McpTool, ...] | None:
-        """None where the server has to be asked; nothing for one that was away a moment ago."""
+        """None where the server at the URL has to be asked; nothing for one that failed a moment ago."""
         return (self._by_url[url] or ()) if url in self._by_url else None
 
     def listed(self, url: str, tools: tuple[McpTool, ...]) -> None:
@@ -71,7 +71,8 @@ class ToolListCache:
 
 @dataclass(frozen=True, slots=True)
 class TaskTools:
-    """What one task offers. Calls go through the registry, which checks them and asks its policy."""
+    """What one task offers. Calls go through the registry, which refuses arguments that do not fit the JSON
+    Schema, and asks its policy."""
 
     tools: tuple[TaskTool, ...]
     registry: ToolRegistry
@@ -97,7 +98,8 @@ class Toolbox:
         self._tool_lists = tool_lists or ToolListCache(kept_s=inf, away_s=0)
 
     async def of_task(self, data: AgentData) -> TaskTools:
-        """Tools of a server that cannot be reached, or whose schema is none, are left out."""
+        """Tools of a server that cannot be reached, or whose JSON Schema is invalid, are left out and
+        logged."""
         needed = [
             server for server in data.mcp_tools if any(is_offered(server, tool) for tool in server.tools)
         ]

@@ -64,7 +64,8 @@ Declaration = Mapping[str, JsonValue]
 
 
 class VariablesMissing(Exception):
-    """Required parameters whose variables have no value; `variables` by id."""
+    """Required parameters whose variables have no value: the call fails before anything is sent. `variables`
+    by id."""
 
     def __init__(self, variables: Sequence[str]) -> None:
         super().__init__(f"no value yet for: {', '.join(variables)}")
@@ -74,9 +75,7 @@ class VariablesMissing(Exception):
 @dataclass(frozen=True, slots=True)
 class TaskTool:
     """An MCP tool of the current task. `name` is what the model calls it, `listed` what its server does.
-
-    `parameters` is the schema of what the model chooses.
-    """
+    `parameters` is the JSON Schema of what the model chooses."""
 
     name: str
     url: str
@@ -94,7 +93,8 @@ class TaskTool:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What an agent brings to every call of a tool. `key` is new for each."""
+    """What an agent brings to every call of a tool. `key` is new for each, so that a call repeated is not
+    done twice; `campaign_id` is None without a campaign."""
 
     tenant_id: str
     conversation_id: str
@@ -150,7 +150,8 @@ def with_missing(tasks: Iterable[ReachableTask], memory: MemoryDump) -> tuple[Re
 
 
 def change_task_declaration(tasks: Sequence[ReachableTask]) -> Declaration | None:
-    """The tool that moves to one of `tasks`; None where there is nowhere to go."""
+    """The tool that moves to one of `tasks`, its parameters in JSON Schema; None where there is nowhere to
+    go."""
     if not tasks:
         return None
     names = task_names(tasks)
@@ -212,7 +213,8 @@ def is_offered(server: ServerTools, selected: SelectedTool) -> bool:
 
 
 def server_url(server: ServerTools, engine_mcp_url: str) -> str:
-    """The engine's own server is reached where the engine is, whatever address it gives to others."""
+    """The URL to reach a server at: the engine's own is reached where the engine is, whatever address it
+    gives to others."""
     return engine_mcp_url if server.server_name == ENGINE_SERVER else server.url
 
 
@@ -249,7 +251,8 @@ def _described(schema: Mapping[str, object], hint: str) -> dict[str, object]:
 def call_arguments(
     tool: TaskTool, chosen: Mapping[str, JsonValue], context: CallContext
 ) -> dict[str, object]:
-    """What the tool is called with. Raises VariablesMissing."""
+    """What the tool is called with, each value as the JSON type of its parameter's schema. Raises
+    VariablesMissing."""
     properties = as_object(tool.listed.parameters.get("properties"))
     required = _required(tool.listed)
     arguments: dict[str, object] = dict(chosen)

@@ -41,7 +41,8 @@ BodyBuilder: TypeAlias = Callable[[Values, Values, JsonValue], Mapping[str, Json
 
 
 class BodyRefused(Exception):
-    """No body can be made of these arguments. The text says what would be accepted; the model is told."""
+    """No body can be made of these arguments: they are refused before anything is sent. The text says what
+    would be accepted; the model is told."""
 
 
 class BuilderRegistry(Mapping[str, BodyBuilder]):
@@ -60,11 +61,9 @@ class BuilderRegistry(Mapping[str, BodyBuilder]):
         return len(self._builders)
 
     def build(self, name: str, args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
-        """The body, without the fields that are null, at every level.
-
-        Raises BodyRefused, also for whatever else a builder raises. A name that is not registered is a
-        KeyError: configs are checked for that.
-        """
+        """The body, a JSON object without the fields that are null, at every level. Raises BodyRefused, also
+        for whatever else a builder raises. A name that is not registered is a KeyError: configs are checked
+        for that."""
         builder = self._builders[name]
         try:
             return {

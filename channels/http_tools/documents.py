@@ -60,7 +60,8 @@ class Compiled:
 
 
 def compiled(parse: Callable[[str], object]) -> Compiled:
-    """For a field that the config writes as text and the model holds as what `parse` makes of it."""
+    """For a field that the config writes as text and the model holds as what `parse` makes of it. What
+    `parse` raises as a mistake is the field's error."""
     return Compiled(lambda value, info: _read(parse, value))
 
 
@@ -149,7 +150,7 @@ _StepCondition: TypeAlias = Annotated[Condition, Compiled(_step_condition)]
 
 
 class Document(BaseModel):
-    """A part of a config: nothing beside its fields is accepted."""
+    """A part of a config, JSON: fields that it does not know are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -187,13 +188,14 @@ class RequestFields(Document):
 
 
 class HttpRequest(RequestFields):
-    """One HTTP request."""
+    """One HTTP request; without a reply within `timeout_s` seconds it fails."""
 
     url: UrlText
 
 
 class LifecycleCall(HttpRequest):
-    """A request that a point in the call's life makes, where `condition` holds or there is none."""
+    """A request that a point in the call's life makes, where `condition` holds or there is none. One that
+    fails is logged, and ends nothing."""
 
     condition: ConditionText | None = None
     store_in_ctx: dict[str, PathText] = {}
@@ -234,7 +236,7 @@ class PreStep(RequestFields):
 
     @property
     def request(self) -> HttpRequest | None:
-        """The fetch; None for a bare check."""
+        """The fetch, with its URL; None for a bare check."""
         if self.url is None:
             return None
         fields = {name: getattr(self, name) for name in RequestFields.model_fields}
@@ -268,7 +270,8 @@ class HttpTool(HttpRequest):
 
 
 class BuiltinTool(Document):
-    """Something that is done to the call itself. `target` is a phone number or SIP address."""
+    """Something that is done to the call itself. `target` is a phone number or SIP address; None for a tool
+    that needs none."""
 
     type: Literal["builtin"]
     action: Literal["hangup", "transfer"]
@@ -301,7 +304,7 @@ ToolConfig: TypeAlias = Annotated[HttpTool | BuiltinTool, Compiled(_tool)]
 
 
 def check_builders(tools: Mapping[str, HttpTool | BuiltinTool], known: Collection[str]) -> list[Finding]:
-    """A finding for every tool whose body builder is not `known`; pointers into the whole config."""
+    """A finding for every tool whose body builder is unknown; JSON Pointers into the whole config."""
     return [
         Finding(
             pointer("tools", name, "body_builder"),
@@ -314,7 +317,7 @@ def check_builders(tools: Mapping[str, HttpTool | BuiltinTool], known: Collectio
 
 
 def base_url_findings(raw: JsonValue) -> list[Finding]:
-    """A finding where a config's templates use `base_url` and it has none."""
+    """A finding, with a JSON Pointer, where a config's templates use `base_url` and it has none."""
     if isinstance(raw, dict) and raw.get("base_url") is None and _uses_base_url(raw):
         return [Finding("/base_url", "missing_property", "is required, as templates use {{base_url}}")]
     return []

@@ -48,7 +48,7 @@ _NO_NAMES: Final[Values] = {}
 
 
 class ConditionMistake(Mistake):
-    """A condition that cannot be read."""
+    """A condition that cannot be read: raised with the place in it, in characters from 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ _PHONE_LIKE = re.compile(r"\+?[0-9](?:[\s().\-/]*[0-9]){6,}")
 
 
 class CallFailed(Exception):
-    """A request without a usable reply. `reason` may be told to anybody; `status` and `reply` are those of a
-    reply that is an error, None without one."""
+    """A request without a usable reply. `reason` may be told to anybody; `status` and `reply`, JSON, are
+    those of a reply that is an error, None without one."""
 
     def __init__(self, reason: str, status: int | None = None, reply: JsonValue = None) -> None:
         super().__init__(reason)
@@ -71,7 +71,9 @@ class HttpCaller:
         self.monotonic = monotonic
 
     async def send(self, request: HttpRequest, scope: Scope, *, body: JsonValue = None) -> JsonValue:
-        """The reply. `body` stands in for the request's own one. Raises CallFailed."""
+        """The JSON of the reply, its text where it is no JSON, None where it is empty. `body` stands in for
+        the request's own one. Raises CallFailed after `timeout_s` seconds, for a status from 300 on, and for
+        an address that is not allowed."""
         prepared = _prepare(request, scope, body)
         _log.debug("http_request", url=prepared.url, body=prepared.content.decode(), **self.log_fields)
         started = self.monotonic()
@@ -124,8 +126,8 @@ class HttpCaller:
 
 
 def masked_url(url: str, caller: str = "") -> str:
-    """The address without user information and the values of its query, and with `***` for whatever looks
-    like a phone number in its path, or has the digits of the caller's."""
+    """The URL without user information and the values of its query, and with `***` for whatever looks like a
+    phone number in its path, or has the digits of the caller's; `***` alone for an invalid one."""
     try:
         parts = urlsplit(url)
     except ValueError:  # brackets that belong to no IPv6 address
@@ -184,7 +186,7 @@ def _read(reply: OutboundReply) -> JsonValue | CallFailed:
 
 
 def deeper_than(value: JsonValue, levels: int) -> bool:
-    """Whether lists and objects lie more than `levels` deep in each other."""
+    """Whether lists and objects of JSON lie more than `levels` deep in each other."""
     layer = [value]
     for _ in range(levels + 1):
         parents = (list(each.values()) if isinstance(each, dict) else each for each in layer)

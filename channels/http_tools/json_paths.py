@@ -49,7 +49,8 @@ _NO_SCOPE: Final = Scope()
 
 
 class PathMistake(Mistake):
-    """A JSONPath that cannot be read."""
+    """A JSONPath that is refused: RFC 9535 does not know it, it is too long, or nests too deep. The place is
+    in characters from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class JsonPath:
 
     @classmethod
     def parse(cls, text: str) -> JsonPath:
-        """Raises PathMistake, TemplateMistake."""
+        """A path of RFC 9535, of at most `MAX_PATH_CHARS` characters. Raises PathMistake, TemplateMistake."""
         if len(text) > MAX_PATH_CHARS:
             raise PathMistake(f"accepted are at most {MAX_PATH_CHARS} characters", MAX_PATH_CHARS + 1)
         if sum(map(text.count, "[(!")) > MAX_BRACKETS:
@@ -98,7 +99,8 @@ class JsonPath:
         return cls(source, holes, query)
 
     def first(self, document: JsonValue, scope: Scope = _NO_SCOPE) -> JsonValue:
-        """The first value that the path finds, else None. Never raises for what a document holds."""
+        """The first value that the path finds in a JSON document, else None. Never raises for what a document
+        holds."""
         try:
             query = self.query
             if self.holes:

@@ -52,7 +52,7 @@ class Mistake(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`text` is what was written; `at` where it starts, counted from 0."""
+    """`text` is what was written; `at` where it starts, in characters from 0."""
 
     kind: Kind
     text: str
@@ -79,7 +79,8 @@ class Reader:
         return token
 
     def close(self, sign: str, accepted: str) -> None:
-        """Take `sign` as the last token. What follows is not looked at: it may be of another language."""
+        """Take `sign` as the last token. What follows is not looked at: it may be of another language. Raises
+        Mistake for another token."""
         if not self.at_sign(sign):
             raise self.unexpected(accepted)
         self.end = self.current.at + len(sign)
@@ -96,17 +97,18 @@ class Reader:
         self.advance()
 
     def unexpected(self, accepted: str) -> Mistake:
-        """That the current token is none of what is accepted."""
+        """The error to be raised where the current token is none of what is accepted."""
         token = self.current
         hint = _HINTS.get(token.text, "") if token.kind == "unreadable" else ""
         return self.mistake(f"{token} was not expected{hint}; accepted is {accepted}", token.at)
 
     def mistake(self, message: str, at: int) -> Mistake:
-        """`at` counts from 0."""
+        """The error to be raised for the place `at`, in characters from 0."""
         return self._mistake(message, at + 1)
 
     def text_of(self, token: Token) -> str:
-        """What a text token says, its quotes and escapes taken away."""
+        """The characters that a text token stands for, its quotes and escapes taken away. Raises Mistake for
+        an unknown escape."""
 
         def unescaped(match: re.Match[str]) -> str:
             if match[1] not in _ESCAPES:

@@ -39,7 +39,7 @@ _CONSTANTS: Final[Mapping[str, JsonValue]] = MappingProxyType(
 
 
 class TemplateMistake(Mistake):
-    """A template that cannot be read."""
+    """A template that is refused; the place is in characters from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Raises TemplateMistake."""
+        """A text of JSON with placeholders `{{…}}`. Raises TemplateMistake."""
         parts: list[str | Placeholder] = []
         at = 0
         while (start := text.find(OPEN, at)) >= 0:
@@ -119,7 +119,8 @@ class Template:
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
 
     def render(self, scope: Scope) -> JsonValue:
-        """The value of the only placeholder as it is, else text."""
+        """The value of the only placeholder as JSON holds it, else text. Never raises: an unknown name is
+        null, in a text empty."""
         if len(self.parts) == 1 and isinstance(self.parts[0], Placeholder):
             return self.parts[0].value(scope)
         return self.render_text(scope)
@@ -129,7 +130,8 @@ class Template:
 
 
 def placeholder_at(text: str, start: int) -> tuple[Placeholder, int]:
-    """The placeholder whose `{{` stands at `start`, and where the text goes on behind its `}}`."""
+    """The placeholder whose `{{` stands at `start`, and where the text goes on behind its `}}`, both in
+    characters. Raises TemplateMistake."""
     reader = Reader(text, start + len(OPEN), TemplateMistake)
     placeholder = read_placeholder(reader)
     reader.close(CLOSE, f"{CLOSE!r}, or '|' and one of the filters {_FILTERS}")
@@ -137,7 +139,7 @@ def placeholder_at(text: str, start: int) -> tuple[Placeholder, int]:
 
 
 def read_placeholder(reader: Reader) -> Placeholder:
-    """Reads what stands between `{{` and `}}`."""
+    """Reads what stands between `{{` and `}}`. Raises TemplateMistake for an unknown filter."""
     path = _read_path(reader, "a path such as ctx.call_id")
     filters: list[Filter] = []
     while reader.at_sign("|"):
@@ -147,7 +149,7 @@ def read_placeholder(reader: Reader) -> Placeholder:
 
 
 def read_constant(reader: Reader) -> Constant | None:
-    """The literal that stands next; None, with nothing taken, where there is none."""
+    """The JSON literal that stands next; None, with nothing taken, where there is none."""
     token = reader.current
     if token.kind == "word" and token.text in _CONSTANTS:
         return Constant(_CONSTANTS[reader.advance().text])
@@ -159,7 +161,7 @@ def read_constant(reader: Reader) -> Constant | None:
 
 
 def as_text(value: JsonValue) -> str:
-    """How a value stands inside a longer text."""
+    """How a JSON value stands inside a longer text: null is empty, lists and objects are JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value) or ""

@@ -52,7 +52,7 @@ class Scope:
     root: Values = field(default_factory=_nothing)
 
     def lookup(self, path: Path) -> JsonValue:
-        """The value at `path`, None where there is nothing."""
+        """The JSON value at `path`, None where there is nothing. Never raises."""
         head, rest = path[0], path[1:]
         if head in self.specials:
             return walk(self.specials[head], rest)
@@ -76,7 +76,7 @@ class Scope:
 
 
 def walk(value: JsonValue, path: Path) -> JsonValue:
-    """What lies at `path` under `value`: fields of objects, items of lists by number (from the end when
+    """What lies at `path` under a JSON value: fields of objects, items of lists by number (from the end when
     it is negative); None where there is nothing."""
     for part in path:
         if isinstance(value, dict):

@@ -30,7 +30,7 @@ _URL_EXAMPLES: Final = "accepted is {{base_url}}/path, or an address that begins
 
 
 class Mistakes(ValueError):
-    """Everything wrong in one value: where it stands inside the value, and the mistake."""
+    """Every error in one JSON value: where it stands inside the value, and the mistake."""
 
     def __init__(self, found: list[tuple[tuple[str | int, ...], Mistake]]) -> None:
         super().__init__("; ".join(f"{'/'.join(map(str, at)) or 'here'}: {mistake}" for at, mistake in found))
@@ -38,7 +38,8 @@ class Mistakes(ValueError):
 
 
 class Unresolved(Exception):
-    """An address lacks the value of a placeholder. `placeholder` is how the config writes it."""
+    """A URL lacks the value of a placeholder: it is refused, nothing is sent. `placeholder` is how the config
+    writes it."""
 
     def __init__(self, placeholder: str) -> None:
         super().__init__(placeholder)
@@ -67,7 +68,7 @@ class JsonTemplate:
 
     @classmethod
     def parse(cls, value: JsonValue, *, answer: bool = False) -> JsonTemplate:
-        """Raises Mistakes."""
+        """A JSON value of at most 64 levels. Raises Mistakes."""
         found: list[tuple[tuple[str | int, ...], Mistake]] = []
         node = _read(value, (), found, answer)
         if found:
@@ -75,7 +76,8 @@ class JsonTemplate:
         return cls(node)
 
     def render(self, scope: Scope, document: JsonValue = None) -> JsonValue:
-        """`document` is the reply that the JSONPaths of an answer look into."""
+        """A JSON value. `document` is the reply that the JSONPaths of an answer look into. Never raises for
+        what it holds."""
         return _render(self.node, scope, document)
 
 
@@ -95,7 +97,7 @@ class UrlTemplate:
 
     @classmethod
     def parse(cls, text: str) -> UrlTemplate:
-        """Raises TemplateMistake."""
+        """The text of an http or https URL. Raises TemplateMistake."""
         whole = Template.parse(text)
         base, rest = _base(whole)
         if any(isinstance(part, str) and "#" in part for part in rest.parts):

@@ -48,8 +48,8 @@ def _no_specials() -> Values:
 
 @dataclass(slots=True)
 class CallContext:
-    """What is known in one call. `ctx` changes while the call goes on; `specials` are asked for every time,
-    as the clock is one of them."""
+    """What is known in one call, JSON values. `ctx` changes while the call goes on; `specials` are asked for
+    every time, as the clock is one of them."""
 
     ctx: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     session: JsonValue = None
@@ -108,7 +108,9 @@ class ToolExecutor:
     async def run(
         self, name: str, arguments: str | Values, context: CallContext, actions: Actions
     ) -> JsonValue:
-        """The answer for the model. `arguments` as the model wrote them, or already read."""
+        """The answer for the model, as JSON holds it. `arguments` as the model wrote them, JSON text, or
+        already read. Never raises for what a model asks for or a server answers: the answer is `{"error": …}`
+        then."""
         started = self._caller.monotonic()
         args = _read_arguments(arguments)
         outcome: Outcome = "cancelled"
@@ -137,7 +139,8 @@ class ToolExecutor:
     def as_tools(
         self, declarations: Iterable[Mapping[str, JsonValue]], context: CallContext, actions: Actions
     ) -> list[Tool]:
-        """The tools that are declared and configured, for a registry of the tool loop."""
+        """The tools that are declared and configured, for a registry of the tool loop; an unknown name is
+        left out."""
 
         def tool(declared: Mapping[str, JsonValue]) -> Tool:
             name, description = str(declared["name"]), declared.get("description")

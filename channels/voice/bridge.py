@@ -49,7 +49,7 @@ Transfer = Callable[[str | None, str], Awaitable[None]]
 
 
 class Tap(Protocol):
-    """Sees every message of a call, for recordings (V15)."""
+    """Sees every message of a call, frames of JSON, for recordings (V15)."""
 
     def __call__(self, side: Literal["line", "model"], sent: bool, message: bytes) -> None: ...
 
@@ -66,7 +66,7 @@ class OpenTap(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Realtime:
-    """Where the model is. `headers` carry the key."""
+    """Where the model is, a ws or wss URL. `headers` carry the key."""
 
     url: str
     headers: Mapping[str, str]
@@ -113,7 +113,8 @@ class _Link(RealtimeLink):
 async def connect_realtime(
     realtime: Realtime, settings: SessionSettings, side: RealtimeListener, tap: Tap | None = None
 ) -> ModelLink:
-    """A connection to a model, not configured yet. Raises ModelUnreachable."""
+    """A connection to a model, not configured yet. Raises ModelUnreachable when there is none within some
+    seconds."""
     socket = ModelSocket(side, tap)
     try:
         await ws_connect(
@@ -135,7 +136,8 @@ async def connect_realtime(
 
 
 class LineSocket(MessageSocket):
-    """One media stream of a carrier: the call begins with its start event."""
+    """One media stream of a carrier, text frames of JSON: the call begins with its start event. A stream
+    without one, and one of unreadable frames, is closed as an error."""
 
     def __init__(self, bridge: Bridge) -> None:
         super().__init__(MAX_LINE_MESSAGE)
@@ -247,8 +249,8 @@ class Bridge:
         return runner
 
     def end_of(self, carrier_call_id: str) -> CallEnd | None:
-        """Why a call has ended, by the carrier's id of it; None while it goes on, and for one that is not
-        among the last thousand."""
+        """Why a call has ended, by the carrier's id of it; None while it goes on, and for an unknown one: the
+        last thousand are kept."""
         runner = self._by_carrier.get(carrier_call_id)
         return self._ended.get(carrier_call_id) if runner is None else runner.end
 

@@ -75,11 +75,13 @@ class Deliveries:
         return len(self._under_way)
 
     def sender(self, outbound: OutboundSender, log_fields: Mapping[str, str]) -> OutboundSender:
-        """A way out whose requests arrive: `outbound` makes the first try of each."""
+        """A way out whose requests arrive: `outbound` makes the first try of each. One that fails is tried
+        again in seconds, then minutes."""
         return _Delivered(self, outbound, log_fields)
 
     def resume(self) -> int:
-        """Go on with what an earlier process has left. Returns how many requests that are."""
+        """Go on with the JSON files that an earlier process has left. Returns how many requests that are; one
+        that cannot be read is logged and left out."""
         left = sorted(self._directory.glob("*.json")) if self._directory is not None else []
         for file in left:
             try:
@@ -89,7 +91,8 @@ class Deliveries:
         return len(self._under_way)
 
     def keep(self, delivery: Delivery) -> None:
-        """Write it down, where there is a directory. A file that cannot be written is logged."""
+        """Write it down as JSON, where there is a directory. A file that cannot be written is logged: the
+        failure ends nothing."""
         if self._directory is None:
             return
         try:
@@ -210,7 +213,8 @@ class Deliveries:
 
 
 def is_answer(status: int) -> bool:
-    """Whether a reply with this HTTP status ends a delivery."""
+    """Whether a reply with this HTTP status ends a delivery: False for 408, 429 and from 500 on: those
+    failures are tried again."""
     return status < 500 and status not in _AGAIN
 
 

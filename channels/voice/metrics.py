@@ -18,7 +18,7 @@ _RESPONSE_BUCKETS_S = (0.2, 0.4, 0.6, 0.8, 1, 1.5, 2, 3, 5, 10)
 
 
 class Counting:
-    """What the bridge and the HTTP side count."""
+    """What the bridge and the HTTP side count; durations in seconds."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()

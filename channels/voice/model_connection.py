@@ -123,8 +123,8 @@ class ModelConnection:
         self._renewal: asyncio.Task[None] | None = None
 
     async def open(self, settings: SessionSettings) -> None:
-        """A confirmed session, for a call that has none yet: within 3 s where the line plays, else 10.5 s.
-        Raises ModelUnreachable when no try succeeds."""
+        """A confirmed session, for a call that has none yet: within 3 seconds where the line plays, else 10.5
+        seconds. Raises ModelUnreachable when no try succeeds."""
         self._to(ConnectionState.OPENING)
         try:
             await self._try(settings, OPENING if self._line_plays else LONGER, resumed=False)
@@ -134,7 +134,8 @@ class ModelConnection:
         self._to(ConnectionState.OPEN)
 
     def lost(self, why: str) -> None:
-        """Go on with a new connection, unless one is being opened already."""
+        """Go on with a new connection, unless one is being opened already. When none succeeds within some
+        seconds, the call ends as failed."""
         if self.state is ConnectionState.OPEN:
             self._log.warning("model_lost", why=why)
             self._replace()
@@ -151,7 +152,8 @@ class ModelConnection:
             self._begin_renewal()
 
     async def close(self) -> None:
-        """Returns when nothing of it runs any more. Without effect when it is closed already."""
+        """Returns when nothing of it runs any more. Never raises; without effect when it is closed
+        already."""
         if self.state is not ConnectionState.CLOSED:
             self._to(ConnectionState.CLOSED)
         if self._renewal is not None and not self._renewal.done():

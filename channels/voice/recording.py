@@ -41,7 +41,8 @@ class Entry:
 
 
 class RecordingRefused(ValueError):
-    """A file that is no recording; the message names the line and what was expected."""
+    """A file that is no recording, JSON lines; the message names the number of the invalid line and what was
+    expected."""
 
 
 class Recorder:
@@ -105,7 +106,7 @@ class RecordedOutbound:
 
 
 class RecordedTransport(httpx2.AsyncBaseTransport):
-    """Sends by a client that is another's, and writes its requests down with their answers."""
+    """Sends by a client that is another's, and writes its requests down with their answers, as JSON."""
 
     def __init__(self, client: httpx2.AsyncClient, write: Callable[[Side, bool, JsonValue], None]) -> None:
         self._client = client
@@ -133,9 +134,9 @@ def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
 
 
 def read_recording(content: bytes) -> Iterator[Entry]:
-    """The entries of a recording. A line may also be a bare event of Twilio or of the model, with or without
-    `at_ms`: it then comes from there, at the `timestamp` of its audio, else at the time of the line before.
-    Raises RecordingRefused."""
+    """The entries of a recording, JSON lines. A line may also be a bare event of Twilio or of the model, with
+    or without `at_ms`: it then comes from there, at the `timestamp` of its audio in milliseconds, else at the
+    time of the line before. Raises RecordingRefused."""
     at_ms = 0.0
     for number, line in enumerate(content.splitlines(), start=1):
         if line.strip():

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class NothingLeftToDo(RuntimeError):
-    """Everything waits for something that cannot happen any more."""
+    """Everything waits for something that cannot happen any more: raised instead of waiting for ever."""
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -58,7 +58,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """`time` starts at 0 and jumps."""
+    """`time` starts at 0 seconds and jumps."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -324,7 +324,8 @@ class _Outbound:
 
 
 class OutboundTransport(httpx2.AsyncBaseTransport):
-    """A client's requests by another way out, such as that of a replay."""
+    """A client's requests by another way out, such as that of a replay. Raises httpx2.ConnectError where that
+    fails."""
 
     def __init__(self, outbound: OutboundSender) -> None:
         self._outbound = outbound

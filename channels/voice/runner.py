@@ -152,7 +152,8 @@ class CallRunner:
         return CallEnd(self._over.result(), self._unspoken) if self._over.done() else None
 
     async def run(self) -> None:
-        """Until the call is over. Never raises but when cancelled, and even then the call is ended."""
+        """Until the call is over. Never raises but when cancelled, and even then the call is ended, within
+        some seconds."""
         self._plan.metrics.call_began()
         self._log.info("call_began", call_sid=self.caller.carrier_call_id)
         ticker = asyncio.create_task(self._tick())

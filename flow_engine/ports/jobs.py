@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from flow_engine.ports.dialogue import ConversationRef
 
-JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing"]
+JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing", "cti"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Job:
     """`relay` sends the outbox on, `deliver` what of it waits for the webhook, `mine` reads the last user
     turn, `conclude` an ended contact (`subject` is its id; empty: what conversations that were started anew
     have left behind), `expire` ends a conversation whose time limit has passed, `routing` fails a transfer
-    that found nobody in time."""
+    that found nobody in time. `cti` takes in an entry of the core CTI's stream (`subject` is its id)."""
 
     kind: JobKind
     conversation: ConversationRef
@@ -100,6 +100,10 @@ class DeadLetters(Protocol):
 
 
 JobHandler = Callable[[Job], Awaitable[None]]
+
+
+class NeverTryAgain(Exception):
+    """Raised by a handler: the job cannot be done, however often it is tried."""
 
 
 class TryJobAgain(Exception):

@@ -127,7 +127,7 @@ async def drained(memory: RedisMemory) -> None:
         waiting = [
             Job.named(name.decode()) for name, _ in await memory.driver.zrange(JOBS_KEY, at_most=9_999)
         ]
-        left = [job for job in waiting if job.kind not in ("expire", "route")]
+        left = [job for job in waiting if job.kind not in ("expire", "routing")]
         if not left:
             return
         if time.monotonic() > deadline:

@@ -50,7 +50,7 @@ async def lived_through(settings: Settings, receiver: Any) -> list[Any]:
     """A contact starts and ends; everything that was posted, the attempt that met a 503 first."""
     service = build_service(settings, host="127.0.0.1", port=8080)
     transport = httpx.ASGITransport(app=service.app)
-    async with service.opened(), Worker(service.jobs).running():
+    async with service.opened(), Worker(service.jobs[0]).running():
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             ids = {"contactId": "c-1", "conversationId": "conv-1"}
             start = {**ids, "conversationalFlowVersionId": "health-booking-v1", "channel": "chat"}

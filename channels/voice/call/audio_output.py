@@ -47,7 +47,8 @@ class AudioOutput:
         return self._tracker.is_drained and not self.remote_playing
 
     def play(self, audio: AgentAudio, audio_format: AudioFormat, now: float) -> bool:
-        """Returns False when so much is waiting on the line that no more should be sent."""
+        """Hands audio in base64 to the line. Returns False when so much is waiting on the line, 180 seconds,
+        that no more should be sent."""
         if not self.line_plays:
             return True
         now_ms = now * 1000

@@ -91,19 +91,19 @@ class Dialogue:
             self._past.append(_Spoken(item_id))
 
     def begin_tool(self, call: FunctionCall) -> bool:
-        """False for a call that was asked for before."""
+        """False for a call that was asked for before. Its arguments stay the JSON text of the model."""
         if not self.tools.begin(call.call_id):
             return False
         self._past.append(FunctionCallItem(call.call_id, call.name, call.arguments))
         return True
 
     def put_command(self, command: str | None) -> None:
-        """To be given when no tool is left to be answered before."""
+        """To be given, as text, when no tool is left to be answered before; None for none."""
         self._command = command
         self._give_command()
 
     def tool_answered(self, call_id: str, output: JsonValue) -> None:
-        """To be called once for a call that is running."""
+        """To be called once for a call that is running, with what the model gets as JSON."""
         self._answer(call_id, orjson.dumps(output).decode())
         self._give_command()
 

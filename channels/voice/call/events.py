@@ -18,7 +18,8 @@ Audio: TypeAlias = bytes
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted:
-    """The first event of a call. `parameters` are what the TwiML or the SIP headers gave along."""
+    """The first event of a call. `parameters` are what the carrier's document or the SIP headers gave along;
+    an id is None where the carrier names none."""
 
     stream_id: str
     carrier_call_id: str | None
@@ -131,7 +132,8 @@ class TokenUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResponseEnded:
-    """`reason` says why a response is not completed, in the model's words."""
+    """`reason` says why a response failed or was cut, in the model's words; tokens are those that it
+    billed."""
 
     response_id: str
     status: Literal["completed", "cancelled", "failed", "incomplete"]
@@ -156,7 +158,8 @@ class AgentAudioEnded:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A completed call of a tool; `arguments` is the JSON text as the model wrote it."""
+    """A completed call of a tool; `arguments` is the JSON text as the model wrote it. `arguments` are the
+    JSON text of the model, perhaps invalid."""
 
     response_id: str
     item_id: str
@@ -174,8 +177,8 @@ class OutputBufferState:
 
 @dataclass(frozen=True, slots=True)
 class ModelError:
-    """An error event. `event_id` is that of the command that was wrong, `param` the part of it, where the
-    model says so."""
+    """An error event. `event_id` is that of the command that was refused, `param` the part of it, where the
+    model says so; None where not."""
 
     code: str
     message: str
@@ -185,7 +188,8 @@ class ModelError:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A frame that is none of the wire's; `what` names it without its content."""
+    """A frame that is none of the wire's, so invalid JSON or an unknown shape; `what` names it without its
+    content."""
 
     what: str
 

@@ -307,7 +307,7 @@ class Call:
         self._begin_termination("transferred", target, last_words=waits)
 
     def transfer_ended(self, done: bool) -> None:
-        """What became of `CallHooks.transfer`. A call that was not transferred goes on, unless its line is
+        """What became of `CallHooks.transfer`. A call whose transfer failed goes on, unless its line is
         gone."""
         if self._termination.phase not in (Phase.TRANSFERRING, Phase.LEFT):
             return

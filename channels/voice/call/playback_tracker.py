@@ -35,7 +35,8 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An item of which the caller heard the first `heard_ms` of `sent_ms`; 0 where that is unknown."""
+    """An item of which the caller heard the first `heard_ms` of `sent_ms` milliseconds; 0 where that is
+    unknown."""
 
     item_id: str
     content_index: int
@@ -54,7 +55,8 @@ class Interruption:
 
 
 class PlaybackTracker:
-    """One call's. Positions count the audio sent since the call began."""
+    """One call's. Positions count the milliseconds of audio sent since the call began; `now_ms` is a
+    monotonic clock."""
 
     def __init__(self) -> None:
         self._items: deque[_Item] = deque()
@@ -70,7 +72,8 @@ class PlaybackTracker:
         self._mark_count = 0
 
     def add(self, item_id: str, content_index: int, audio_ms: float, now_ms: float) -> str | None:
-        """Audio goes to the line now. Returns the name of a mark to send behind it, if one is due."""
+        """`audio_ms` milliseconds of audio go to the line now. Returns the name of a mark to send behind
+        them, None where none is due."""
         items = self._items
         if items and items[-1].item_id == item_id:
             item = items[-1]
@@ -89,7 +92,8 @@ class PlaybackTracker:
         return None
 
     def item_ended(self, item_id: str) -> str | None:
-        """No more audio of the item comes. Returns the name of a mark to send, if audio is unmarked."""
+        """No more audio of the item comes. Returns the name of a mark to send, None where no audio is
+        unmarked."""
         for item in reversed(self._items):
             if item.item_id == item_id:
                 item.is_whole = True
@@ -107,7 +111,8 @@ class PlaybackTracker:
         return self._new_mark() if self._sent_ms > self._marked_ms else None
 
     def mark_returned(self, name: str, now_ms: float) -> bool:
-        """Whether the mark was one of this generation: its audio has been played."""
+        """Whether the mark was one of this generation: its audio has been played. False for an unknown
+        one."""
         if not any(mark[0] == name for mark in self._marks):
             return False
         position = planned = 0.0
@@ -132,12 +137,12 @@ class PlaybackTracker:
         return not self._marks and self._marked_ms >= self._sent_ms
 
     def heard_ms(self, now_ms: float) -> float:
-        """The position up to which the caller has heard when a `clear` sent now arrives."""
+        """The position in milliseconds up to which the caller has heard when a `clear` sent now arrives."""
         waiting = max(0.0, self._plays_until + self._late_ms - now_ms)
         return max(self._confirmed_ms, self._sent_ms - waiting)
 
     def waiting_ms(self, now_ms: float) -> float:
-        """Audio that the caller has yet to hear."""
+        """Milliseconds of audio that the caller has yet to hear."""
         return self._sent_ms - self.heard_ms(now_ms)
 
     def interrupt(self, now_ms: float) -> Interruption:
@@ -163,11 +168,11 @@ class PlaybackTracker:
         return Interruption(audible, tuple(unheard), had_audio)
 
     def sent_ms(self, item_id: str) -> float:
-        """How much audio of the item was sent and is remembered."""
+        """How many milliseconds of the item's audio were sent and are remembered; 0 for an unknown item."""
         return sum(item.ends_ms - item.begins_ms for item in self._items if item.item_id == item_id)
 
     def is_heard(self, item_id: str, now_ms: float) -> bool:
-        """Whether the whole item has been played, as far as can be told."""
+        """Whether the whole item has been played at `now_ms` milliseconds, as far as can be told."""
         heard = self.heard_ms(now_ms)
         return all(item.is_whole and item.ends_ms <= heard for item in self._items if item.item_id == item_id)
 

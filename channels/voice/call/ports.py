@@ -83,7 +83,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said. An interrupted turn holds about as much as was heard."""
+    """What one side said, `at` a moment with its zone. An interrupted turn holds about as much as was
+    heard."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -111,19 +112,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class CallerSilent:
-    """Nobody has spoken for the settings' `silence_s`."""
+    """Nobody has spoken for the settings' `silence_s` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed:
-    """The line could not be given to `target`; the caller is still there."""
+    """The transfer to `target` failed; the caller is still there."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStalled:
-    """The model neither answers nor goes on."""
+    """The model fails to answer or to go on, for some seconds."""
 
 
 HandlerNotice: TypeAlias = Turn | CallerSilent | TransferFailed
@@ -160,7 +161,7 @@ HistoryItem: TypeAlias = Turn | TextItem | FunctionCallItem | FunctionOutputItem
 
 
 class Line(Protocol):
-    """The caller's side. All methods return at once."""
+    """The caller's side. All methods return at once, and never raise for a line that is gone."""
 
     def play(self, audio: Audio) -> None: ...
 
@@ -199,7 +200,8 @@ class ModelItems(Protocol):
 
 
 class ModelLink(ModelItems, Protocol):
-    """The model's side: its session and its responses. All methods return at once."""
+    """The model's side: its session and its responses. All methods return at once; errors come back as
+    `ModelError`."""
 
     def append_audio(self, audio: Audio) -> None: ...
 
@@ -215,7 +217,8 @@ class ModelLink(ModelItems, Protocol):
 
 
 class ModelUnreachable(Exception):
-    """No session with the model could be opened; the message says why, without keys."""
+    """No session with the model could be opened: refused, failed or too late; the message says why, without
+    keys."""
 
 
 class RealtimeListener(Protocol):
@@ -293,8 +296,8 @@ class CallControls(Protocol):
         ...
 
     def transfer(self, target: str) -> None:
-        """Give the call to a phone number or SIP address once everything that was said has been heard. A call
-        that cannot be given away goes on: `TransferFailed`."""
+        """Transfer the call to a phone number or SIP address once everything that was said has been heard. A
+        transfer that fails is noticed as `TransferFailed`: the call goes on."""
         ...
 
 
@@ -303,7 +306,7 @@ class CallHandler(Protocol):
     after `open` returned settings."""
 
     async def open(self) -> SessionSettings | Refused:
-        """Whether and how the call is taken."""
+        """Whether and how the call is taken. What it raises ends the call as failed."""
         ...
 
     async def started(self) -> str | None:
@@ -320,7 +323,7 @@ class CallHandler(Protocol):
         ...
 
     async def ended(self, ending: Ending) -> None:
-        """Exactly once for every call whose `open` was called, whatever came of it."""
+        """Exactly once for every call whose `open` was called, whatever came of it, failures included."""
         ...
 
 
@@ -328,7 +331,8 @@ class CallLifecycle(Protocol):
     """What the business has done around its calls, whoever answers them (V3, V5)."""
 
     async def refusal(self) -> Refused | None:
-        """The checks before a call: None where nothing objects to it."""
+        """The checks before a call: None where nothing objects to it. A check that fails, or does not answer
+        within ten seconds, objects to nothing."""
         ...
 
     async def began(self) -> None:

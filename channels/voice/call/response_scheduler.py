@@ -126,15 +126,16 @@ class ResponseScheduler:
         return self._caller.state is CallerState.QUIET or now - self._caller.since >= TURN_TAKEN_WITHIN_S
 
     def requested(self, now: float) -> None:
-        """On its way behind all items that were sent, so that it takes them into account."""
+        """On its way, at `now` seconds, behind all items that were sent, so that it takes them into
+        account."""
         self.wanted = False
         self._response = _Response(ResponseState.REQUESTED, now)
         self._answered()
         self._unconfirmed.clear()
 
     def refused(self, now: float) -> None:
-        """Another response was active already: ask again when that one has ended. It may also have been the
-        model itself that wanted to answer a turn, and does not try again."""
+        """Another response was active already: ask again when that one has ended, else after a second. It may
+        also have been the model itself that wanted to answer a turn, and does not try again."""
         self._answered()
         self.wanted = True
         if self.active is None:
@@ -142,7 +143,8 @@ class ResponseScheduler:
             self._not_before = now + AGAIN_AFTER_S
 
     def failed(self, now: float) -> None:
-        """What was asked for, or began, has come to nothing by the model's fault: try again, not for ever."""
+        """What was asked for, or began, failed by the model's fault: due again after a second, at most twice
+        in a row."""
         self._failures += 1
         if self._failures <= MOST_FAILURES:
             if self.is_requested:
@@ -154,7 +156,8 @@ class ResponseScheduler:
         return self.is_requested and now - self._response.since >= ANSWERED_WITHIN_S
 
     def is_turn_unanswered(self, now: float) -> bool:
-        """The model lets a turn of the caller pass."""
+        """The model lets a turn of the caller pass: 5 seconds after its end nothing has begun. False where a
+        response is wanted anyway."""
         caller = self._caller
         late = caller.state is CallerState.AWAITING and now - caller.since >= TURN_ANSWERED_WITHIN_S
         return late and not self.wanted

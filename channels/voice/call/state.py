@@ -14,7 +14,7 @@ MOST_DIGITS = 40
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in a call, for logs and metrics."""
+    """What happened in a call, for logs and metrics; durations in seconds."""
 
     interruptions: int = 0
     late_audio: int = 0
@@ -48,7 +48,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Watch:
-    """Notices that events stop, at the cost of an addition an event."""
+    """Notices that events stop, at the cost of an addition an event; times in seconds."""
 
     since: float
     events: int = 0
@@ -78,8 +78,8 @@ class OpenTools:
 
 @dataclass(slots=True)
 class Keypad:
-    """Digits that belong together: pressed with less than `DIGITS_TOGETHER_S` between them. What is no key of
-    a phone is not taken, nor more than anybody dials."""
+    """Digits that belong together: pressed with less than 1.5 seconds between them. What is no key of a phone
+    is refused in silence, and so is more than 40 characters."""
 
     _digits: str = ""
     _pressed_at: float = 0.0

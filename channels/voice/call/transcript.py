@@ -91,8 +91,8 @@ class Transcript:
             entry.pieces += text
 
     def broken_off(self, item_id: str, sent_ms: float | None) -> None:
-        """Nothing more of an item comes, `sent_ms` of its audio did; None where that is not known. Its text
-        is what was spoken until then."""
+        """Nothing more of an item comes, `sent_ms` milliseconds of its audio did; None where that is unknown.
+        Its text is what was spoken until then."""
         entry = self._known.get(item_id)
         if entry is not None and entry.text is None:
             share = 1.0 if sent_ms is None else sent_ms / _ms_of(entry.pieces.strip())
@@ -119,7 +119,8 @@ class Transcript:
         return [entry.item_id for entry in self._entries if not entry.heard]
 
     def ready(self, now: float) -> list[Turn]:
-        """The turns that can be given out now, each once."""
+        """The turns that can be given out now, each once. A text that does not come within 5 seconds is not
+        waited for."""
         given: list[Turn] = []
         while self._entries:
             entry = self._entries[0]
@@ -154,7 +155,8 @@ def _ms_of(text: str) -> float:
 
 
 def heard_part(text: str, share: float) -> str:
-    """About the first `share` of a text, to the end of a word, with an ellipsis for the rest."""
+    """About the first `share` (0 to 1) of the characters, to the end of a word, with an ellipsis for the
+    rest."""
     if share >= 1:
         return text
     end = int(len(text) * max(0.0, share))

@@ -36,7 +36,8 @@ _ANGLE = re.compile(r"<([^<>]*)>")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`number` is what to dial, empty for a SIP address; `uri` says it as SIP does, `tel:` or `sip:`."""
+    """`number` is what to dial, in E.164 or the carrier's own form, empty for a SIP address; `uri` says it as
+    SIP does, `tel:` or `sip:`."""
 
     uri: str
     number: str = ""
@@ -61,7 +62,7 @@ def parse_target(text: str) -> Target:
 
 
 def address_in(header: str) -> str:
-    """The URI in the value of a SIP header like From: `"Name" <sip:user@host>;tag=x` or bare."""
+    """The URI in the value of a SIP header like From (RFC 3261): `"Name" <sip:user@host>;tag=x` or bare."""
     bracketed = _ANGLE.search(header)
     return bracketed[1].strip() if bracketed else header.partition(";")[0].strip()
 
@@ -75,7 +76,8 @@ def caller_number(text: str | None) -> str | None:
 
 
 def number_in(uri: str) -> str | None:
-    """The phone number that a `sip:`, `sips:` or `tel:` URI names; None where it names somebody else."""
+    """The phone number, its separators left out, that a `sip:`, `sips:` or `tel:` URI (RFC 3966) names; None
+    where it names somebody else."""
     scheme, _, rest = uri.partition(":")
     if scheme.lower() not in ("sip", "sips", "tel"):
         return None
@@ -98,8 +100,8 @@ class LineControlFailed(Exception):
 async def post(
     sender: OutboundSender, step: str, url: str, headers: Mapping[str, str], content: bytes
 ) -> OutboundReply:
-    """Any status is a reply. Raises LineControlFailed when there is none within 10 s; its message begins with
-    `step`."""
+    """Any status is a reply. Raises LineControlFailed when there is none within 10 seconds; its message
+    begins with `step`. `url` is an https URL."""
     try:
         return await sender.request("POST", url, timeout_s=ANSWER_WITHIN_S, headers=headers, content=content)
     except (OutboundRefused, OutboundFailed) as error:
@@ -113,7 +115,7 @@ def check(step: str, reply: OutboundReply) -> None:
 
 
 async def is_transferred(transfer: Awaitable[None]) -> bool:
-    """Whether a transfer came off. Why it did not is logged, without the target."""
+    """Whether a transfer came off. Why it failed is logged, without the target; never raises."""
     try:
         await transfer
     except (LineControlFailed, CorrectTheInput) as failed:

@@ -29,7 +29,8 @@ and sees every frame in its order, so it may keep some back until those before t
 
 
 class StreamCodec(Protocol):
-    """A carrier's media stream over a WebSocket. `audio_formats` are those that its frames can carry."""
+    """A carrier's media stream over a WebSocket, text frames of JSON. `audio_formats` are those that its
+    frames can carry."""
 
     @property
     def audio_formats(self) -> frozenset[AudioFormat]: ...
@@ -56,8 +57,9 @@ class CallOffer:
 
 @dataclass(frozen=True, slots=True)
 class ConnectStream:
-    """Give the call's audio, both ways, to the WebSocket at `url`, ws:// or wss://, whose start event carries
-    the parameters. What becomes of the call after that is asked for at `ended_url`, http:// or https://."""
+    """Give the call's audio, both ways, to the WebSocket at the URL `url`, ws:// or wss://, whose start event
+    carries the parameters. What becomes of the call after that is asked for at `ended_url`, http:// or
+    https://."""
 
     url: str
     parameters: Mapping[str, str]

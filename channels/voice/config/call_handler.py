@@ -52,7 +52,8 @@ SAY_GOODBYE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Business:
-    """What all calls of one config have in common. `clock` gives aware moments."""
+    """What all calls of one config have in common. `clock` gives moments with their zone, UTC or any
+    other."""
 
     config: VoiceConfig
     session: ConfigUrlSession | InlineSession
@@ -167,12 +168,14 @@ class ConfiguredCallHandler:
 
 
 class SessionFailed(Exception):
-    """There is no session for this call; the message says why, without addresses and content."""
+    """There is no session for this call, which is refused; the message says why, without addresses and
+    content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`document` is the whole reply, which templates know as `session`; `ctx` is for the call's context."""
+    """`document` is the whole reply, JSON, which templates know as `session`; `ctx` is for the call's
+    context. `voice` is None where the reply names none."""
 
     instructions: str
     tools: tuple[Declaration, ...]
@@ -186,7 +189,8 @@ def inline_session(session: InlineSession, scope: Scope) -> Session:
 
 
 async def fetched_session(session: ConfigUrlSession, http: HttpCaller, scope: Scope) -> Session:
-    """Raises SessionFailed."""
+    """The session that the business answers with, JSON. Raises SessionFailed where there is no usable reply,
+    or one without instructions."""
     try:
         document = await http.send(session, scope)
     except CallFailed as failure:

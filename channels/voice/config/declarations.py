@@ -36,7 +36,7 @@ class NotDeclarations(ValueError):
 
 
 def declarations(value: JsonValue) -> tuple[Declaration, ...]:
-    """The declarations of a list, none for null. Raises NotDeclarations.
+    """The declarations of a JSON list, none for null. Raises NotDeclarations.
 
     The nested form of the chat protocol, `{type: "function", function: {...}}`, is made flat; fields that the
     model's protocol does not have are left out.

@@ -39,8 +39,8 @@ _log: Any = structlog.get_logger("flow_engine.voice")
 
 
 class ConfigLifecycle:
-    """Implements `CallLifecycle` for one call. `clock` gives aware moments. Without `deliveries`, `on_end` is
-    tried once as well."""
+    """Implements `CallLifecycle` for one call. `clock` gives moments with their zone. Without `deliveries`,
+    `on_end` that fails is tried once only."""
 
     def __init__(
         self,
@@ -188,7 +188,8 @@ def _first_context(config: VoiceConfig, caller: Caller) -> dict[str, JsonValue]:
 
 
 def outcome_of(rules: tuple[OutcomeRule, ...], ctx: Values) -> str | None:
-    """What the first rule that applies says; with the same priority, the one that is written first."""
+    """What the first rule that applies says; with the same priority, the one that is written first. None
+    without a rule that applies."""
     ordered = sorted(rules, key=lambda rule: rule.priority)
     return next((rule.outcome for rule in ordered if rule.flag is None or ctx.get(rule.flag)), None)
 
@@ -197,7 +198,7 @@ def outcome_of(rules: tuple[OutcomeRule, ...], ctx: Values) -> str | None:
 
 
 def utc_milliseconds(moment: datetime) -> str:
-    """`2026-01-15T19:30:00.000Z`, the form in which JavaScript writes an instant."""
+    """`2026-01-15T19:30:00.000Z`, UTC in the form in which JavaScript writes an instant."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
@@ -206,7 +207,7 @@ def as_entry(turn: Turn) -> JsonValue:
 
 
 def summary(turns: Sequence[Turn], wording: Wording) -> str:
-    """The last six turns, a line each, with who spoke."""
+    """The last six turns, as lines of text, with who spoke."""
     speakers = {"user": wording.caller, "assistant": wording.agent}
     return "\n".join(
         f"{speakers[turn.role]}: {' '.join(turn.text.split())}" for turn in turns[-SUMMARY_LINES:]

@@ -36,8 +36,8 @@ class ConfigRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`warnings` are what is suspicious in a config that can be run; `digest` is the SHA-256 of what it was
-    read from, in hexadecimal."""
+    """`warnings` are what is suspicious in a config that can be run; `digest` is the SHA-256 of the bytes
+    that it was read from, in hexadecimal."""
 
     config: VoiceConfig
     warnings: tuple[Finding, ...]
@@ -51,12 +51,10 @@ def load_config(
     base_url: str | None = None,
     audio_formats: Collection[str] | None = None,
 ) -> Loaded:
-    """Read, check and review a config. `builders` are the names of the body builders there are; `base_url`
-    stands in for the config's own; `audio_formats` are those that the line can carry, None where there is
-    no line.
-
-    Raises ConfigRefused, also for a file that cannot be read.
-    """
+    """Read, check and review a config, JSON in UTF-8. `builders` are the names of the body builders there
+    are; `base_url` stands in for the config's own URL; `audio_formats` are those that the line can carry,
+    None where there is no line. Raises ConfigRefused with every error at once, also for a file that cannot be
+    read."""
     content = source if isinstance(source, bytes) else _content(source)
     try:
         raw = read_json(content)

@@ -64,7 +64,8 @@ class Agent(Document):
 
 
 class Vad(Document):
-    """When the model takes a turn as begun and ended."""
+    """When the model takes a turn as begun and ended; `threshold` is from 0 to 1, durations in
+    milliseconds."""
 
     threshold: float = Field(default=0.5, ge=0, le=1, strict=True)
     silence_duration_ms: Milliseconds = 500
@@ -88,7 +89,7 @@ class OpenAi(Document):
 
     @property
     def spoken_voice(self) -> str:
-        """The voice of the config, where the model has it."""
+        """The voice of the config; the default one where the config's is unknown to the model."""
         return self.voice if self.voice in VOICES else DEFAULT_VOICE
 
 
@@ -102,7 +103,7 @@ class ResponseMapping(Document):
 
 
 class ConfigUrlSession(HttpRequest):
-    """Instructions and tools are fetched for every call."""
+    """Instructions and tools are fetched from a URL for every call. Without them the call is refused."""
 
     mode: Literal["config_url"]
     response_mapping: ResponseMapping
@@ -168,12 +169,11 @@ Tenant: TypeAlias = Annotated[Mapping[str, JsonValue], Compiled(_facts)]
 
 
 class FlowSession(Document):
-    """A flow of the engine leads the call: version `version`, or whatever `tag` of `flow_id` points to.
-
-    `tenant` is what the flow's templates know as `$tenant`. `transfers` maps the skills and agent ids of its
-    human tasks to phone numbers or SIP addresses, `transfer_to` is for all others. The key of the engine's
-    API is in the environment, under the name `api_key_env`.
-    """
+    """A flow of the engine at the URL `engine_url` leads the call: version `version`, or whatever `tag` of
+    `flow_id` points to. `tenant` is what the flow's templates know as `$tenant`. `transfers` maps the skills
+    and agent ids of its human tasks to phone numbers or SIP addresses, `transfer_to` is for all others. The
+    key of the engine's API is in the environment, under the name `api_key_env`; a server of tools that does
+    not answer within `mcp_timeout_s` seconds has failed."""
 
     mode: Literal["flow"]
     engine_url: Text
@@ -221,7 +221,7 @@ Session: TypeAlias = Annotated[ConfigUrlSession | InlineSession | FlowSession, C
 
 
 class PreCallCheck(HttpRequest):
-    """A question to the business whether the call is taken: not, where `block_if` holds for the reply."""
+    """A question to the business whether the call is taken: refused, where `block_if` holds for the reply."""
 
     name: Text
     block_if: ConditionText
@@ -307,8 +307,8 @@ ToolName: TypeAlias = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
 class VoiceConfig(Document):
-    """`max_duration_s` ends a call that never ends. After `silence_s` in which nobody spoke, the agent asks
-    whether the caller is still there. `apology` is spoken when a call cannot be taken."""
+    """`max_duration_s` seconds end a call that never ends. After `silence_s` seconds in which nobody spoke,
+    the agent asks whether the caller is still there. `apology` is spoken when a call is refused."""
 
     version: Literal["2.0"]
     agent: Agent

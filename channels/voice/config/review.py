@@ -36,7 +36,8 @@ _UNUSED_IN_FLOWS = ("greeting", "tools")
 
 
 def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:
-    """Every warning about a sound config; `raw` is the same config as it was written."""
+    """Every warning about a sound config, at JSON Pointers; `raw` is the same config as it was written.
+    Nothing is refused by them."""
     if config.openai.temperature is not None:
         message = "is dropped: the model's protocol has no temperature"
         yield Finding("/openai/temperature", "temperature_dropped", message)

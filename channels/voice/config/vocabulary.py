@@ -22,7 +22,7 @@ VOICES: Final = (
 
 
 def unknown_voice(voice: str, used: str) -> str:
-    """Says what became of a voice that there is not."""
+    """Says of an unknown voice, in one line, which is used and which there are."""
     return f"there is no voice {voice!r}: {used!r} is used; the model has {', '.join(map(repr, VOICES))}"
 
 

@@ -31,7 +31,8 @@ MOST_WAITING: Final = 200
 
 class DialogueReport:
     """A queue with one sender. While the engine is away the newest messages are kept, up to a bound, and the
-    oldest given up. `told` is called after each message that arrived."""
+    oldest given up. `told` is called after each message that arrived; one that the engine refuses is logged
+    and left out."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class DialogueReport:
         self._sender: asyncio.Task[None] | None = None
 
     def add(self, said: Utterance) -> None:
-        """Returns at once."""
+        """Returns at once; never raises."""
         if len(self._waiting) >= self._most_waiting:
             dropped = self._waiting.popleft()
             log.warning("utterance_dropped", reason="too many wait", message_id=dropped.message_id)
@@ -58,7 +59,8 @@ class DialogueReport:
             self._sender = asyncio.create_task(self._send())
 
     async def finish(self, within_s: float) -> None:
-        """Send what still waits; what is not sent by then never is."""
+        """Send what still waits, for `within_s` seconds; what is not sent by then is lost, which is
+        logged."""
         sender = self._sender
         if sender is None or sender.done():
             return
@@ -131,7 +133,8 @@ class PromptRefresher:
             self._watcher = asyncio.create_task(self._watch())
 
     async def look(self, wait_ms: int = 0) -> bool:
-        """Look once. False when the last turn has not been read yet, or the engine does not answer."""
+        """Look once, and let the engine wait `wait_ms` milliseconds for values. False when the last turn has
+        not been read yet, or the engine does not answer."""
         last = self._last
         etag = None if last is None else last.etag
         try:
@@ -192,7 +195,8 @@ class TranscriptBarrier:
         self._last = said
 
     async def read(self, within_s: float = READ_WITHIN_S) -> None:
-        """Until everything has been read, or for that long."""
+        """Until everything has been read, or for `within_s` seconds. Never raises: what is unread by then is
+        logged."""
         now = asyncio.get_running_loop().time
         began = now()
         # Words that are not understood end the waiting too, and nobody is told of those.

@@ -40,8 +40,8 @@ class FlowStart:
     transfer_to: str | None = None
 
     def target(self, routing: Routing | None) -> str | None:
-        """Where a HUM task hands the call to: the first agent, then skill, then optional skill that has an
-        address, then the address for everything else."""
+        """Where a HUM task transfers the call to, a phone number or SIP address: the first agent, then skill,
+        then optional skill that has one, then the one for everything else. None where there is none."""
         asked = (
             ()
             if routing is None
@@ -90,7 +90,7 @@ TRY_AGAIN: Final = "The change cannot be made at the moment. Go on in this task 
 
 
 def nobody_spoke(seconds: float, times: int) -> str:
-    """`times` in a row, this one included."""
+    """The instruction after `seconds` of silence, `times` in a row, this one included."""
     silence = f"The caller has said nothing for {seconds:g} seconds."
     if times >= SILENCES_BEFORE_GOODBYE:
         return f"{silence} That was {times} times in a row: say goodbye in one sentence and call end_call."
@@ -117,8 +117,8 @@ class TaskContext:
 def session_settings(
     base: SessionSettings, data: AgentData, tools: Sequence[Declaration], *, first_words: bool
 ) -> SessionSettings:
-    """`first_words`: the agent has not finished its first message, which may have a rule of its own for
-    interruptions."""
+    """The session of a task: speed from 0.25 to 1.5, silences in seconds. `first_words`: the agent has not
+    finished its first message, which may have a rule of its own for interruptions."""
     model, voice = data.llm, data.tts.active if data.tts is not None else None
     is_realtime = model is not None and model.provider == "openai" and "realtime" in (model.model or "")
     speaks_it = voice is not None and voice.provider == "openai" and voice.voice in VOICES

@@ -60,8 +60,8 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An entry that cannot be used, `id` None where not even that is clear. The problems point into the
-    document that was fetched, and quote nothing of it but ids and types."""
+    """An entry that cannot be used, `id` None where not even that is clear. The problems are JSON Pointers
+    into the document that was fetched, and quote nothing of it but ids and types."""
 
     id: str | None
     problems: tuple[Finding, ...]
@@ -83,11 +83,12 @@ class AgentsList:
 
 
 class ListUnavailable(Exception):
-    """There is no list to go by. The message is for people, and holds nothing of the answer."""
+    """There is no list to go by: not fetched, refused or unreadable. The message is for people, and holds
+    nothing of the answer."""
 
 
 async def fetch_agents(caller: OutboundSender, api_url: str, token: SecretStr | None) -> AgentsList:
-    """Raises ListUnavailable."""
+    """The list at the URL `api_url`, JSON, as `read_agents` has it. Raises ListUnavailable."""
     headers = {"Accept": "application/json"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token.get_secret_value()}"
@@ -101,7 +102,8 @@ async def fetch_agents(caller: OutboundSender, api_url: str, token: SecretStr | 
 
 
 def read_agents(body: bytes) -> AgentsList:
-    """Every entry is looked at on its own. Raises ListUnavailable when there is no list of them."""
+    """Every entry of the JSON is looked at on its own. Raises ListUnavailable when there is no list of
+    them."""
     try:
         document: JsonValue = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -227,7 +229,8 @@ class _Fields:
 
 
 def is_public_url(url: str) -> bool:
-    """Whether it is http:// or https://, a host, and neither credentials nor a query."""
+    """Whether it is a URL of http or https, with a host, and neither credentials nor a query. False for an
+    invalid one."""
     try:
         parts = urlsplit(url)
         usable = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)

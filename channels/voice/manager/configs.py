@@ -79,12 +79,10 @@ def _filled(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
 
 
 class ConfigFiles:
-    """`<templates>/<type>.json` → `<configs>/<id>.json`. Ids and types are safe as names of files.
-
-    A config is read as an agent reads it, with the names of the body builders that there are and the audio
-    formats of the carrier. Texts that
-    were accepted are remembered for the run of the program, since a refresh rarely changes one.
-    """
+    """`<templates>/<type>.json` → `<configs>/<id>.json`. Ids and types are safe as names of files. A config,
+    JSON in UTF-8, is read as an agent reads it, with the names of the body builders that there are and the
+    audio formats of the carrier. Texts that were accepted are remembered for the run of the program, since a
+    refresh rarely changes one."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class ConfigFiles:
         return self._configs / f"{agent_id}.json"
 
     def make(self, agent: Listed) -> bytes:
-        """The text of the agent's config. Raises ConfigRefused."""
+        """The text of the agent's config, JSON in UTF-8. Raises ConfigRefused."""
         filled = fill(self._template(agent.type), placeholders(agent, self._api_url))
         content = orjson.dumps(filled, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         if self._accepted.get(agent.id) == content:
@@ -120,14 +118,14 @@ class ConfigFiles:
         return content
 
     def write(self, agent_id: str, content: bytes) -> str:
-        """Writes the file unless it holds the same, and returns its fingerprint. Raises OSError."""
+        """Writes the file unless it holds the same bytes, and returns its fingerprint. Raises OSError."""
         path = self.path(agent_id)
         if not path.exists() or path.read_bytes() != content:
             write_private(path, content)
         return sha256(content).hexdigest()
 
     def remove(self, agent_id: str) -> None:
-        """Raises OSError."""
+        """Raises OSError; a file that is not there is no error."""
         self._accepted.pop(agent_id, None)
         self.path(agent_id).unlink(missing_ok=True)
 

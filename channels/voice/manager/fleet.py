@@ -102,7 +102,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """A health check without a usable answer."""
+    """A health check that failed: no usable answer within its seconds."""
 
 
 Health: TypeAlias = Answer | NoAnswer
@@ -110,7 +110,8 @@ Health: TypeAlias = Answer | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process as it was found. `health` is a check's result since the last look, if any."""
+    """A process as it was found. `health` is a check's result since the last look, None where there was
+    none."""
 
     alive: bool = False
     health: Health | None = None

@@ -58,7 +58,8 @@ class Routes:
 
 
 class Front:
-    """Serves connections of carriers. `routes` are looked up for each of them."""
+    """Serves connections of carriers on one port. `routes` are looked up for each of them; what has none is
+    refused with status 404 or 503."""
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes

@@ -81,14 +81,14 @@ def children() -> Iterator[int]:
 
 
 class Family:
-    """The command and what descends from it. `status` is the command's, when it has ended."""
+    """The command and what descends from it. `status` is the command's, None until it has ended."""
 
     def __init__(self, leader: int) -> None:
         self.leader = leader
         self.status: int | None = None
 
     def reap(self) -> bool:
-        """Whether anything is left."""
+        """Whether anything is left. Never raises for a child that is gone."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -46,7 +46,8 @@ log: Any = structlog.get_logger("flow_engine.voice.manager")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between refreshes and between health checks, and the limits of the processes' phases."""
+    """Seconds between refreshes and between health checks, and the limits of the processes' phases in
+    seconds."""
 
     refresh_s: float = 300.0
     health_s: float = 10.0
@@ -91,7 +92,8 @@ class Manager:
         self._wake.set()
 
     async def run(self) -> None:
-        """Returns after `stop`, with no process left."""
+        """Returns after `stop`, with no process left, `drain_s` and some seconds later at most. A list that
+        cannot be fetched is logged, and fetched again."""
         async with asyncio.TaskGroup() as tasks:
             supervisor = Supervisor(
                 self._programs,
@@ -184,7 +186,7 @@ def agents_status(
     ports: Mapping[str, int],
     pid: Callable[[str, Role], int | None],
 ) -> list[dict[str, object]]:
-    """One object for each agent that is wanted or still runs, by id."""
+    """One object, for JSON, for each agent that is wanted or still runs, by id."""
     told: list[dict[str, object]] = []
     for agent_id in sorted(states):
         state, listed = states[agent_id], known.get(agent_id)

@@ -92,7 +92,7 @@ def bridge_environment(inherited: Mapping[str, str], spec: BridgeSpec) -> dict[s
 
 
 class Child(asyncio.Protocol):
-    """One command that was started. `pid` is the command's own, None until it is known."""
+    """One command that was started. `pid` is the command's own, None where it is not known yet."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
         self._launcher = launcher
@@ -146,9 +146,8 @@ async def start(
     stop_s: float,
     on_end: Callable[[], None],
 ) -> Child:
-    """Runs the command behind a launcher that keeps the descriptor `held` open until all of it is gone, and
-    ends it within `stop_s` seconds when this process disappears. Raises OSError when nothing was started;
-    a command that does not exist ends with 127."""
+    """The command, started in a session of its own; `stop_s` seconds after the manager is gone it is ended.
+    Raises OSError."""
     ours, theirs = socket.socketpair()
     try:
         launcher = _launch(command, environment, theirs, held, stop_s)
@@ -176,7 +175,8 @@ def _launch(
 
 
 async def end_all(children: Sequence[Child], stop_s: float) -> None:
-    """Returns when none of them is left, at most some seconds after `stop_s`."""
+    """Returns when none of them is left, at most some seconds after `stop_s`. Never raises for one that is
+    gone."""
     for act, patience in (
         (Child.terminate, stop_s),
         (Child.kill, LAUNCHER_ENDS_WITHIN_S),

@@ -32,7 +32,7 @@ log: Any = structlog.get_logger("flow_engine.voice.manager")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the list comes from. `api_url` has no slash at its end."""
+    """Where the list comes from. `api_url` is a URL without a slash at its end."""
 
     caller: OutboundSender
     api_url: str
@@ -40,7 +40,7 @@ class Source:
 
 
 def is_free(port: int) -> bool:
-    """Whether a program could listen on it, on all addresses."""
+    """Whether a program could listen on the port, on all addresses. False where it fails."""
     with socket.socket() as probe:
         # Connections of an earlier program that are still being closed do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,12 +136,12 @@ class Roster:
             log.warning("config_not_removed", agent_id=agent_id, reason=str(error))
 
     def by_id(self, agent_id: str) -> Route | None:
-        """Where the agent is, if there is one."""
+        """Where the agent is; None for an unknown one."""
         spec = self.wanted.get(agent_id)
         return None if spec is None else Route(spec.port, spec.public_url)
 
     def by_number(self, number: str) -> Route | None:
-        """The same by the phone number that was called."""
+        """The same by the phone number that was called; None for an unknown one."""
         found = (agent.id for agent in self.known.values() if agent.phone_number == number)
         return next((route for agent_id in found if (route := self.by_id(agent_id)) is not None), None)
 

@@ -117,7 +117,8 @@ class Supervisor:
         return frozenset(before) - frozenset(self.states)
 
     async def close(self) -> None:
-        """End everything that still runs, in order as far as it goes. Returns when nothing is left."""
+        """End everything that still runs, in order as far as it goes. Returns when nothing is left; what
+        ignores the request is killed after `stop_s` seconds."""
         for task in self._asking.values():
             task.cancel()
         await end_all(list(self._children.values()), self._limits.stop_s)

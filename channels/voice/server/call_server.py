@@ -44,8 +44,8 @@ class CallServer(Protocol):
         ...
 
     async def close(self) -> None:
-        """End every call that still runs, because the program ends. Returns when all their ends are done;
-        cancelled when that takes too long."""
+        """End every call that still runs, because the program ends. Returns when all their ends are done; the
+        caller bounds it in seconds by cancelling."""
         ...
 
 
@@ -114,7 +114,7 @@ class Admission:
 
     @property
     def under_way(self) -> int:
-        """Calls that are there, and those that were let in and have yet to connect."""
+        """Calls that are there, and those that were let in and have some seconds to connect."""
         self._forget_promises()
         return self.live + len(self._promised)
 
@@ -126,7 +126,8 @@ class Admission:
         return refusal
 
     def take(self, *, promised: bool = False) -> Refusal | None:
-        """Count a call in; `promised` uses up a place that was kept, if there is one. None: taken."""
+        """Count a call in; `promised` uses up a place that was kept, if there is one. None where it is taken,
+        else why it is refused."""
         self._forget_promises()
         if promised and self._promised:
             self._promised.popleft()
@@ -144,7 +145,7 @@ class Admission:
         self.draining = True
 
     async def idle(self) -> None:
-        """Returns when no call is there or promised."""
+        """Returns when no call is there or promised; the caller bounds it in seconds."""
         while self.under_way:  # noqa: ASYNC110 - promises run out by the clock, untold
             await asyncio.sleep(LOOK_AGAIN_S)
 

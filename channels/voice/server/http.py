@@ -54,7 +54,7 @@ def problem_document(code: str, detail: str) -> tuple[int, bytes]:
 
 
 def problem_response(code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The same as a response."""
+    """A problem document (RFC 9457), JSON, as a response."""
     status, body = problem_document(code, detail)
     return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 

@@ -76,8 +76,8 @@ class LineSockets:
     def decide(
         self, info: RequestInfo, request: WSUpgradeRequest
     ) -> WSUpgradeResponseWithListener | WSListener:
-        """A listener for the socket, or the response that refuses it. A refusal that must not be a
-        response is a listener that only closes."""
+        """A listener for the socket, or the response that refuses it, a problem document in JSON. A refusal
+        that must not be a response is a listener that only closes."""
         if info.target.partition("?")[0].rstrip("/") != PATH:
             return _refused("path_unknown", f"WebSockets are at {PATH}")
         if not _is_handshake(request):

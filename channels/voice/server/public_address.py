@@ -37,8 +37,8 @@ _PORT = re.compile(r":[0-9]{1,5}\Z")
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """One request as it reached this process. `target` is path and query as sent; `headers` are found
-    whatever their case."""
+    """One request as it reached this process. `target` is path and query of the URL as sent; `headers` are
+    found whatever their case. `peer` is None where the socket has no address."""
 
     scheme: Literal["http", "https"]
     peer: str | None
@@ -90,11 +90,12 @@ class PublicAddress:
 
 
 def is_forwarded(info: RequestInfo) -> bool:
+    """Whether a proxy has passed the request on, by its headers. False without any."""
     return any(name in info.headers for name in _FORWARDING)
 
 
 def is_local(info: RequestInfo) -> bool:
-    """By rule 3."""
+    """By rule 3. False for an invalid host."""
     peer, origin = _address(info.peer), info.headers.get("origin")
     return (
         peer is not None

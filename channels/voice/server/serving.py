@@ -75,7 +75,7 @@ async def serve_voice(
 ) -> None:
     """Returns after a signal. `started` is told the port, which matters when 0 was requested.
 
-    Raises CallTheOperator `address_not_free`.
+    Raises CallTheOperator `address_not_free`. Calls have `drain_s` seconds to end.
     """
     listening = _bound(host, port)
     server = server_of(app)

@@ -12,7 +12,8 @@ from flow_engine.values import JsonValue
 
 @dataclass(slots=True)
 class Item:
-    """`audio_ms` is how much audio there is of it up to now; `cut_ms` where it was truncated."""
+    """`audio_ms` is how many milliseconds of audio there are of it up to now; `cut_ms` where it was
+    truncated."""
 
     item_id: str
     kind: Literal["message", "function_call", "function_call_output"]
@@ -46,7 +47,7 @@ class Item:
 
 
 class Conversation:
-    """Methods that the client asks for return why not, or None."""
+    """Methods that the client asks for return why they are refused, or None where they are not."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -59,7 +60,8 @@ class Conversation:
         return self.items[at - 1].item_id if at else None
 
     def insert(self, item: Item, after: object) -> Refusal | None:
-        """Put in the item behind the one whose id is `after`: at the end for None, first for `root`."""
+        """Put in the item behind the one whose id is `after`: at the end for None, first for `root`. Why it
+        is refused, None where it is in."""
         if self.find(item.item_id) is not None:
             message = f"Error adding item: an item with id '{item.item_id}' is there already."
             return Refusal("item_create_invalid_item_id", message, "item.id")
@@ -103,8 +105,8 @@ class Conversation:
 
 
 def item_of(wire: Object, item_id: str) -> Item | None:
-    """The item of a command of the right form; None for what no client creates: items of other kinds, and a
-    function call without its `call_id`."""
+    """The item of a command, JSON of the right form; None for what no client creates: items of other kinds,
+    and a function call without its `call_id`."""
     call_id, output = wire.get("call_id"), wire.get("output")
     if wire.get("type") == "function_call_output":
         return Item(item_id, "function_call_output", call_id=str(call_id), text=str(output))

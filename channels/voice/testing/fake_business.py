@@ -27,7 +27,7 @@ _Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that is more than its body. `after_s` is what it takes to come."""
+    """An answer that is more than its body, JSON. `after_s` is how many seconds it takes to come."""
 
     body: JsonValue = None
     status: int = 200
@@ -49,8 +49,8 @@ class BusinessCall:
 
 
 class FakeBusiness:
-    """`answers` are by method and path, as in `GET /api/orders`; a path that is not among them gets
-    `otherwise`, which is an error 404 unless something else is given."""
+    """`answers`, JSON, are by method and path, as in `GET /api/orders`; an unknown path gets `otherwise`,
+    which is an error 404 unless something else is given."""
 
     def __init__(
         self,

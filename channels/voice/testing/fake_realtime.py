@@ -82,7 +82,8 @@ class Connection:
         self.socket.drop()
 
     def stall(self) -> None:
-        """Nothing is read or sent any more, but the connection stays."""
+        """Nothing is read or sent any more, but the connection stays: the other side has to fail by its own
+        clock."""
         self._is_stalled = True
         self.socket.stop_reading()
 
@@ -142,8 +143,9 @@ class Connection:
 
 
 class FakeRealtime:
-    """Of several scripts, the first is for the first connection and so on, the last for all that follow; a
-    fault is for one connection each, in order. With `api_key` the handshake must carry it."""
+    """On a port of loopback. Of several scripts, the first is for the first connection and so on, the last
+    for all that follow; a fault is for one connection each, in order. With `api_key` a handshake without it
+    is refused."""
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class FakeRealtime:
         return [connection.session for connection in self.connections if connection.session is not None]
 
     async def session(self, number: int = 0, within_s: float = 5.0) -> RealtimeSession:
-        """Wait for the first session, or a later one. Raises TimeoutError."""
+        """Wait for the first session, or a later one, up to `within_s` seconds. Raises TimeoutError."""
         await eventually(lambda: len(self.sessions) > number, within_s)
         return self.sessions[number]
 

@@ -62,7 +62,8 @@ class ResponseContext(Protocol):
 
 @dataclass(slots=True)
 class FakeResponse:
-    """`over` is called when the last event was sent."""
+    """Audio goes out in chunks of milliseconds. `over` is called when the last event was sent, of a response
+    that failed too."""
 
     stage: ResponseContext
     response_id: str

@@ -55,7 +55,7 @@ class Webhook:
 
 @dataclass(slots=True)
 class Request:
-    """One use of the REST interface; `body` is empty where there was none."""
+    """One use of the REST interface; `body` is its JSON, empty where there was none."""
 
     call_id: str
     action: Action
@@ -72,8 +72,8 @@ class _Reading:
 
 
 class FakeSip:
-    """`fails` holds, for an action, the statuses of its next answers instead of what it does; 0 is none at
-    all. With `api_key` every request must carry it."""
+    """On a port of loopback. `fails` holds, for an action, the statuses of its next answers instead of what
+    it does; 0 is none at all. With `api_key` every request must carry it."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class FakeSip:
         return signed(orjson.dumps({**event, "created_at": int(time.time()), "data": data}), secret, call_id)
 
     async def session(self, call_id: str, number: int = 0, within_s: float = 5.0) -> RealtimeSession:
-        """Wait for somebody to join the call's session. Raises TimeoutError."""
+        """Wait for somebody to join the call's session, up to `within_s` seconds. Raises TimeoutError."""
         await eventually(lambda: len(self.joined(call_id)) > number, within_s)
         session = self.joined(call_id)[number].session
         if session is None:

@@ -155,7 +155,8 @@ class FakeTwilioCall:
     # What a caller does ------------------------------------------------------------------------------
 
     def say(self, text: str, ms: int | None = None) -> asyncio.Future[Spoken]:
-        """Speech, from now on or after what is being said. The result is there when it has been said."""
+        """Speech, of `ms` milliseconds, from now on or after what is being said. The result is there when it
+        has been said."""
         lasts = max(400, _MS_PER_LETTER * len(text)) if ms is None else ms
         raw = speech(text, -(-lasts // FRAME_MS) * FRAME_MS)
         frames = (raw[at : at + _FRAME_BYTES] for at in range(0, len(raw), _FRAME_BYTES))
@@ -177,7 +178,8 @@ class FakeTwilioCall:
         await self.socket.closed.wait()
 
     async def closed(self, within_s: float = 5.0) -> int:
-        """Wait for the server to end the stream. Returns its close code. Raises TimeoutError."""
+        """Wait up to `within_s` seconds for the server to end the stream. Returns its close code. Raises
+        TimeoutError."""
         async with asyncio.timeout(within_s):
             await self.socket.closed.wait()
         return self.socket.close_code
@@ -194,7 +196,7 @@ class FakeTwilioCall:
         self.socket.stop_reading()
 
     def send_raw(self, frame: bytes | str) -> None:
-        """Any text frame at all."""
+        """Any text frame at all, invalid JSON too."""
         self._there.put(frame.encode() if isinstance(frame, str) else frame)
 
     # Inside --------------------------------------------------------------------------------------------

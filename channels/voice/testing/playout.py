@@ -17,7 +17,8 @@ from channels.voice.testing.signals import Stretch, stretches
 
 
 class OutputBuffer:
-    """`tell` takes the kind of an event and the id of the response that plays."""
+    """`tell` takes the kind of an event and the id of the response that plays. Audio takes its milliseconds
+    to play."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[str, str], None]) -> None:
         self._loop = loop
@@ -68,7 +69,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What a clear threw away. `marks` are those that it gave back unplayed."""
+    """What a clear threw away, at `at` seconds. `marks` are those that it gave back unplayed."""
 
     at: float
     dropped: tuple[Stretch, ...]
@@ -110,7 +111,7 @@ class Playout:
         self.clears.append(Cleared(now, dropped, marks))
 
     def advance(self, now: float) -> None:
-        """Let the caller hear what plays until `now`."""
+        """Let the caller hear what plays until `now`, in seconds."""
         waiting = self._waiting
         while waiting:
             head = waiting[0]
@@ -137,10 +138,10 @@ class Playout:
             self._played_until = max(now, self._played_until)
 
     def waiting_ms(self, now: float) -> float:
-        """How long the audio lasts that has yet to be played."""
+        """How many milliseconds the audio lasts that has yet to be played."""
         self.advance(now)
         return sum(left.ends_ms - left.begins_ms for left in self._waiting if isinstance(left, Stretch))
 
     def heard_ms(self, item: int) -> float:
-        """How much of an item the caller has heard."""
+        """How many milliseconds of an item the caller has heard; 0 for an unknown item."""
         return sum(heard.ends_ms - heard.begins_ms for heard in self.heard if heard.item == item)

@@ -20,7 +20,8 @@ from flow_engine.values import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error of the server. `param` is the place in the command."""
+    """An error of the server, as its JSON has it. `param` is the place in the command, None where it has
+    none."""
 
     code: str
     message: str
@@ -38,7 +39,7 @@ VOICES: Final = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "
 
 
 def refusal_of(command: Object) -> Refusal | None:
-    """Why the server refuses the command; None when it has the right form."""
+    """Why the server refuses the command, a JSON object; None when it has the right form."""
     kind = command.get("type")
     model = _MODELS.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -88,7 +89,7 @@ _FORMATS: Final[dict[object, AudioFormat]] = {
 
 
 class SessionState:
-    """`wire` is the session as the server tells it."""
+    """`wire` is the session as the server tells it, JSON."""
 
     def __init__(self, model: str) -> None:
         detection: dict[str, JsonValue] = {
@@ -117,7 +118,7 @@ class SessionState:
         }
 
     def update(self, changes: Object, *, has_spoken: bool) -> Refusal | None:
-        """Why not, or None when the settings are the new ones."""
+        """Why the change is refused, or None when the settings are the new ones."""
         voice = optional_part(optional_part(changes, "audio"), "output").get("voice")
         if isinstance(voice, str) and voice not in VOICES:
             message = f"Invalid value: '{voice}'. Supported values are: {', '.join(VOICES)}."
@@ -142,7 +143,7 @@ class SessionState:
 
     @property
     def detection(self) -> Object:
-        """How turns are detected; empty when they are not."""
+        """How turns are detected, in milliseconds; empty when they are not."""
         return optional_part(self._side("input"), "turn_detection")
 
     def _side(self, side: str) -> Object:

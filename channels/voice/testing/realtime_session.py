@@ -40,7 +40,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An event that the server sent; audio is left out of its fields."""
+    """An event that the server sent, JSON; audio is left out of its fields."""
 
     at: float
     kind: str
@@ -48,8 +48,9 @@ class Sent:
 
 
 class RealtimeSession:
-    """`send` takes one frame. `numbers` count the items of all sessions of a server, so that audio tells them
-    apart. With `plays_itself` the audio goes another way (SIP), and only its playing is reported."""
+    """`send` takes one frame of JSON. `numbers` count the items of all sessions of a server, so that
+    audio tells them apart. With `plays_itself` the audio goes another way (SIP), and only its playing is
+    reported."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class RealtimeSession:
             task.cancel()
 
     async def stopped(self) -> None:
-        """Wait for what `stop` has stopped. Raises what went wrong in the double itself."""
+        """Wait for what `stop` has stopped. Raises what failed in the double itself."""
         for result in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result

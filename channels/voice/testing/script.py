@@ -47,7 +47,7 @@ class UseTool:
 
 @dataclass(frozen=True, config=_CLOSED)
 class Fail:
-    """The response ends here, without being completed."""
+    """The response ends here: it has failed, or is incomplete."""
 
     code: str
     message: str = ""
@@ -59,7 +59,8 @@ Step: TypeAlias = Say | UseTool | Fail
 
 @dataclass(frozen=True, config=_CLOSED)
 class Reaction:
-    """`think_ms` pass before anything comes. One that is not `once` may be used again and again."""
+    """`think_ms` milliseconds pass before anything comes. One that is not `once` may be used again and
+    again."""
 
     steps: tuple[Step, ...]
     when: str | None = None
@@ -69,7 +70,7 @@ class Reaction:
 
 @dataclass(frozen=True, config=_CLOSED)
 class Script:
-    """`otherwise` is what the model does when no reaction is left that fits."""
+    """`otherwise` is what the model does when no reaction is left that fits; times in milliseconds."""
 
     reactions: tuple[Reaction, ...] = ()
     otherwise: tuple[Step, ...] = (Say("Yes?", 300),)
@@ -90,7 +91,7 @@ def read_script(file: Path) -> Script:
 
 
 class ScriptCursor:
-    """One model's way through a script."""
+    """One model's way through a script; an unknown input has what `otherwise` says."""
 
     def __init__(self, script: Script) -> None:
         self._left = list(script.reactions)

@@ -58,7 +58,8 @@ def speech(text: str, ms: int, fmt: AudioFormat = "g711_ulaw") -> bytes:
 
 
 def understood(raw: bytes) -> str:
-    """What a caller said, several utterances parted by spaces; empty when nothing arrived whole."""
+    """What a caller said in these bytes, several utterances parted by spaces; empty when nothing arrived
+    whole."""
     texts: list[str] = []
     for text in _rounds(raw):
         if not texts or texts[-1] != text:
@@ -79,7 +80,7 @@ def _rounds(raw: bytes) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Audio of one agent's item, or of nobody known (None), which is counted from 0."""
+    """Milliseconds of one agent's item, or of an unknown one (None), which are counted from 0."""
 
     item: int | None
     begins_ms: float
@@ -87,7 +88,7 @@ class Stretch:
 
 
 def agent_audio(item: int, begins_ms: int, ms: int, fmt: AudioFormat = "g711_ulaw") -> bytes:
-    """Audio of an item from a position on. Raises ValueError for an item out of 0 … 2^24-1."""
+    """`ms` milliseconds of an item from a position on. Raises ValueError for an item out of 0 … 2^24-1."""
     if not 0 <= item <= _MOST_ITEMS:
         raise ValueError(f"items are numbered 0 … {_MOST_ITEMS}, not {item}")
     filling = bytes(BYTES_PER_MS[fmt] - _UNIT.size)
@@ -96,7 +97,7 @@ def agent_audio(item: int, begins_ms: int, ms: int, fmt: AudioFormat = "g711_ula
 
 
 def stretches(raw: bytes, fmt: AudioFormat = "g711_ulaw") -> list[Stretch]:
-    """Whose audio this is, from its beginning to its end."""
+    """Whose audio these bytes are, from their beginning to their end."""
     size = BYTES_PER_MS[fmt]
     whole = _stretch(raw[:size])
     if whole is not None and whole.item is not None:
@@ -128,7 +129,7 @@ def _stretch(unit: bytes) -> Stretch | None:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """Speech, from `at_ms` of all audio on."""
+    """Speech, from `at_ms` milliseconds of all audio on."""
 
     at_ms: int
 

@@ -46,7 +46,7 @@ class Socket(WSListener):
             transport.send(WSMsgType.TEXT, message)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Politely: the code, then the end of the connection."""
+        """Politely: the code, then the end of the connection. Never raises for one that is gone."""
         if self._transport is not None and not self.closed.is_set():
             # Its enumeration lists some codes only; the wire knows any number.
             self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ class Socket(WSListener):
 
 
 class Delay(Generic[T]):
-    """Gives on what it is given, in order, each a constant time later. Times are the loop's."""
+    """Gives on what it is given, in order, each a constant number of seconds later. Times are the loop's."""
 
     def __init__(self, delay_s: float, give: Callable[[T, float], None]) -> None:
         self._loop = asyncio.get_running_loop()

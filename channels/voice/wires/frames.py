@@ -17,11 +17,12 @@ Object: TypeAlias = dict[str, object]
 
 
 class Malformed(Exception):
-    """The frame is none of the wire's; the message names what is wrong without its content."""
+    """The frame is invalid JSON, or none of the wire's; the message names what is wrong without its
+    content."""
 
 
 def read_object(frame: bytes | str) -> Object:
-    """The JSON object of a frame. Raises Malformed."""
+    """The JSON object of a frame, bytes in UTF-8 or text. Raises Malformed."""
     try:
         message: object = orjson.loads(frame)
     except orjson.JSONDecodeError:
@@ -47,11 +48,13 @@ def name(source: Object, key: str) -> str:
 
 
 def optional_text(source: Object, key: str) -> str | None:
-    """None when the field is missing or null. Raises Malformed for anything else that is no text."""
+    """None when the field of the JSON object is missing or null. Raises Malformed for anything else that is
+    no text."""
     return None if source.get(key) is None else text(source, key)
 
 
 def part(source: Object, key: str) -> Object:
+    """The JSON object in a field. Raises Malformed for anything else."""
     value = source.get(key)
     if isinstance(value, dict):
         return cast(Object, value)
@@ -59,7 +62,8 @@ def part(source: Object, key: str) -> Object:
 
 
 def optional_part(source: Object, key: str) -> Object:
-    """Empty when the field is missing or null. Raises Malformed for anything else that is no object."""
+    """Empty when the field of the JSON object is missing or null. Raises Malformed for anything else that is
+    no object."""
     return {} if source.get(key) is None else part(source, key)
 
 
@@ -69,7 +73,7 @@ _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def duration_ms(payload: Audio, fmt: AudioFormat) -> float:
-    """How long the audio plays."""
+    """How many milliseconds the base64 of `payload` plays."""
     return len(payload.rstrip(b"=")) * 3 // 4 / BYTES_PER_MS[fmt]
 
 

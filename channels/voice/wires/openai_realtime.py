@@ -80,7 +80,8 @@ _OUR_FORMATS: Final[dict[str, AudioFormat]] = {"audio/pcmu": "g711_ulaw", "audio
 
 
 def decode(frame: bytes | str) -> ModelEvent | None:
-    """The event of one frame; None for one that nobody needs. Never raises."""
+    """The event of one frame of JSON; None for one that nobody needs. Never raises: an invalid one is
+    `Unreadable`."""
     try:
         message = read_object(frame)
         kind = message.get("type")
@@ -347,11 +348,9 @@ def _past(item: HistoryItem) -> dict[str, JsonValue]:
 
 
 class RealtimeLink:
-    """The model's side of a call. `send` takes one text frame; `close` ends the socket.
-
-    Where the audio goes another way (SIP), `carries_audio` is False and `clear_playback` takes the place of
-    the line's clear.
-    """
+    """The model's side of a call. `send` takes one text frame of JSON; `close` ends the socket. Where the
+    audio goes another way (SIP), `carries_audio` is False and `clear_playback` takes the place of the line's
+    clear. Nothing raises for a socket that is gone."""
 
     def __init__(
         self, send: Callable[[bytes], None], close: Callable[[], None], *, carries_audio: bool = True

@@ -9,12 +9,12 @@ DEFAULT_URL: Final = "wss://api.openai.com/v1/realtime"
 
 
 def realtime_url(base: str, model: str) -> str:
-    """Where a session with `model` is opened. `base` may have a query of its own."""
+    """The URL at which a session with `model` is opened. `base` may have a query of its own."""
     return _with_query(base, "model", model)
 
 
 def sideband_url(base: str, call_id: str) -> str:
-    """Where the session of a SIP call that was accepted is joined."""
+    """The URL at which the session of a SIP call that was accepted is joined."""
     return _with_query(base, "call_id", call_id)
 
 

@@ -24,11 +24,9 @@ _TEXT = WSMsgType.TEXT
 
 
 class MessageSocket(WSListener):
-    """One connection. Subclasses handle `message` and `gone`; `gone` is called once.
-
-    What the other side does not read is kept up to `MOST_UNSENT_BYTES`; beyond that the connection is given
-    up. `is_congested` says that something is waiting, so that what is worthless late need not be sent.
-    """
+    """One connection. Subclasses handle `message` and `gone`; `gone` is called once. What the other side does
+    not read is kept up to `MOST_UNSENT_BYTES` bytes; beyond that the connection is given up as failed.
+    `is_congested` says that something is waiting, so that what is worthless late need not be sent."""
 
     def __init__(self, max_message: int) -> None:
         self._max_message = max_message
@@ -58,7 +56,8 @@ class MessageSocket(WSListener):
         transport.send(_TEXT, message)
 
     def close(self) -> None:
-        """Send what is waiting, say goodbye, and see that the connection ends soon."""
+        """Send what is waiting, say goodbye, and see that the connection ends within seconds. Never
+        raises."""
         transport = self._transport
         if transport is not None and not self._is_gone and self._closing is None:
             transport.send_close(WSCloseCode.OK)
@@ -72,7 +71,7 @@ class MessageSocket(WSListener):
             self._transport.disconnect(False)
 
     def unreadable(self, what: str) -> None:
-        """Note a message that makes no sense; too many of them end the connection."""
+        """Note a message that is invalid; too many of them end the connection."""
         self._unreadable += 1
         log.debug("message_unreadable", what=what)
         if self._unreadable == MOST_UNREADABLE:

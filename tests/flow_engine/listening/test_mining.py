@@ -61,12 +61,13 @@ class Rules:
         return self.found
 
 
-def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = None) -> BackgroundWork:
+def dependencies_of(scene: Scene) -> ConversationDependencies:
+    """What use cases beside the service's own work with."""
     prompts = load_system_prompts()
     flow_service = FlowService(
         flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "unused"
     )
-    dependencies = ConversationDependencies(
+    return ConversationDependencies(
         memory=scene.memory.conversations,
         versions=VersionsInUse(flow_service, scene.memory.definitions),
         platform=Platform(prompts, lambda: BASE_URL, "markdown"),
@@ -74,13 +75,16 @@ def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = N
         summariser=RuleSummariser(prompts),
         outbound=scene.outbound,
     )
+
+
+def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = None) -> BackgroundWork:
     background = BackgroundDependencies(
         extractor=rules or ExtractsNothing(),
         model=model or Model(lambda call: ModelFailed("not_configured", "none")),
         has_model=model is not None,
         observer=Unobserved(),
     )
-    return BackgroundWork(Transactor(dependencies), background)
+    return BackgroundWork(Transactor(dependencies_of(scene)), background)
 
 
 def says(values: Mapping[str, object], *checkpoints: str) -> Model:

@@ -48,8 +48,8 @@ class SipCall:
 
 
 def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
-    """Who calls, by the headers of the SIP INVITE. The network's own word (P-Asserted-Identity) counts
-    before the phone's; one who asks for privacy is nobody."""
+    """Who calls, by the headers of the SIP INVITE (RFC 3261). The network's own word (P-Asserted-Identity)
+    counts before the phone's; one who asks for privacy is nobody. Never raises for what a header holds."""
     first: dict[str, str] = {}
     for name, value in headers:
         first.setdefault(name.strip().lower(), value.strip())
@@ -84,7 +84,8 @@ class SipCalls:
         self._headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
 
     async def accept(self, call_id: str, session: Mapping[str, JsonValue]) -> None:
-        """Answer the phone. `session` is that of `session.update`, with `type` and `model`."""
+        """Answer the phone. `session` is the JSON of `session.update`, with `type` and `model`. Raises
+        LineControlFailed."""
         await self._do("accept", call_id, session)
 
     async def reject(self, call_id: str, status: int = BUSY_HERE) -> None:
@@ -96,7 +97,7 @@ class SipCalls:
         await self._do("refer", call_id, {"target_uri": parse_target(target).uri})
 
     async def hang_up(self, call_id: str) -> None:
-        """Nothing is wrong with a call that has ended already."""
+        """A call that has ended already is no error. Raises LineControlFailed for any other refusal."""
         await self._do("hangup", call_id, None, gone_is_fine=True)
 
     async def _do(

@@ -38,7 +38,7 @@ _SECONDS = re.compile(r"[0-9]{1,11}")
 
 
 class WebhookVerifier:
-    """Checks signature, age and novelty of a webhook."""
+    """Checks signature, age (at most 5 minutes) and novelty of a webhook; what fails is refused."""
 
     def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
         """Raises CallTheOperator `webhook_secret_invalid`."""
@@ -49,7 +49,7 @@ class WebhookVerifier:
 
     @staticmethod
     def checked(secret: str) -> str:
-        """The secret itself. Raises CallTheOperator `webhook_secret_invalid`."""
+        """The secret itself, `whsec_` and base64. Raises CallTheOperator `webhook_secret_invalid`."""
         try:
             if secret.startswith("whsec_"):
                 base64.b64decode(secret.removeprefix("whsec_"), validate=True)
@@ -60,8 +60,9 @@ class WebhookVerifier:
         return secret
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Whether this webhook is new. Raises CorrectTheInput `signature_missing`, `signature_old`,
-        `signature_wrong`."""
+        """Whether this webhook is new; False for one that was received before. Raises CorrectTheInput
+        `signature_missing`, `signature_old`, `signature_wrong`. The signature is over the bytes of the
+        body."""
         told = [headers.get(f"webhook-{name}") for name in ("id", "timestamp", "signature")]
         webhook_id, timestamp, signatures = told
         if not webhook_id or not timestamp or not signatures:
@@ -119,10 +120,8 @@ class _Event(BaseModel):
 
 
 def call_of(body: bytes) -> SipCall | None:
-    """The call that an event tells of; None for an event of another kind.
-
-    Raises CorrectTheInput `event_invalid` without repeating the event.
-    """
+    """The call that an event, JSON, tells of; None for an event of another kind. Raises CorrectTheInput
+    `event_invalid` without repeating the event."""
     try:
         if _Event.model_validate_json(body).type != CALL_INCOMING:
             return None
@@ -154,7 +153,8 @@ class SipWebhookHandler:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """Raises CorrectTheInput for what is not OpenAI's, or no event."""
+        """The body is the bytes as they came. Raises CorrectTheInput for what is not OpenAI's, or no
+        event."""
         if not self._verifier.verify(headers, body):
             return "seen"
         call = call_of(body)

@@ -55,7 +55,7 @@ _DEFAULT_PORT = {"http": ":80", "ws": ":80", "https": ":443", "wss": ":443"}
 
 
 def signature(token: str, url: str, form: Form) -> str:
-    """As Twilio computes it. Of a value that comes twice under one name, one counts."""
+    """HMAC-SHA1 in base64, as Twilio computes it. Of a value that comes twice under one name, one counts."""
     signed = [url]
     for name in sorted(form):
         signed += [name + value for value in sorted(set(form[name]))]
@@ -64,18 +64,20 @@ def signature(token: str, url: str, form: Form) -> str:
 
 
 class TwilioRequestValidator:
-    """Lets Twilio in, and without a token whoever is on this machine."""
+    """Lets Twilio in, and without a token whoever is on this machine; everybody else is refused."""
 
     def __init__(self, token: str | None, address: PublicAddress) -> None:
         self._token = token
         self._address = address
 
     def admit_request(self, info: RequestInfo, form: Form) -> None:
-        """Raises CorrectTheInput `signature_missing`, `signature_wrong` or `not_local`."""
+        """For the request's URL with and without its port. Raises CorrectTheInput `signature_missing`,
+        `signature_wrong` or `not_local`."""
         self._admit(info, form, _with_ports(self._address.url(info)))
 
     def admit_upgrade(self, info: RequestInfo) -> None:
-        """The same for the WebSocket of a stream, which carries no form."""
+        """The same for the WebSocket URL of a stream, which carries no form. Raises as `admit_request`
+        does."""
         scheme, _, rest = self._address.url(info).partition("://")
         schemes = ("wss",) if scheme == "https" else ("wss", "ws")
         slashed = (url for told in schemes for url in _with_slashes(f"{told}://{rest}"))
@@ -129,8 +131,9 @@ _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def connect_twiml(stream_url: str, parameters: Mapping[str, str], action_url: str) -> str:
-    """Give the call's audio to a WebSocket, both ways; the parameters come with its start event. When the
-    stream has ended, `action_url` is posted to for the next document."""
+    """Give the call's audio to the WebSocket at the URL, both ways; the parameters come with its start
+    event, of each value 400 characters. When the stream has ended, `action_url` is posted to for the next
+    document."""
     inner = "".join(
         f"<Parameter name={_attribute(name)} value={_attribute(value[:LONGEST_PARAMETER])}/>"
         for name, value in parameters.items()
@@ -187,8 +190,8 @@ _PARAMETERS = {"callerPhone": "From", "calledPhone": "To", "callSid": "CallSid"}
 
 @dataclass(frozen=True, slots=True)
 class TwilioAccount:
-    """Without `auth_token` calls are taken from this machine only, without either value none is transferred.
-    `api_url` is that of the REST interface."""
+    """Without `auth_token` calls from elsewhere than this machine are refused, without either value none is
+    transferred. `api_url` is the URL of the REST interface."""
 
     sid: str | None = None
     auth_token: str | None = None
@@ -232,7 +235,8 @@ class TwilioCarrier(TwilioStreams):
         return Document(MEDIA_TYPE, text)
 
     async def transfer(self, call_id: str | None, target: str) -> None:
-        """Twilio ends the stream when the call is redirected."""
+        """Twilio ends the stream when the call is redirected. Raises LineControlFailed, also without an
+        account or a stream that names its call, and CorrectTheInput `transfer_target_invalid`."""
         account = self._account
         document = dial_twiml(parse_target(target))
         if account.sid is None or account.auth_token is None or call_id is None:

@@ -38,7 +38,8 @@ from channels.voice.wires.frames import (
 
 
 def decode_line(frame: bytes | str) -> LineEvent | Unreadable | None:
-    """The event of one frame; None for one that nobody needs. Never raises."""
+    """The event of one frame of JSON; None for one that nobody needs. Never raises: an invalid one is
+    `Unreadable`."""
     try:
         message = read_object(frame)
         if message.get("event") == "media" and (audio := _plain_media(message)) is not None:
@@ -109,7 +110,8 @@ _READERS: Final[dict[str, Callable[[Object], LineEvent | None]]] = {
 
 
 class TwilioLine:
-    """The caller's side of a stream. `send` takes one text frame; `close` ends the stream's socket."""
+    """The caller's side of a stream, µ-law at 8000 Hz in base64. `send` takes one text frame; `close` ends
+    the stream's socket."""
 
     def __init__(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> None:
         stream = b',"streamSid":%b' % orjson.dumps(stream_id)

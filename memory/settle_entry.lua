@@ -1,0 +1,18 @@
+-- Settles an entry that is held: done, held for longer, or handed out again; buried if a letter is given.
+-- KEYS: entries buried
+-- ARGV: group holder id idle_ms most_buried
+-- LISTS: letter
+-- `idle_ms` is how long it counts as untouched, "" where it is done; `letter` are fields and values.
+local pending = redis.call('XPENDING', key.entries, arg.group, arg.id, arg.id, 1)
+if not pending[1] or pending[1][2] ~= arg.holder then
+  return 0
+end
+if #arg.letter > 0 then
+  redis.call('XADD', key.buried, 'MAXLEN', '~', arg.most_buried, '*', unpack(arg.letter))
+end
+if arg.idle_ms == '' then
+  redis.call('XACK', key.entries, arg.group, arg.id)
+else
+  redis.call('XCLAIM', key.entries, arg.group, arg.holder, 0, arg.id, 'IDLE', arg.idle_ms, 'JUSTID')
+end
+return 1
