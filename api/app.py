@@ -25,10 +25,9 @@ from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.endpoints import PREFIX, Endpoint
 from api.gateway import Gateway, Metrics
 from api.migrations import MigrationRoutes
-from api.openapi import openapi_document, prefix_of
+from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operators import OperatorRoutes
-from api.problems import error_response, internal_error, problem_response
-from api.reference import reference_routes
+from api.problems import bugs_answered, error_response, internal_error, problem_response
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
 
@@ -199,10 +198,7 @@ class _Api(FastAPI):
             await super().__call__(scope, receive, send)
             return
         request = Request(scope, receive)
-        try:
-            response = await handler(request)
-        except Exception as error:  # noqa: BLE001  the outermost layer: a bug is logged and answered
-            response = await _bug(request, error)
+        response = await bugs_answered(handler(request), lambda error: _logged_bug(request, error))
         await response(scope, receive, send)
 
 
@@ -211,19 +207,20 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    headers = error.headers
+    if error.status_code == 405:  # the router itself names the methods of the path's first route only
+        routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+        partly = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
+        headers = {"Allow": ", ".join(sorted({m for route in partly for m in route.methods or ()}))}
     return problem_response(
         error.status_code, str(error.detail), code, "see /openapi.json for what there is", headers=headers
     )
 
 
-def _allowed(request: Request) -> str:
-    """The methods of every route of the path: the router itself names those of the first one only."""
-    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
-    partly = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
-    return ", ".join(sorted({method for route in partly for method in route.methods or ()}))
+def _logged_bug(request: Request, error: Exception) -> Response:
+    log.error("bug", route=request.scope.get("path"), exc_info=error)
+    return internal_error()
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    log.error("bug", route=request.scope.get("path"), exc_info=error)
-    return internal_error()
+    return _logged_bug(request, error)

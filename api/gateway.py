@@ -90,7 +90,10 @@ class Gateway:
             except FlowEngineError as error:
                 code = error.code
                 response = error_response(error)
-                self._note_problem(endpoint, error)
+                self._metrics.problem(code)
+                self._tracing.note({"flow_engine.problem.code": code})
+                if isinstance(error, CallTheOperator):
+                    log.error("operator_needed", route=endpoint.path, code=code, detail=error.detail)
             seconds = time.perf_counter() - started
             self._metrics.request(route, endpoint.method, response.status_code, seconds)
             log.info(
@@ -113,22 +116,13 @@ class Gateway:
         if endpoint.scopes:
             require(principal, endpoint.scopes)
         if self._named_hosts:
-            REQUEST_BASE_URL.set(_base_url(request.headers.get("host", "")))
+            host = request.headers.get("host", "")
+            REQUEST_BASE_URL.set(f"http://{host}" if _HOST.fullmatch(host) else None)
         body = b"" if endpoint.body is None else await read_body(request)
         call = Call(request, principal, body)
         if request.scope["query_string"] and endpoint.parameters is not None and endpoint.scopes:
             call.refuse_unknown_parameters([p.name for p in endpoint.parameters if p.place == "query"])
         return call
-
-    def _note_problem(self, endpoint: Endpoint, error: FlowEngineError) -> None:
-        self._metrics.problem(error.code)
-        self._tracing.note({"flow_engine.problem.code": error.code})
-        if isinstance(error, CallTheOperator):
-            log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
-
-
-def _base_url(host: str) -> str | None:
-    return f"http://{host}" if _HOST.fullmatch(host) else None
 
 
 async def read_body(request: Request) -> bytes:

@@ -33,13 +33,13 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive
+from starlette.types import Message
 
 from api.auth import Principal, require
 from api.endpoints import Call, Endpoint, json_response
 from api.gateway import Metrics
 from api.mcp_tools import ConversationTools, Tool, ToolCall
-from api.problems import error_response, internal_error
+from api.problems import bugs_answered, error_response, internal_error
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 
 PATH = "/mcp"
@@ -69,9 +69,9 @@ class McpServer:
             version=version,
             title="Flow Engine",
             instructions=_INSTRUCTIONS,
-            get_tool_input_schema=self._input_schema,
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
+            get_tool_input_schema=self.input_schema,
+            on_list_tools=self.list_tools,
+            on_call_tool=self.call_tool,
         )
 
     def endpoint(self) -> Endpoint:
@@ -82,7 +82,7 @@ class McpServer:
             handler=self.handle,
             summary="The Model Context Protocol",
             audience="tools",
-            scopes=_scopes(self._tools),
+            scopes=tuple(dict.fromkeys(scope for tool in self._tools.values() for scope in tool.scopes)),
             parameters=None,
             body=TypeAdapter(object),
             reply=object,
@@ -94,9 +94,16 @@ class McpServer:
             return json_response(_NO_BATCHES, 400)
         manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
         scope = {**call.request.scope, _PRINCIPAL: call.principal}
-        reply = _Reply()
+        reply, unread = _Reply(), [call.body]
+
+        async def receive() -> Message:
+            """The body that was read already; after it, whatever the connection says."""
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await call.request.receive()
+
         async with manager.run():
-            await manager.handle_request(scope, _receiving(call), reply.send)
+            await manager.handle_request(scope, receive, reply.send)
         return reply.response()
 
     @cached_property
@@ -104,49 +111,49 @@ class McpServer:
         """Made when somebody asks: schemas take longer than all the rest of a start."""
         return {name: _advertised(tool) for name, tool in self._tools.items()}
 
-    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """JSON Schema of a tool's arguments; None for a tool that is unknown."""
         tool = self._advertised.get(name)
         return None if tool is None else tool.input_schema
 
-    async def _list_tools(self, ctx: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(self, ctx: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """The tools that the caller's key may call: what a model is offered should work."""
         principal = _principal(ctx)
         offered = [name for name, tool in self._tools.items() if any(map(principal.may, tool.scopes))]
         return ListToolsResult(tools=[self._advertised[name] for name in offered])
 
-    async def _call_tool(self, ctx: _Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(self, ctx: _Context, params: CallToolRequestParams) -> CallToolResult:
         """What the use cases refuse is a result of the tool, which a model can read and act upon."""
         tool = self._tools.get(params.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool; there are {', '.join(self._tools)}")
-        started = time.perf_counter()
-        code: str | None = None
-        try:
-            result = await _called(tool, _principal(ctx), params.arguments or {})
-        except FlowEngineError as error:
-            code = error.code
-            result = _problem(error_response(error))
-            self._note_problem(tool, error)
-        except Exception as bug:  # the service's edge: past it callers would read the exception's text
+        started, code = time.perf_counter(), ""
+
+        async def called() -> CallToolResult:
+            nonlocal code
+            try:
+                principal = _principal(ctx)
+                require(principal, tool.scopes)
+                call = ToolCall(tool.name, principal, _as_json(params.arguments or {}))
+                reply = await tool.handler(call)
+            except FlowEngineError as error:
+                code = error.code
+                self._metrics.problem(code)
+                if isinstance(error, CallTheOperator):
+                    log.error("operator_needed", tool=tool.name, code=code, detail=error.detail)
+                return _problem(error_response(error))
+            return CallToolResult(content=[TextContent(text=reply.text)], structured_content=reply.data)
+
+        def bug(error: Exception) -> CallToolResult:
+            nonlocal code
             code = "internal_error"
-            result = _problem(internal_error())
-            log.error("bug", tool=tool.name, exc_info=bug)
-        log.info("tool_call", tool=tool.name, code=code, ms=round((time.perf_counter() - started) * 1000, 2))
+            log.error("bug", tool=tool.name, exc_info=error)
+            return _problem(internal_error())
+
+        result = await bugs_answered(called(), bug)
+        ms = round((time.perf_counter() - started) * 1000, 2)
+        log.info("tool_call", tool=tool.name, code=code or None, ms=ms)
         return result
-
-    def _note_problem(self, tool: Tool, error: FlowEngineError) -> None:
-        self._metrics.problem(error.code)
-        if isinstance(error, CallTheOperator):
-            log.error("operator_needed", tool=tool.name, code=error.code, detail=error.detail)
-
-
-async def _called(tool: Tool, principal: Principal, arguments: Mapping[str, Any]) -> CallToolResult:
-    require(principal, tool.scopes)
-    reply = await tool.handler(ToolCall(tool.name, principal, _as_json(arguments)))
-    return CallToolResult(
-        content=[TextContent(text=reply.text)],
-        structured_content=reply.data,
-    )
 
 
 def _as_json(arguments: Mapping[str, Any]) -> bytes:
@@ -190,18 +197,6 @@ class _Reply:
         response = Response(b"".join(self._parts), self._status)
         response.raw_headers = self._headers
         return response
-
-
-def _receiving(call: Call) -> Receive:
-    """The body that was read already; after it, whatever the connection says."""
-    unread = [call.body]
-
-    async def receive() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        return await call.request.receive()
-
-    return receive
 
 
 # --- tools as they are advertised -------------------------------------------------------------------
@@ -248,7 +243,3 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
                 return part
 
     return plain(schema)
-
-
-def _scopes(tools: Mapping[str, Tool]) -> Any:
-    return tuple(dict.fromkeys(scope for tool in tools.values() for scope in tool.scopes))

@@ -226,7 +226,15 @@ class ConversationTools:
             call.conversation(given), given.contact_id, given.task, call.idempotency(given)
         )
         reply = cast("TaskChanged | TaskRefused", orjson.loads(answer.body))
-        return ToolReply(reply, _moved(reply) if reply["result"] is True else _refused(reply))
+        if reply["result"] is True:
+            head = f"{reply['command']}\nThe task is now {reply['taskName']!r}. Go on by this prompt:"
+            return ToolReply(reply, f"{head}\n\n{reply['prompt']}")
+        enterable = [task["name"] for task in reply["reachableTasks"] if not task["missingVariables"]]
+        text = (
+            f"{reply['command']}\nThe task is still {reply['from']!r}: {reply['reason']}.\n"
+            f"Can be entered now: {', '.join(enterable) or 'no task'}"
+        )
+        return ToolReply(reply, text)
 
     async def get_memory(self, call: ToolCall) -> ToolReply:
         dump = await self._dialogue.get_memory(call.conversation(call.parse(_GET_MEMORY)))
@@ -268,31 +276,16 @@ def _pointing_into_arguments(refused: CorrectTheInput) -> CorrectTheInput:
     """
     if refused.code != "memory_invalid":
         return refused
-    findings = dict.fromkeys(
-        Finding(_in_arguments(found.pointer), found.code, found.message) for found in refused.findings
-    )
+    findings: dict[Finding, None] = {}
+    for found in refused.findings:
+        field = found.pointer.partition("/")[2].partition("/")[2]
+        own = field in ("contactId", "updatedBy")
+        place = pointer(field) if own else pointer("entries") + found.pointer
+        findings[Finding(place, found.code, found.message)] = None
     return CorrectTheInput(refused.code, refused.detail, findings)
 
 
-def _in_arguments(place: str) -> str:
-    field = place.partition("/")[2].partition("/")[2]
-    return pointer(field) if field in ("contactId", "updatedBy") else pointer("entries") + place
-
-
 # --- texts for the model ----------------------------------------------------------------------------
-
-
-def _moved(reply: TaskChanged) -> str:
-    head = f"{reply['command']}\nThe task is now {reply['taskName']!r}. Go on by this prompt:"
-    return f"{head}\n\n{reply['prompt']}"
-
-
-def _refused(reply: TaskRefused) -> str:
-    enterable = [task["name"] for task in reply["reachableTasks"] if not task["missingVariables"]]
-    return (
-        f"{reply['command']}\nThe task is still {reply['from']!r}: {reply['reason']}.\n"
-        f"Can be entered now: {', '.join(enterable) or 'no task'}"
-    )
 
 
 def _known(dump: MemoryDump) -> str:

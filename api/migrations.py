@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
 from api.endpoints import Call, Endpoint, Parameter, json_response
-from flow_engine.use_cases.migrations import Migrated, MigrationOrder, Migrations
+from flow_engine.use_cases.migrations import MigrationOrder, Migrations
 
 AT_MOST = 1_000
 
@@ -68,7 +68,18 @@ class MigrationRoutes:
                 fromVersionId=order.from_version_id,
                 toVersionId=order.to_version_id,
                 counts=counts,
-                conversations=[_row(row) for row in report.rows],
+                conversations=[
+                    MigrationRow(
+                        conversationId=row.conversation_id,
+                        verdict=row.fate,
+                        fromTask=row.from_task,
+                        toTask=row.to_task,
+                        reason=row.reason,
+                        migrated=row.done,
+                        revision=row.revision,
+                    )
+                    for row in report.rows
+                ],
                 more=report.more,
             )
         )
@@ -91,15 +102,3 @@ class MigrationRoutes:
                 body_example={"fromVersionId": "claim-v1", "toVersionId": "claim-v2"},
             )
         ]
-
-
-def _row(row: Migrated) -> MigrationRow:
-    return MigrationRow(
-        conversationId=row.conversation_id,
-        verdict=row.fate,
-        fromTask=row.from_task,
-        toTask=row.to_task,
-        reason=row.reason,
-        migrated=row.done,
-        revision=row.revision,
-    )

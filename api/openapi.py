@@ -1,19 +1,25 @@
-"""The OpenAPI document, written from the table of endpoints (F36).
+"""The OpenAPI document, written from the table of endpoints (F36), and `/docs`, the page that shows it.
 
 Examples of replies are in `examples.json`, by method and path. Flow versions have the schema that the product
-publishes; its definitions stand among the components, as `FlowVersion.Task`.
+publishes; its definitions stand among the components, as `FlowVersion.Task`. The page loads everything from
+this service itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from http import HTTPStatus
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
+from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
 from api.problems import Problem
@@ -50,7 +56,19 @@ Document = dict[str, Any]
 
 
 def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, version: str) -> Document:
-    schemas, components = _schemas(endpoints)
+    """OpenAPI 3.1, as JSON values. Raises KeyError for a body without an example."""
+    inputs = {id(e.body): (id(e.body), "validation", e.body) for e in endpoints if e.body is not None}
+    outputs = {id(e.reply): (id(e.reply), "serialization", TypeAdapter[Any](e.reply)) for e in endpoints}
+    outputs[id(Problem)] = (id(Problem), "serialization", TypeAdapter(Problem))
+    mapping, definitions = TypeAdapter.json_schemas(
+        cast("Any", [*inputs.values(), *outputs.values()]), ref_template=_REF
+    )
+    schemas: Mapping[tuple[int, str], Document] = {
+        which: {"$ref": _REF.format(model=schema["$comment"])}
+        if schema.get("$comment") in _PUBLISHED
+        else schema
+        for which, schema in cast("Mapping[tuple[int, str], Document]", mapping).items()
+    }
     paths: dict[str, Document] = {}
     for endpoint in endpoints:
         path = prefix_of(endpoint, prefix) + plain_path(endpoint.path)
@@ -60,7 +78,7 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
         "info": {"title": title, "version": version},
         "paths": paths,
         "components": {
-            "schemas": {**components, **_flow_version_components()},
+            "schemas": {**definitions["$defs"], **_flow_version_components()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -73,22 +91,6 @@ def prefix_of(endpoint: Endpoint, prefix: str) -> str:
 
 def plain_path(path: str) -> str:
     return path.replace(":id}", "}")
-
-
-def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[tuple[int, str], Document], Document]:
-    inputs = {id(e.body): (id(e.body), "validation", e.body) for e in endpoints if e.body is not None}
-    outputs = {id(e.reply): (id(e.reply), "serialization", TypeAdapter[Any](e.reply)) for e in endpoints}
-    outputs[id(Problem)] = (id(Problem), "serialization", TypeAdapter(Problem))
-    mapping, definitions = TypeAdapter.json_schemas(
-        cast("Any", [*inputs.values(), *outputs.values()]), ref_template=_REF
-    )
-    schemas = {
-        which: {"$ref": _REF.format(model=schema["$comment"])}
-        if schema.get("$comment") in _PUBLISHED
-        else schema
-        for which, schema in cast("Mapping[tuple[int, str], Document]", mapping).items()
-    }
-    return schemas, definitions["$defs"]
 
 
 def _flow_version_components() -> Document:
@@ -121,11 +123,26 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
     }
     if example is not None:
         content[JSON]["example"] = example
+    parameters: list[Mapping[str, object]] = [
+        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for part in plain_path(endpoint.path).split("/")
+        if part.startswith("{")
+    ]
+    parameters += [
+        {
+            "name": parameter.name,
+            "in": parameter.place,
+            "required": parameter.required,
+            "description": parameter.description,
+            "schema": parameter.schema,
+        }
+        for parameter in endpoint.parameters or ()
+    ]
     operation: Document = {
         "summary": endpoint.summary,
         "operationId": f"{endpoint.method.lower()}{path.replace('/', '_').replace('{', '').replace('}', '')}",
         "tags": [endpoint.audience],
-        "parameters": _parameters(endpoint),
+        "parameters": [*parameters, _KEY_PARAMETER] if endpoint.keyed else parameters,
         "responses": {
             str(endpoint.status): {"description": "Success", "content": content},
             **_problem_responses(endpoint, schemas),
@@ -144,25 +161,6 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
             },
         }
     return operation
-
-
-def _parameters(endpoint: Endpoint) -> list[Mapping[str, object]]:
-    in_path = [part[1:-1] for part in plain_path(endpoint.path).split("/") if part.startswith("{")]
-    parameters: list[Mapping[str, object]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in in_path
-    ]
-    parameters += [
-        {
-            "name": parameter.name,
-            "in": parameter.place,
-            "required": parameter.required,
-            "description": parameter.description,
-            "schema": parameter.schema,
-        }
-        for parameter in endpoint.parameters or ()
-    ]
-    return [*parameters, _KEY_PARAMETER] if endpoint.keyed else parameters
 
 
 def problem_statuses(endpoint: Endpoint) -> tuple[int, ...]:
@@ -196,3 +194,39 @@ def _problem_responses(endpoint: Endpoint, schemas: Mapping[tuple[int, str], Doc
     if any(parameter.name == "If-None-Match" for parameter in endpoint.parameters or ()):
         responses["304"] = {"description": HTTPStatus(304).phrase}
     return responses
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+_ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+# The page runs one script of its own; nothing may come from elsewhere or go there.
+_OWN = "'self' 'unsafe-inline'"
+_POLICY = f"default-src 'self'; script-src {_OWN}; style-src {_OWN}; img-src 'self' data:"
+_NO_ICON = "data:,"
+
+
+def reference_routes(title: str) -> list[Route]:
+    """The page and the two files that it loads, which are read once."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=title,
+        swagger_js_url="docs/swagger-ui-bundle.js",
+        swagger_css_url="docs/swagger-ui.css",
+        swagger_favicon_url=_NO_ICON,
+    )
+    page.headers["Content-Security-Policy"] = _POLICY
+    folder = files("fastapi_swagger") / "resources"
+    assets = {
+        f"/docs/{name}": Response(
+            (folder / name).read_bytes(), media_type=kind, headers={"Cache-Control": "public, max-age=86400"}
+        )
+        for name, kind in _ASSETS.items()
+    }
+    return [_route("/docs", page), *(_route(path, asset) for path, asset in assets.items())]
+
+
+def _route(path: str, response: Response) -> Route:
+    async def answer(request: Request) -> Response:
+        return response
+
+    return Route(path, answer, methods=["GET"], include_in_schema=False)

@@ -37,7 +37,14 @@ class OperatorRoutes:
         return json_response(Health(status="ok"))
 
     async def ready(self, call: Call) -> Response:
-        checks = {name: await _verdict(probe) for name, probe in self._probes.items()}
+        """503 while a store is not ready."""
+        checks: dict[str, str] = {}
+        for name, probe in self._probes.items():
+            try:
+                await probe()
+                checks[name] = "ok"
+            except FlowEngineError as error:
+                checks[name] = error.detail
         ready = all(verdict == "ok" for verdict in checks.values())
         reply = Readiness(status="ok" if ready else "unavailable", checks=checks)
         return json_response(reply, 200 if ready else 503, None if ready else {"Retry-After": "1"})
@@ -76,11 +83,3 @@ class OperatorRoutes:
                 media_types=("text/plain",),
             ),
         ]
-
-
-async def _verdict(probe: Probe) -> str:
-    try:
-        await probe()
-    except FlowEngineError as error:
-        return error.detail
-    return "ok"

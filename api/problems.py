@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NotRequired
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NotRequired, TypeVar
 
 import orjson
 from starlette.responses import Response
@@ -18,6 +18,8 @@ from flow_engine.errors import (
     ReloadAndDecide,
     RetryLater,
 )
+
+_Answer = TypeVar("_Answer")
 
 _STATUS_OF_KIND: Mapping[type[FlowEngineError], tuple[int, str]] = {
     CorrectTheInput: (422, "The request cannot be taken as it is"),
@@ -114,3 +116,12 @@ def error_response(error: FlowEngineError) -> Response:
     return problem_response(
         status, title, error.code, error.detail, findings=findings, extra=extra, headers=headers
     )
+
+
+async def bugs_answered(work: Awaitable[_Answer], answer: Callable[[Exception], _Answer]) -> _Answer:
+    """The API's outermost layer, the only one that catches everything: what no code below has foreseen is a
+    bug, which `answer` logs and turns into a reply. Nothing of the exception's text leaves the service."""
+    try:
+        return await work
+    except Exception as bug:  # noqa: BLE001  the outermost layer
+        return answer(bug)

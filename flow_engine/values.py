@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
@@ -141,18 +141,26 @@ def canonical(
     """
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
+    kept: JsonValue
     match spec.type:
-        case "string" | "number" | "boolean" | "email":
-            return _BY_THEMSELVES[spec.type](value)
+        case "string":
+            kept = canonical_text(value)
+        case "number":
+            kept = canonical_number(value)
+        case "boolean":
+            kept = canonical_boolean(value)
+        case "email":
+            kept = canonical_email(value)
         case "enum":
-            return _enum(value, spec.enum_values)
+            kept = canonical_member(value, spec.enum_values)
         case "date":
-            return _date(value, timezone or UTC)
+            kept = canonical_date(value, timezone or UTC)
         case "phone":
-            return _phone(value, default_region)
+            kept = canonical_phone(value, default_region)
         case "custom":
             check_json(value)
-            return value
+            kept = value
+    return kept
 
 
 def listed(items: Iterable[object]) -> str:
@@ -228,38 +236,16 @@ def _too_large() -> ValueRejected:
     )
 
 
-def _string(value: JsonValue) -> str:
+def canonical_text(value: JsonValue) -> str:
+    """The text as it was sent. Raises ValueRejected for what is none, or takes more than 64 KiB of UTF-8."""
     if not isinstance(value, str):
         raise ValueRejected("string_expected", "accepted is text")
     check_text(value)
     return value
 
 
-def _number(value: JsonValue) -> int | float:
-    number = _number_in(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueRejected("number_expected", f"accepted is {_NUMBER_ACCEPTED}")
-    _check_number(number)
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-def _number_in(text: str) -> int | float | None:
-    """The number that the text spells, None when it spells none; refused when a float would differ."""
-    text = text.strip()
-    spelled = _JSON_NUMBER.fullmatch(text) if len(text) <= _MAX_NUMBER_CHARS else None
-    if spelled is None:
-        return None
-    if spelled.groups() == (None, None):
-        return int(text)
-    number = float(text)
-    if math.isinf(number):
-        raise _too_large()
-    if Decimal(text) != Decimal(repr(number)):
-        raise ValueRejected("number_inexact", "accepted are decimals of at most 15 significant digits")
-    return number
-
-
-def _boolean(value: JsonValue) -> bool:
+def canonical_boolean(value: JsonValue) -> bool:
+    """A boolean, or the one that a text spells in any case. Raises ValueRejected for anything else."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
@@ -268,8 +254,33 @@ def _boolean(value: JsonValue) -> bool:
     return word == "true"
 
 
-def _enum(value: JsonValue, members: tuple[str | int | float, ...]) -> str | int | float:
-    """Text means the same text, else the number that it spells; a number means its equal (1 is 1.0)."""
+def canonical_number(value: JsonValue) -> int | float:
+    """A number of at most 64 bits, or the one that a text spells; a whole float becomes an int.
+
+    Raises ValueRejected for anything else, also where a float would differ from the text.
+    """
+    number = value
+    if isinstance(value, str):
+        text = value.strip()
+        spelled = _JSON_NUMBER.fullmatch(text) if len(text) <= _MAX_NUMBER_CHARS else None
+        if spelled is None:
+            raise ValueRejected("number_expected", f"accepted is {_NUMBER_ACCEPTED}")
+        number = int(text) if spelled.groups() == (None, None) else float(text)
+        if isinstance(number, float) and math.isinf(number):
+            raise _too_large()
+        if isinstance(number, float) and Decimal(text) != Decimal(repr(number)):
+            raise ValueRejected("number_inexact", "accepted are decimals of at most 15 significant digits")
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueRejected("number_expected", f"accepted is {_NUMBER_ACCEPTED}")
+    _check_number(number)
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def canonical_member(value: JsonValue, members: tuple[str | int | float, ...]) -> str | int | float:
+    """Text means the same text, else the number that it spells; a number means its equal (1 is 1.0).
+
+    Raises ValueRejected, listing the members, for a value that is none of them.
+    """
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         for member in members:
             if member == value:
@@ -281,7 +292,9 @@ def _enum(value: JsonValue, members: tuple[str | int | float, ...]) -> str | int
     raise ValueRejected("enum_value_unknown", f"accepted is one of {listed(members)}")
 
 
-def _date(value: JsonValue, timezone: tzinfo) -> str:
+def canonical_date(value: JsonValue, timezone: tzinfo) -> str:
+    """An ISO 8601 date, or date and time in UTC; `timezone` is meant where no offset is written. Raises
+    ValueRejected for any other text."""
     text = value.strip().upper() if isinstance(value, str) else ""
     try:
         if not _DATE_AND_TIME.fullmatch(text):
@@ -292,16 +305,17 @@ def _date(value: JsonValue, timezone: tzinfo) -> str:
         raise ValueRejected("date_invalid", f"accepted is {_DATE_ACCEPTED}") from None
 
 
-def _phone(value: JsonValue, default_region: str | None) -> JsonValue:
+def canonical_phone(value: JsonValue, default_region: str | None) -> JsonValue:
     """A country or type that came with the number is checked against the numbering plan.
 
     The country may be any that shares the calling code, since few callers tell the Vatican from Italy;
-    the plan's own answer is stored. The plans of some countries cannot tell land from mobile: there the
-    given type stands, and mobile without one. Service numbers count as land.
+    the plan's own answer is stored, the number in E.164. The plans of some countries cannot tell land from
+    mobile: there the type that was sent stands, and mobile without one. Service numbers count as land.
+    Raises ValueRejected.
     """
-    given = value if isinstance(value, dict) else {"number": value}
-    number, country, kind = given.get("number"), given.get("country") or None, given.get("type") or None
-    if not isinstance(number, str) or not isinstance(country, str | None) or not given.keys() <= _PHONE_KEYS:
+    fields = value if isinstance(value, dict) else {"number": value}
+    number, country, kind = fields.get("number"), fields.get("country") or None, fields.get("type") or None
+    if not isinstance(number, str) or not isinstance(country, str | None) or not fields.keys() <= _PHONE_KEYS:
         raise ValueRejected("phone_invalid", f"accepted is {_PHONE_ACCEPTED}")
     country = country.strip().upper() if country else None
     parsed = _parse_phone(number, country or default_region)
@@ -321,9 +335,9 @@ def _phone(value: JsonValue, default_region: str | None) -> JsonValue:
     return {"country": region, "type": kind or accepted[0], "number": e164}
 
 
-def _email(value: JsonValue) -> str:
-    """One address without a name beside it. Quoted local parts and addresses of machines are refused: people
-    do not have them, and recognisers produce them."""
+def canonical_email(value: JsonValue) -> str:
+    """One address without a name beside it, its domain in ASCII. Raises ValueRejected, for quoted local parts
+    and addresses of machines too: people do not have them, and recognisers produce them."""
     text = value.strip() if isinstance(value, str) else ""
     local, _, domain = text.removeprefix("mailto:").rpartition("@")
     try:
@@ -352,12 +366,3 @@ def _parse_phone(text: str, region: str | None) -> phonenumbers.PhoneNumber:
                 return parsed
     hint = "" if region else "; the country code is needed here, as no default region is set"
     raise ValueRejected("phone_invalid", f"accepted is {_PHONE_ACCEPTED}, without letters or extension{hint}")
-
-
-_BY_THEMSELVES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
-    "string": _string,
-    "number": _number,
-    "boolean": _boolean,
-    "email": _email,
-}
-"""The rules that need nothing but the value."""

@@ -16,7 +16,7 @@ find, and one index. No transactions, since one document is the unit of every ch
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -94,12 +94,11 @@ class MongoDatabase:
                 socketTimeoutMS=self._answer_ms,
                 retryWrites=True,
             )
-        try:
+        async with AsyncExitStack() as unless_opened:
+            unless_opened.push_async_callback(self.close)
             with mongo_errors_translated():
                 await self.collection("flows").create_index([("tenant_id", 1), ("campaign_id", 1)])
-        except BaseException:
-            await self.close()
-            raise
+            unless_opened.pop_all()
 
     async def close(self) -> None:
         """Close every connection; a second call does nothing."""

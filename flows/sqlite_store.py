@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +71,15 @@ class SqliteDatabase:
             connection = await aiosqlite.connect(
                 self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
             )
-        try:
+        async with AsyncExitStack() as unless_opened:
+            unless_opened.push_async_callback(connection.close)
             with _translated():
                 await _switch_to_wal(connection, self._busy_timeout_ms / 1000)
                 # An acknowledged save survives a power cut: each commit is flushed before it returns.
                 await connection.execute_fetchall("PRAGMA synchronous = FULL")
                 for statement in _SCHEMA:
                     await connection.execute_fetchall(statement)
-        except BaseException:
-            await connection.close()
-            raise
+            unless_opened.pop_all()
         self._open_connection = connection
 
     async def close(self) -> None:

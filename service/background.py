@@ -16,7 +16,7 @@ from flow_engine.ports.extraction import Extractor, ExtractsNothing
 from flow_engine.ports.jobs import DeadLetter, JobHandler, JobKind
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.outbound import OutboundSender
-from flow_engine.ports.telemetry import Observer
+from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.transactor import Transactor
@@ -46,7 +46,15 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
         parts.transactor,
         BackgroundDependencies(extractor, model, has_model=not isinstance(model, NoModel), observer=observer),
     )
-    webhook = _webhook(settings, parts.outbound, clock)
+    webhook = None
+    if settings.webhook_url is not None:
+        if settings.webhook_secret is None:
+            raise CallTheOperator(
+                "webhook_secret_missing",
+                "FLOW_ENGINE_WEBHOOK_URL needs FLOW_ENGINE_WEBHOOK_SECRET: events are never sent unsigned",
+            )
+        secret = settings.webhook_secret.get_secret_value()
+        webhook = Webhook(parts.outbound, settings.webhook_url, secret, clock)
     events = RedisEvents(parts.memory.driver, Routing(settings.events_kept, webhook is not None))
     schedule = RedisJobSchedule(parts.memory.driver).schedule
     relay = Relay(events, clock, observer, schedule, has_webhook=webhook is not None)
@@ -62,15 +70,18 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
     }
 
 
-def _webhook(settings: Settings, caller: OutboundSender, clock: Clock) -> Webhook | None:
-    if settings.webhook_url is None:
-        return None
-    if settings.webhook_secret is None:
-        raise CallTheOperator(
-            "webhook_secret_missing",
-            "FLOW_ENGINE_WEBHOOK_URL needs FLOW_ENGINE_WEBHOOK_SECRET: events are never sent unsigned",
-        )
-    return Webhook(caller, settings.webhook_url, settings.webhook_secret.get_secret_value(), clock)
+def job_runner(settings: Settings, parts: JobDependencies, tracing: Tracing) -> JobRunner:
+    """Runs the jobs of `parts.memory`. Raises CallTheOperator `webhook_secret_missing`."""
+    memory = parts.memory
+    return JobRunner(
+        RedisJobSchedule(memory.driver),
+        job_handlers(settings, parts),
+        parts.clock,
+        parts.observer,
+        tuning_of(settings),
+        tracing=tracing,
+        cause=memory.conversations.trace_of,
+    )
 
 
 def tuning_of(settings: Settings) -> Tuning:

@@ -179,15 +179,15 @@ class ObservedCalls:
         self._observer.count("model_tokens", record.input_tokens, purpose=purpose, direction="input")
         self._observer.count("model_tokens", record.output_tokens, purpose=purpose, direction="output")
         self._observer.model_call_took(seconds, purpose=purpose)
-        told: dict[str, str | int] = {
+        attributes: dict[str, str | int] = {
             "gen_ai.request.model": record.model,
             "gen_ai.usage.input_tokens": record.input_tokens,
             "gen_ai.usage.output_tokens": record.output_tokens,
             "flow_engine.model.purpose": purpose,
         }
         if outcome != "ok":
-            told["error.type"] = outcome
-        self._tracing.finished(f"model {purpose}", "client", seconds=seconds, attributes=told)
+            attributes["error.type"] = outcome
+        self._tracing.finished(f"model {purpose}", "client", seconds=seconds, attributes=attributes)
         await self._log.write(record)
 
 
@@ -211,11 +211,27 @@ class Watch:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        tasks = [asyncio.create_task(self._lag_for_ever()), asyncio.create_task(self._backlog_for_ever())]
+        """Measures until the block ends."""
+
+        async def lag() -> None:
+            while True:
+                await self.measure_lag()
+
+        async def backlog() -> None:
+            while True:
+                await self.measure_backlog()
+                await self._pause(BACKLOG_EVERY_S)
+
+        pending = {asyncio.create_task(lag()), asyncio.create_task(backlog())}
         try:
             yield
         finally:
-            await _ended(*tasks)
+            while (
+                pending
+            ):  # until each is over: `wait_for`, in the store's driver, may swallow the first time
+                for task in pending:
+                    task.cancel()
+                _, pending = await asyncio.wait(pending, timeout=ASK_AGAIN_S)
 
     async def measure_lag(self) -> None:
         began = self._stopwatch()
@@ -230,21 +246,3 @@ class Watch:
             self._observer.count("store_errors", store="memory")
         else:
             self._observer.backlog_is(Backlog(waiting, oldest_s, dead_letters))
-
-    async def _lag_for_ever(self) -> None:
-        while True:
-            await self.measure_lag()
-
-    async def _backlog_for_ever(self) -> None:
-        while True:
-            await self.measure_backlog()
-            await self._pause(BACKLOG_EVERY_S)
-
-
-async def _ended(*tasks: asyncio.Task[None]) -> None:
-    """Cancel until each is over: `wait_for`, in the store's driver, may swallow the first time."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=ASK_AGAIN_S)

@@ -62,13 +62,13 @@ def run_files(
     files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float] = perf_counter
 ) -> RunReport:
     """Every file is run, whatever is wrong with the others."""
-    return asyncio.run(_run(files, options, stopwatch))
 
+    async def run() -> RunReport:
+        async with _open_run(options, stopwatch) as opened:
+            reports = [await opened.file(path) for path in files]
+            return RunReport(tuple(reports), opened.flow_reports(), options.minimum)
 
-async def _run(files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float]) -> RunReport:
-    async with _open_run(options, stopwatch) as run:
-        reports = [await run.file(path) for path in files]
-        return RunReport(tuple(reports), run.flow_reports(), options.minimum)
+    return asyncio.run(run())
 
 
 @asynccontextmanager
@@ -109,9 +109,9 @@ class _Run:
         file, shown = os.fspath(path), ""
         try:
             suite = parse_scenarios(_read(path, MAX_BYTES))
-            document = self._document_of(path, suite)
+            document = self.document_of(path, suite)
             shown = _shown(document)
-            known = await self._flow(document, shown, suite)
+            known = await self.known_flow(document, shown, suite)
             unknown = unknown_names(suite, known.installed.flow)
             if unknown:
                 raise FileRejected(unknown)
@@ -134,7 +134,7 @@ class _Run:
             if known.played
         )
 
-    def _document_of(self, path: Path, suite: Suite) -> Path:
+    def document_of(self, path: Path, suite: Suite) -> Path:
         if self._options.flow is not None:
             return self._options.flow.resolve()
         if suite.file.flow is None:
@@ -142,20 +142,23 @@ class _Run:
             raise FileRejected([Mistake(1, "/flow", "missing", message)])
         return (path.parent / suite.file.flow).resolve()
 
-    async def _flow(self, document: Path, shown: str, suite: Suite) -> _Known:
+    async def known_flow(self, document: Path, shown: str, suite: Suite) -> _Known:
         """Installed once a run, whichever files ask for it."""
         if document not in self._flows:
             try:
-                installed = await self._install(document)
+                installed = await self.install(document)
             except _FlowRefused as refused:
                 line = suite.root.line_of(("flow",))
                 raise FileRejected(
-                    [Mistake(line, "/flow", "flow_unusable", f"{shown}{told}") for told in refused.messages]
+                    [
+                        Mistake(line, "/flow", "flow_unusable", f"{shown}{message}")
+                        for message in refused.messages
+                    ]
                 ) from None
             self._flows[document] = _Known(shown, installed)
         return self._flows[document]
 
-    async def _install(self, document: Path) -> InstalledFlow:
+    async def install(self, document: Path) -> InstalledFlow:
         limits = self._options.limits
         place = ""
         try:
@@ -169,8 +172,8 @@ class _Run:
         except OSError as error:
             raise _FlowRefused([f": {error.strerror or 'it cannot be read'}"]) from None
         except CorrectTheInput as refused:
-            told = [f":{place}{f.pointer}: {f.code} {f.message}" for f in refused.findings]
-            raise _FlowRefused(told or [f": {refused.detail}"]) from None
+            messages = [f":{place}{f.pointer}: {f.code} {f.message}" for f in refused.findings]
+            raise _FlowRefused(messages or [f": {refused.detail}"]) from None
         except FlowEngineError as refused:
             raise _FlowRefused([f": {refused.detail}"]) from None
 

@@ -58,8 +58,8 @@ from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionSto
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
 from memory.cti_stream import CtiStream
-from memory.schedule import RedisBacklog, RedisJobSchedule
-from service.background import JobDependencies, job_handlers, read_in_order, tuning_of
+from memory.schedule import RedisBacklog
+from service.background import JobDependencies, job_runner, read_in_order
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
 from system_prompts.loader import load_system_prompts
@@ -213,7 +213,12 @@ def assemble(
     shared = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, dependencies.tracing),
         versions=versions,
-        platform=Platform(prompts, _address(known_url), settings.memory_format),
+        # Work without a request knows loopback.
+        platform=Platform(
+            prompts,
+            lambda: (known_url or REQUEST_BASE_URL.get() or "http://127.0.0.1").rstrip("/"),
+            settings.memory_format,
+        ),
         clock=dependencies.clock,
         summariser=RuleSummariser(prompts),
         outbound=dependencies.outbound,
@@ -237,7 +242,13 @@ def assemble(
                 await install_samples(database.flows, database.versions, submissions, dependencies.clock)
             yield
 
-    jobs = [_job_runner(settings, transactor, dependencies), *_cti_runner(settings, agents, dependencies)]
+    parts = JobDependencies(
+        transactor, dependencies.model, memory, dependencies.outbound, dependencies.clock, observer
+    )
+    jobs = [
+        job_runner(settings, parts, dependencies.tracing),
+        *_cti_runner(settings, agents, dependencies),
+    ]
     return Service(app, opened, jobs, metrics)
 
 
@@ -250,13 +261,6 @@ def _base_url(host: str, port: int) -> str | None:
     if address.is_unspecified:
         return None
     return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
-
-
-def _address(known_url: str | None) -> Callable[[], str]:
-    """Where the caller of the present request reaches this service; work without a request knows loopback."""
-    if known_url is not None:
-        return lambda: known_url.rstrip("/")
-    return lambda: REQUEST_BASE_URL.get() or "http://127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,22 +301,6 @@ def _application(
     tracing = dependencies.tracing
     return partial(
         create_app, routes, metrics=metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
-    )
-
-
-def _job_runner(settings: Settings, transactor: Transactor, dependencies: ServiceDependencies) -> JobRunner:
-    memory, clock, observer = dependencies.memory, dependencies.clock, dependencies.observer
-    work_with = JobDependencies(
-        transactor, dependencies.model, memory, dependencies.outbound, clock, observer
-    )
-    return JobRunner(
-        RedisJobSchedule(memory.driver),
-        job_handlers(settings, work_with),
-        clock,
-        observer,
-        tuning_of(settings),
-        tracing=dependencies.tracing,
-        cause=memory.conversations.trace_of,
     )
 
 

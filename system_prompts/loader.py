@@ -6,12 +6,17 @@
 
 All fallbacks of F26 are resolved while loading, so that asking is a look-up and every mistake in a file
 shows before the first conversation does.
+
+A placeholder in a section is `{name}`, in lower case. The default group holds every section in every
+language, a model group only those that it says differently. Headings and items bring their own markup, which
+suits some models and not others; the composer only puts lines together. Adding a section is backward
+compatible, taking one away needs a new API version (F26).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +28,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from flow_engine.documents import AudioMediaConfigPreset, parse_document
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 from flow_engine.ports.system_prompts import SystemMcpServer
-from system_prompts.prompt_sections import SECTIONS, problems_of_section
 
 DEFAULT_GROUP = "default"
 FALLBACK_LANGUAGE = "en-US"
@@ -33,6 +37,113 @@ _API_VERSION = re.compile(r"v[0-9]+")
 
 PromptSections = Mapping[str, str]
 _Name = Annotated[str, Field(min_length=1)]
+
+
+_WITHOUT_PLACEHOLDERS = (
+    "role",
+    "commands",
+    "task_change",
+    "memory_reference",
+    "style",
+    "heading_global",
+    "heading_task",
+    "heading_reachable",
+    "heading_checkpoints",
+    "heading_channel",
+    "heading_transfer",
+    "heading_previous_contacts",
+    "heading_contact",
+    "heading_now",
+    "heading_memory",
+    "reachable_none",
+    "channel_phone",
+    "channel_whatsapp",
+    "channel_sms",
+    "channel_mail",
+    "channel_chat",
+    "transfer_hum",
+    "transfer_ais",
+    "human_routing",
+    "human_connected",
+    "human_completed",
+    "human_failed",
+    "human_supervising",
+    "human_in_control",
+    "weekdays",
+    "memory_never",
+    "memory_empty",
+    "summary_nothing",
+    "mining_instructions",
+    "mining_checkpoints",
+    "speaker_user",
+    "speaker_bot",
+    "speaker_agent",
+    "conclusion_instructions",
+    "conclusion_reasons",
+    "conclusion_results",
+    "attempts_heading",
+)
+
+SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {name: frozenset[str]() for name in _WITHOUT_PLACEHOLDERS}
+    | {
+        "reachable_task": frozenset({"name", "type", "description"}),
+        "reachable_requires": frozenset({"variables"}),
+        "checkpoint": frozenset({"name", "prompt"}),
+        "transfer_skills": frozenset({"skills"}),
+        "transfer_optional_skills": frozenset({"skills"}),
+        "transfer_agents": frozenset({"agents"}),
+        "previous_contact": frozenset({"date", "channel", "resume"}),
+        "previous_contacts_earlier": frozenset({"n", "first", "last", "channels"}),
+        "contact_field": frozenset({"name", "value"}),
+        "now": frozenset({"weekday", "date", "time", "timezone"}),
+        "memory_updated": frozenset({"when", "ago"}),
+        "ago_seconds": frozenset({"n"}),
+        "ago_minutes": frozenset({"n"}),
+        "ago_hours": frozenset({"n"}),
+        "ago_days": frozenset({"n"}),
+        "language": frozenset({"language"}),
+        "summary_tasks": frozenset({"tasks"}),
+        "summary_said": frozenset({"text"}),
+        "summary_known": frozenset({"variables"}),
+        "summary_end": frozenset({"reason"}),
+        "mining_variable": frozenset({"name", "type", "prompt"}),
+        "mining_now": frozenset({"now"}),
+        "summary_instructions": frozenset({"tasks"}),
+        "attempt": frozenset({"name", "n"}),
+        "attempt_task": frozenset({"name", "n"}),
+    }
+)
+"""Piece name → the placeholders that its text holds, all of them and no others."""
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+
+def placeholders(text: str) -> frozenset[str]:
+    return frozenset(_PLACEHOLDER.findall(text))
+
+
+def problems_of_section(name: str, text: object) -> Sequence[str]:
+    """What is wrong with one section, each with what is expected instead.
+
+    Braces stand for placeholders only: there is no escape for them, so that a text reads the same to
+    a composer that substitutes in it and to one that does not.
+    """
+    expected = SECTIONS.get(name)
+    if expected is None:
+        return [f"section {name!r} is unknown; the sections are {', '.join(sorted(SECTIONS))}"]
+    if not isinstance(text, str) or not text.strip():
+        return [f"section {name!r} must be a text that is not empty"]
+    found: list[str] = []
+    if placeholders(text) != expected:
+        wanted = ", ".join(f"{{{each}}}" for each in sorted(expected)) or "no placeholder"
+        got = ", ".join(f"{{{each}}}" for each in sorted(placeholders(text))) or "none"
+        found.append(f"section {name!r} must hold {wanted}, and holds {got}")
+    if re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
+        found.append(f"section {name!r} has a brace that belongs to no placeholder such as {{name}}")
+    if name == "weekdays" and len([day for day in text.split(",") if day.strip()]) != 7:
+        found.append("section 'weekdays' must name seven days, Monday first, separated by commas")
+    return found
 
 
 class _McpServerEntry(BaseModel):
@@ -118,8 +229,10 @@ def load_system_prompts(root: Path | None = None) -> FileSystemPrompts:
     reading = _Reading(base)
     versions = {
         directory.name: reading.api_version(directory)
-        for directory in sorted(reading.directories(base), key=lambda each: _version_number(each.name))
-        if _API_VERSION.fullmatch(directory.name)
+        for directory in sorted(
+            (each for each in reading.directories(base) if _API_VERSION.fullmatch(each.name)),
+            key=lambda each: int(each.name[1:]),
+        )
     }
     if not versions:
         reading.problem(base, "holds no API version; expected a directory such as v1")
@@ -127,10 +240,6 @@ def load_system_prompts(root: Path | None = None) -> FileSystemPrompts:
     if reading.problems:
         raise CallTheOperator("system_prompts_invalid", "\n".join(reading.problems))
     return FileSystemPrompts(versions=MappingProxyType(versions), presets=MappingProxyType(presets))
-
-
-def _version_number(name: str) -> int:
-    return int(name[1:]) if _API_VERSION.fullmatch(name) else 0
 
 
 class _Reading:
@@ -174,53 +283,48 @@ class _Reading:
             name = group.name.casefold()
             if name in groups:
                 self.problem(group, "names the same group as another directory; case does not matter")
-            groups[name] = self._group(group)
+            groups[name] = self.sections_of(group)
         default = groups.pop(DEFAULT_GROUP, {})
         if FALLBACK_LANGUAGE not in default:
             self.problem(
                 directory / DEFAULT_GROUP / f"{FALLBACK_LANGUAGE}.json", "is missing: it is the last fallback"
             )
-        self._check_default(directory / DEFAULT_GROUP, default)
-        self._check_languages(directory, default, groups)
-        return ApiVersionFiles(
-            languages=tuple(default),
-            groups_longest_first=tuple(sorted(groups, key=len, reverse=True)),
-            sections=MappingProxyType(_resolved(default, groups)),
-            mcp_servers=self._mcp_servers(directory / "mcp_servers.json"),
-        )
-
-    def _group(self, directory: Path) -> Mapping[str, PromptSections]:
-        return {path.stem: self._sections(path) for path in sorted(directory.glob("*.json"))}
-
-    def _sections(self, path: Path) -> PromptSections:
-        sections: dict[str, str] = {}
-        for name, text in (self.json_object(path) or {}).items():
-            for message in problems_of_section(name, text):
-                self.problem(path, message)
-            sections[name] = str(text)
-        return sections
-
-    def _check_default(self, directory: Path, default: Mapping[str, PromptSections]) -> None:
         for language, sections in default.items():
-            path = directory / f"{language}.json"
+            path = directory / DEFAULT_GROUP / f"{language}.json"
             missing = sorted(SECTIONS.keys() - sections.keys())
             if missing and path not in self._unreadable:
                 self.problem(path, f"must hold every section, and lacks {', '.join(missing)}")
-
-    def _check_languages(
-        self,
-        directory: Path,
-        default: Mapping[str, PromptSections],
-        groups: Mapping[str, Mapping[str, PromptSections]],
-    ) -> None:
         for group, languages in groups.items():
             for language in sorted(languages.keys() - default.keys()):
                 self.problem(
                     directory / group / f"{language}.json",
                     f"has a language that the default group lacks; its languages are {', '.join(default)}",
                 )
+        resolved: dict[tuple[str, str], PromptSections] = {}
+        for language, sections in default.items():
+            resolved[DEFAULT_GROUP, language] = MappingProxyType(dict(sections))
+            for group, languages in groups.items():
+                resolved[group, language] = MappingProxyType({**sections, **languages.get(language, {})})
+        return ApiVersionFiles(
+            languages=tuple(default),
+            groups_longest_first=tuple(sorted(groups, key=len, reverse=True)),
+            sections=MappingProxyType(resolved),
+            mcp_servers=self.mcp_servers(directory / "mcp_servers.json"),
+        )
 
-    def _mcp_servers(self, path: Path) -> tuple[SystemMcpServer, ...]:
+    def sections_of(self, directory: Path) -> Mapping[str, PromptSections]:
+        """The sections of a group by language; every one that is wrong is noted."""
+        languages: dict[str, PromptSections] = {}
+        for path in sorted(directory.glob("*.json")):
+            sections: dict[str, str] = {}
+            languages[path.stem] = sections
+            for name, text in (self.json_object(path) or {}).items():
+                for message in problems_of_section(name, text):
+                    self.problem(path, message)
+                sections[name] = str(text)
+        return languages
+
+    def mcp_servers(self, path: Path) -> tuple[SystemMcpServer, ...]:
         value = self.json(path)
         if path in self._unreadable:
             return ()
@@ -252,14 +356,3 @@ class _Reading:
         if DEFAULT_PRESET not in presets and not (directory / f"{DEFAULT_PRESET}.json").exists():
             self.problem(directory / f"{DEFAULT_PRESET}.json", "is missing: this preset is always there")
         return presets
-
-
-def _resolved(
-    default: Mapping[str, PromptSections], groups: Mapping[str, Mapping[str, PromptSections]]
-) -> dict[tuple[str, str], PromptSections]:
-    resolved: dict[tuple[str, str], PromptSections] = {}
-    for language, sections in default.items():
-        resolved[DEFAULT_GROUP, language] = MappingProxyType(dict(sections))
-        for group, languages in groups.items():
-            resolved[group, language] = MappingProxyType({**sections, **languages.get(language, {})})
-    return resolved

@@ -14,8 +14,6 @@ from flow_engine.documents.references import (
     Identity,
     Reference,
     References,
-    ServerReferences,
-    TaskReferences,
     durations_of,
     identities_of,
     normalise_name,
@@ -71,19 +69,15 @@ def check_version(
         yield Finding(
             "/tasks", "too_many_tasks", f"{count} tasks, at most {limits.max_tasks} are accepted in a version"
         )
-    rules: tuple[Iterable[Finding], ...] = (
-        _duplicates(references),
-        _variable_names(references.variables or ()),
-        _task_names(references.tasks or ()),
-        _mandatory_channels(references),
-        _unknown_tasks(references),
-        _unknown_variables(references),
-        _unknown_checkpoints(references),
-        _unknown_servers_and_tools(references),
-        _unavailable(references, environment) if environment else (),
-    )
-    for rule in rules:
-        yield from rule
+    for rule in RULES:
+        yield from rule(references)
+    if environment is not None:
+        for what, code, reference, names in (
+            ("API version", "unknown_api_version", references.api_version, environment.api_versions),
+            ("audio preset", "unknown_audio_preset", references.audio_preset, environment.audio_presets),
+        ):
+            if reference is not None:
+                yield from _Known(what, code, names).missing(reference)
 
 
 # --- what could be stored and not be used -----------------------------------------------------
@@ -111,7 +105,7 @@ def _unusable(raw: object) -> Iterator[Finding]:
 # --- identity ---------------------------------------------------------------------------------
 
 
-def _duplicates(references: References) -> Iterator[Finding]:
+def duplicates(references: References) -> Iterator[Finding]:
     tasks = references.tasks or ()
     for identities in (references.variables, references.checkpoints, [task.identity for task in tasks]):
         yield from _repeated((identity.id for identity in identities or ()), "duplicate_id")
@@ -143,11 +137,11 @@ def _repeated(
             yield Finding(reference.pointer, code, taken)
 
 
-def _task_names(tasks: Iterable[TaskReferences]) -> Iterator[Finding]:
+def task_names(references: References) -> Iterator[Finding]:
     """Names are compared normalised; a task without one is called by its id (F4)."""
     ids: set[str] = set()
     named: list[Reference] = []
-    for task in tasks:
+    for task in references.tasks or ():
         identity = task.identity
         name = identity.name if identity.name and identity.name.text.strip() else identity.id
         # An unnamed task whose id is taken has been reported as that already.
@@ -158,9 +152,9 @@ def _task_names(tasks: Iterable[TaskReferences]) -> Iterator[Finding]:
     yield from _repeated(named, "duplicate_name", normalise_name)
 
 
-def _variable_names(variables: Iterable[Identity]) -> Iterator[Finding]:
+def variable_names(references: References) -> Iterator[Finding]:
     """Callers may use a variable's id or its name, so a name must not be another one's id (F5)."""
-    variables = tuple(variables)
+    variables = references.variables or ()
     owners = {identity.id.text: identity for identity in variables if identity.id}
     for identity in variables:
         if identity.name is None:
@@ -177,7 +171,7 @@ def _variable_names(variables: Iterable[Identity]) -> Iterator[Finding]:
 # --- references -------------------------------------------------------------------------------
 
 
-def _mandatory_channels(references: References) -> Iterator[Finding]:
+def mandatory_channels(references: References) -> Iterator[Finding]:
     if references.channels is None:
         return
     channels = {channel.text for channel in references.channels}
@@ -190,7 +184,7 @@ def _mandatory_channels(references: References) -> Iterator[Finding]:
             )
 
 
-def _unknown_tasks(references: References) -> Iterator[Finding]:
+def unknown_tasks(references: References) -> Iterator[Finding]:
     if references.tasks is None:
         return
     known = _Known("task", "unknown_task", _ids(task.identity for task in references.tasks))
@@ -200,24 +194,27 @@ def _unknown_tasks(references: References) -> Iterator[Finding]:
         yield from known.missing(*task.connected)
 
 
-def _unknown_variables(references: References) -> Iterator[Finding]:
+def unknown_variables(references: References) -> Iterator[Finding]:
     if references.variables is not None:
         known = _Known("variable", "unknown_variable", _ids(references.variables))
         for task in references.tasks or ():
             yield from known.missing(*task.variables)
 
 
-def _unknown_checkpoints(references: References) -> Iterator[Finding]:
+def unknown_checkpoints(references: References) -> Iterator[Finding]:
     if references.checkpoints is not None:
         known = _Known("checkpoint", "unknown_checkpoint", _ids(references.checkpoints))
         for task in references.tasks or ():
             yield from known.missing(*(identity.id for identity in task.checkpoints if identity.id))
 
 
-def _unknown_servers_and_tools(references: References) -> Iterator[Finding]:
+def unknown_servers_and_tools(references: References) -> Iterator[Finding]:
     if references.servers is None:
         return
-    tools = _tools_by_server(references.servers)
+    tools: dict[str, set[str]] = {}
+    for server in references.servers:
+        if server.identity.name:
+            tools.setdefault(server.identity.name.text, set()).update(server.tools)
     known_servers = _Known("MCP server", "unknown_mcp_server", frozenset(tools))
     known_tools = {
         server: _Known(
@@ -232,23 +229,6 @@ def _unknown_servers_and_tools(references: References) -> Iterator[Finding]:
                 yield from known_tools[reference.server].missing(reference.tool)
 
 
-def _tools_by_server(servers: Iterable[ServerReferences]) -> dict[str, set[str]]:
-    tools: dict[str, set[str]] = {}
-    for server in servers:
-        if server.identity.name:
-            tools.setdefault(server.identity.name.text, set()).update(server.tools)
-    return tools
-
-
-def _unavailable(references: References, environment: ReviewEnvironment) -> Iterator[Finding]:
-    if references.api_version:
-        known = _Known("API version", "unknown_api_version", environment.api_versions)
-        yield from known.missing(references.api_version)
-    if references.audio_preset:
-        known = _Known("audio preset", "unknown_audio_preset", environment.audio_presets)
-        yield from known.missing(references.audio_preset)
-
-
 @dataclass(frozen=True)
 class _Known:
     """The names that references of one kind may use."""
@@ -260,13 +240,26 @@ class _Known:
     def missing(self, *references: Reference) -> Iterator[Finding]:
         for reference in references:
             if reference.text not in self.names:
-                message = f"{quoted(reference.text)} is no {self.what}; known: {self._listed}"
+                message = f"{quoted(reference.text)} is no {self.what}; known: {self.alternatives}"
                 yield Finding(reference.pointer, self.code, message)
 
     @cached_property
-    def _listed(self) -> str:
+    def alternatives(self) -> str:
         return listed(self.names)
 
 
 def _ids(identities: Iterable[Identity]) -> frozenset[str]:
     return frozenset(identity.id.text for identity in identities if identity.id)
+
+
+RULES: tuple[Callable[[References], Iterator[Finding]], ...] = (
+    duplicates,
+    variable_names,
+    task_names,
+    mandatory_channels,
+    unknown_tasks,
+    unknown_variables,
+    unknown_checkpoints,
+    unknown_servers_and_tools,
+)
+"""In the order in which their findings are listed."""

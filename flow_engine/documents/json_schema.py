@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, cast
 
@@ -91,13 +90,10 @@ def _joined(rules: list[tuple[When, dict[str, Any]]]) -> list[JsonSchemaValue]:
         merged = joined.setdefault((when.attribute, when.values), {})
         merged["required"] = [*merged.get("required", ()), *then.get("required", ())]
         merged["properties"] = {**merged.get("properties", {}), **then.get("properties", {})}
-    return [
-        {"if": _condition(*condition), "then": {name: part for name, part in then.items() if part}}
-        for condition, then in joined.items()
-    ]
-
-
-def _condition(attribute: str, values: tuple[str | bool, ...]) -> Mapping[str, Any]:
-    key = property_name(attribute)
-    is_one_of = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
-    return {"properties": {key: is_one_of}, "required": [key]}
+    schemas: list[JsonSchemaValue] = []
+    for (attribute, values), then in joined.items():
+        key = property_name(attribute)
+        is_one_of = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
+        condition = {"properties": {key: is_one_of}, "required": [key]}
+        schemas.append({"if": condition, "then": {name: part for name, part in then.items() if part}})
+    return schemas

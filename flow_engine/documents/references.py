@@ -101,7 +101,19 @@ def references_of(raw: object) -> References | None:
         if _has_list(document, "tasks")
         else None,
         checkpoints=_identities(document, "checkpoints", "") if _has_list(document, "checkpoints") else None,
-        servers=_servers(document) if _has_list(document, "mcpServers") else None,
+        servers=tuple(
+            ServerReferences(
+                identity=_identity(server, place),
+                tools=frozenset(
+                    name.text
+                    for tool, at in _objects(server, "includedTools", place)
+                    if (name := _text(tool, "toolName", at))
+                ),
+            )
+            for server, place in _objects(document, "mcpServers", "")
+        )
+        if _has_list(document, "mcpServers")
+        else None,
         reasons=_identities(document, "reasonsOfContact", ""),
         results=_identities(document, "results", ""),
     )
@@ -123,7 +135,10 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
             name = _text(tool, "toolName", tool_at)
             if server and name:
                 tools.append(ToolReference(server.text, name))
-            variables.extend(_assigned_variables(tool, tool_at))
+            for parameter, parameter_at in _objects(tool, "toolParameters", tool_at):
+                value = _text(parameter, "assignmentValue", parameter_at)
+                if parameter.get("assignmentStrategy") == "variable" and value:
+                    variables.append(value)
     return TaskReferences(
         identity=_identity(task, place),
         connected=_texts(task, "connectedTasks", place),
@@ -131,27 +146,6 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
         checkpoints=_identities(task, "enabledCheckpoints", place),
         servers=tuple(servers),
         tools=tuple(tools),
-    )
-
-
-def _assigned_variables(tool: JsonObject, place: str) -> Iterator[Reference]:
-    for parameter, at in _objects(tool, "toolParameters", place):
-        value = _text(parameter, "assignmentValue", at)
-        if parameter.get("assignmentStrategy") == "variable" and value:
-            yield value
-
-
-def _servers(document: JsonObject) -> tuple[ServerReferences, ...]:
-    return tuple(
-        ServerReferences(
-            identity=_identity(server, place),
-            tools=frozenset(
-                name.text
-                for tool, at in _objects(server, "includedTools", place)
-                if (name := _text(tool, "toolName", at))
-            ),
-        )
-        for server, place in _objects(document, "mcpServers", "")
     )
 
 

@@ -1,8 +1,8 @@
-"""A conversation's dialogue as it is remembered, and the port to its summary (F20, F30)."""
+"""A conversation's dialogue as it is remembered, the port to its summary (F20, F30), and the index of all."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -56,3 +56,9 @@ class Summariser(Protocol):
 class ConversationRef:
     tenant_id: str
     conversation_id: str
+
+
+class ConversationIndex(Protocol):
+    """Finds conversations by the version that they run on. Each id comes once, in no order."""
+
+    def on_version(self, tenant_id: str, version_id: str) -> AsyncIterator[str]: ...

@@ -1,17 +1,11 @@
-"""What an agent is told after a step: prompt, tools, media and where it may go next (F28, F29)."""
+"""What an agent gets after a step: prompt, tools, media and where it may go next (F28, F29)."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Protocol
 
 from pydantic import BaseModel
 
 from flow_engine.runtime import commands
-from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact
-from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.prompt import Prompt, PromptInput, compose
 from flow_engine.runtime.replies import (
     AgentData,
@@ -23,40 +17,12 @@ from flow_engine.runtime.replies import (
     ToolParameterReply,
     ToolReply,
 )
-from flow_engine.runtime.rules import TaskGuard, TaskRefusal, reachable_tasks
-from flow_engine.runtime.session import Session
-from flow_engine.runtime.storage import LoadedConversation, NewMemory
+from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.templates import TemplateScope
 from flow_engine.vocabulary import MemoryFormat
 
 
-class RunnerState(Protocol):
-    """What of a runner is told: ConversationalFlowRunner, which tells it."""
-
-    flow: CompiledFlow
-    session: Session
-    loaded: LoadedConversation
-    platform: Platform
-    now: datetime
-    memory: Mapping[str, MemoryEntry]
-    tenant: Mapping[str, object]
-    previous_contacts: tuple[PreviousContact, ...]
-    new_memory: NewMemory | None
-    left_task: TaskPlan | None
-
-    @property
-    def task(self) -> TaskPlan: ...
-    @property
-    def status(self) -> str | None: ...
-    @property
-    def guard(self) -> TaskGuard: ...
-
-    def template_scope(self) -> TemplateScope: ...
-    def get_task_validation_error(self) -> TaskRefusal: ...
-
-
-def agent_data_of(runner: RunnerState, contact_id: str, command: str | None) -> AgentData:
+def agent_data_of(runner: ConversationState, contact_id: str, command: str | None) -> AgentData:
     """Everything an agent needs to go on, after whatever the runner has done."""
     session, task, version = runner.session, runner.task, runner.flow.document
     channel = session.latest_contact.channel
@@ -92,7 +58,7 @@ def agent_data_of(runner: RunnerState, contact_id: str, command: str | None) -> 
     return data
 
 
-def compose_prompt(runner: RunnerState, memory_format: MemoryFormat | None = None) -> Prompt:
+def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None = None) -> Prompt:
     """The installation's memory format, unless another is asked for (F21)."""
     session, loaded = runner.session, runner.loaded
     return compose(
@@ -111,7 +77,7 @@ def compose_prompt(runner: RunnerState, memory_format: MemoryFormat | None = Non
     )
 
 
-def get_refusal(runner: RunnerState) -> TaskRefused:
+def get_refusal(runner: ConversationState) -> TaskRefused:
     """The refusal of a change of task, as data (F12)."""
     refusal = runner.get_task_validation_error()
     return {
@@ -134,7 +100,7 @@ def _as_sent(model: BaseModel) -> JsonObject:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def _reachable(runner: RunnerState) -> list[ReachableTaskReply]:
+def _reachable(runner: ConversationState) -> list[ReachableTaskReply]:
     described, names = runner.session.task.descriptions, runner.flow.variables
     return [
         ReachableTaskReply(
@@ -149,7 +115,7 @@ def _reachable(runner: RunnerState) -> list[ReachableTaskReply]:
     ]
 
 
-def _mcp_tools(runner: RunnerState) -> list[McpToolsReply]:
+def _mcp_tools(runner: ConversationState) -> list[McpToolsReply]:
     """The platform's servers, then those that the task selects tools of."""
     platform, version = runner.platform, runner.flow.document
     replies = [
@@ -162,35 +128,23 @@ def _mcp_tools(runner: RunnerState) -> list[McpToolsReply]:
     ]
     urls = {server.name: server.url for server in version.mcp_servers}
     for selection in runner.task.document.mcp_tool_selection:
-        tools = [
-            ToolReply(
-                toolName=tool.tool_name,
-                parameters=[
-                    _parameter(
-                        runner.flow,
-                        runner.memory,
-                        p.parameter_name,
-                        p.assignment_strategy,
-                        p.assignment_value,
-                    )
-                    for p in tool.tool_parameters
-                ],
-            )
-            for tool in selection.selected_tools
-        ]
+        tools: list[ToolReply] = []
+        for tool in selection.selected_tools:
+            parameters: list[ToolParameterReply] = []
+            for p in tool.tool_parameters:
+                reply = ToolParameterReply(
+                    parameterName=p.parameter_name,
+                    assignmentStrategy=p.assignment_strategy,
+                    assignmentValue=p.assignment_value,
+                )
+                if p.assignment_strategy == "fixed":
+                    reply["value"] = p.assignment_value
+                elif p.assignment_strategy == "variable":
+                    spec = runner.flow.variables.resolve(p.assignment_value)
+                    entry = None if spec is None else runner.memory.get(spec.id)
+                    reply["value"] = None if entry is None else entry.value
+                parameters.append(reply)
+            tools.append(ToolReply(toolName=tool.tool_name, parameters=parameters))
         name = selection.mcp_server_name
         replies.append(McpToolsReply(serverName=name, url=urls[name], tools=tools))
     return replies
-
-
-def _parameter(
-    flow: CompiledFlow, memory: Mapping[str, MemoryEntry], name: str, strategy: str, assigned: str
-) -> ToolParameterReply:
-    reply = ToolParameterReply(parameterName=name, assignmentStrategy=strategy, assignmentValue=assigned)
-    if strategy == "fixed":
-        reply["value"] = assigned
-    elif strategy == "variable":
-        spec = flow.variables.resolve(assigned)
-        entry = None if spec is None else memory.get(spec.id)
-        reply["value"] = None if entry is None else entry.value
-    return reply

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flow_engine.documents import (
-    ClosureConfig,
-    FlowVersion,
-    Task,
-    normalise_name,
-    parse_version,
-)
+from flow_engine.documents import FlowVersion, Task, normalise_name, parse_version
 from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.runtime.memory import MemoryEntry
@@ -58,9 +52,19 @@ class CompiledFlow:
     chart: Chart
     lifetime_s: int
 
-    def task_named(self, asked: str) -> TaskPlan | None:
-        task_id = self.names.get(asked) or self.names.get(normalise_name(asked))
+    def task_named(self, name: str) -> TaskPlan | None:
+        """The task of that id, else of that name, however it is spelled (F4); None where there is none."""
+        task_id = self.names.get(name) or self.names.get(normalise_name(name))
         return None if task_id is None else self.tasks[task_id]
+
+    def supported_language(self, language: str | None) -> str | None:
+        """The supported language that a BCP 47 tag means: that very one, else the first of the language where
+        the tag names no region; None where there is none."""
+        supported, wanted = self.document.supported_languages, (language or "").replace("_", "-").casefold()
+        primary = wanted.partition("-")[0]
+        exact = [tag for tag in supported if tag.casefold() == wanted]
+        alike = [tag for tag in supported if wanted == primary == tag.casefold().partition("-")[0]]
+        return next(iter((*exact, *alike)), None) if primary else None
 
 
 def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
@@ -72,8 +76,14 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
             f"version {version.id!r} is a draft: drafts are kept and listed, only saved versions run",
             accepted=("a version saved with draft: false",),
         )
-    plans = {task.id: _plan(task) for task in version.tasks}
+    plans = {task.id: plan_of(task) for task in version.tasks}
     by_name = {normalise_name(plan.name): plan.id for plan in plans.values()}
+    closures = [version.closure_config, *(task.closure_config for task in version.tasks)]
+    limits = [
+        closure.conversation_time_limit
+        for closure in closures
+        if closure.multi_contact and closure.conversation_time_limit is not None
+    ]
     return CompiledFlow(
         version_id=version.id,
         flow_id=version.conversational_flow_id,
@@ -81,13 +91,23 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         document=version,
         tasks=plans,
         names=by_name | {task_id: task_id for task_id in plans},
-        variables=_variables(version),
+        variables=VariableIndex(
+            VariableSpec(v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values))
+            for v in version.variables
+        ),
         chart=Chart(list(plans.values()), version.first_task),
-        lifetime_s=_lifetime_s(version),
+        lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S)),
     )
 
 
-def _plan(task: Task) -> TaskPlan:
+def plan_of(task: Task) -> TaskPlan:
+    """What a step needs of a task, worked out once."""
+    routing = task.routing_parameters if TASK_KINDS[task.type].routed else None
+    tags = {
+        "skills": routing.agent_skills if routing else (),
+        "optional_skills": routing.agent_optional_skills if routing else (),
+        "agents": routing.agent_ids if routing else (),
+    }
     return TaskPlan(
         id=task.id,
         name=task.effective_name,
@@ -96,47 +116,9 @@ def _plan(task: Task) -> TaskPlan:
         channels=None if task.channels is None else frozenset(task.channels),
         required=tuple(p.variable_id for p in task.transition_parameters if p.required),
         tools=tuple(tool.tool_name for chosen in task.mcp_tool_selection for tool in chosen.selected_tools),
-        transfer_tags=_transfer_tags(task),
+        transfer_tags=tuple((kind, tuple(values)) for kind, values in tags.items() if values),
         document=task,
     )
-
-
-def _transfer_tags(task: Task) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    routing = task.routing_parameters
-    if routing is None or not TASK_KINDS[task.type].routed:
-        return ()
-    tags = (
-        ("skills", routing.agent_skills),
-        ("optional_skills", routing.agent_optional_skills),
-        ("agents", routing.agent_ids),
-    )
-    return tuple((kind, tuple(values)) for kind, values in tags if values)
-
-
-def _variables(version: FlowVersion) -> VariableIndex:
-    return VariableIndex(
-        VariableSpec(
-            id=variable.id,
-            name=variable.name,
-            type=variable.type,
-            prompt=variable.prompt,
-            enum_values=tuple(variable.enum_values),
-        )
-        for variable in version.variables
-    )
-
-
-def _lifetime_s(version: FlowVersion) -> int:
-    closures: Sequence[ClosureConfig] = [
-        version.closure_config,
-        *(task.closure_config for task in version.tasks),
-    ]
-    limits = [
-        closure.conversation_time_limit
-        for closure in closures
-        if closure.multi_contact and closure.conversation_time_limit is not None
-    ]
-    return int(min(max([DAY_S, *limits]), LONGEST_S))
 
 
 def scope_of(

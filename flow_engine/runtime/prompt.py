@@ -65,13 +65,12 @@ class PromptInput:
 
 
 def compose(given: PromptInput) -> Prompt:
-    prefix = _join(_prefix_sections(given))
-    digest = sha256(prefix.encode()).hexdigest()[:32]
-    return Prompt(prefix, _join(_volatile_sections(given)), digest)
-
-
-def _join(sections: Iterable[str]) -> str:
-    return "\n\n".join(section for section in sections if section)
+    """Every section in its order. The hash: 32 hexadecimal digits of the SHA-256 of the prefix in UTF-8."""
+    prefix, volatile = (
+        "\n\n".join(section for section in sections if section)
+        for sections in (prefix_sections(given), volatile_sections(given))
+    )
+    return Prompt(prefix, volatile, sha256(prefix.encode()).hexdigest()[:32])
 
 
 def _section(heading: str, lines: Iterable[str]) -> str:
@@ -79,7 +78,8 @@ def _section(heading: str, lines: Iterable[str]) -> str:
     return f"{heading}\n{body}" if body else ""
 
 
-def _prefix_sections(given: PromptInput) -> Iterator[str]:
+def prefix_sections(given: PromptInput) -> Iterator[str]:
+    """What stays the same while task and contact do, in its order; empty sections are left out later."""
     sections, session = given.sections, given.session
     plan = given.flow.tasks[session.task.task_id]
     yield from (sections[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
@@ -93,7 +93,13 @@ def _prefix_sections(given: PromptInput) -> Iterator[str]:
     yield _section(sections["heading_checkpoints"], checkpoints)
     channel = session.latest_contact.channel
     yield _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
-    yield _section(sections["heading_transfer"], _transfer_lines(sections, plan))
+    transfer: list[str] = []
+    if (section := TASK_KINDS[plan.type].prompt_section) is not None:
+        transfer.append(sections[section])
+        for kind, values in plan.transfer_tags:
+            names = {"agents" if kind == "agents" else "skills": ", ".join(values)}
+            transfer.append(sections[f"transfer_{kind}"].format(**names))
+    yield _section(sections["heading_transfer"], transfer)
     yield _section(sections["heading_previous_contacts"], _history_lines(given))
 
 
@@ -150,42 +156,37 @@ def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
             yield sections["reachable_requires"].format(variables=names)
 
 
-def _transfer_lines(sections: PromptSections, plan: TaskPlan) -> Iterator[str]:
-    section = TASK_KINDS[plan.type].prompt_section
-    if section is None:
-        return
-    yield sections[section]
-    for kind, values in plan.transfer_tags:
-        yield sections[f"transfer_{kind}"].format(
-            **{"agents" if kind == "agents" else "skills": ", ".join(values)}
+def volatile_sections(given: PromptInput) -> Iterator[str]:
+    """What may be another with each prompt, in its order; empty sections are left out later."""
+    sections, session = given.sections, given.session
+    fields = [
+        sections["contact_field"].format(
+            name=_one_line(name)[:MAX_FIELD_NAME], value=_one_line(cast("JsonValue", value))
         )
-
-
-def _volatile_sections(given: PromptInput) -> Iterator[str]:
-    sections = given.sections
-    yield _section(sections["heading_contact"], _contact_lines(given))
-    yield _human_state(given)
-    yield _section(sections["heading_now"], [_now_line(given)])
+        for name, value in session.latest_contact.data.items()
+        if value not in (None, "")
+    ]
+    yield _section(sections["heading_contact"], fields)
+    status = given.flow.chart.status(session.states)
+    kind = TASK_KINDS[given.flow.tasks[session.task.task_id].type]
+    yield "" if status is None else sections[kind.status_sections[status]]
+    now = _local(given.now, given.tenant)
+    now_line = sections["now"].format(
+        weekday=sections["weekdays"].split(",")[now.weekday()].strip(),
+        date=now.date().isoformat(),
+        time=f"{now.hour:02}:{now.minute:02}",
+        timezone=str(now.tzinfo),
+    )
+    yield _section(sections["heading_now"], [now_line])
     yield _section(sections["attempts_heading"], _attempt_lines(given))
-    yield f"{sections['heading_memory']}\n{_memory_age(given)}\n\n{_memory_table(given)}"
-
-
-def _contact_lines(given: PromptInput) -> Iterator[str]:
-    for name, value in given.session.latest_contact.data.items():
-        if value not in (None, ""):
-            yield given.sections["contact_field"].format(
-                name=_one_line(name)[:MAX_FIELD_NAME], value=_one_line(cast("JsonValue", value))
-            )
+    rows = memory_rows(given.memory, given.flow.variables)
+    render = render_toon if given.memory_format == "toon" else render_markdown
+    table = render(rows) if rows else sections["memory_empty"]
+    yield f"{sections['heading_memory']}\n{_memory_age(given)}\n\n{table}"
 
 
 def _one_line(value: JsonValue) -> str:
     return " ".join(value_text("custom", value).split())
-
-
-def _human_state(given: PromptInput) -> str:
-    status = given.flow.chart.status(given.session.states)
-    kind = TASK_KINDS[given.flow.tasks[given.session.task.task_id].type]
-    return "" if status is None else given.sections[kind.status_sections[status]]
 
 
 def _attempt_lines(given: PromptInput) -> Iterator[str]:
@@ -198,17 +199,6 @@ def _attempt_lines(given: PromptInput) -> Iterator[str]:
         refused = given.session.refused.get(task_id, 0)
         if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(given.flow.tasks[task_id], given.memory):
             yield given.sections["attempt_task"].format(name=given.flow.tasks[task_id].name, n=refused)
-
-
-def _now_line(given: PromptInput) -> str:
-    now = _local(given.now, given.tenant)
-    weekday = given.sections["weekdays"].split(",")[now.weekday()].strip()
-    return given.sections["now"].format(
-        weekday=weekday,
-        date=now.date().isoformat(),
-        time=f"{now.hour:02}:{now.minute:02}",
-        timezone=str(now.tzinfo),
-    )
 
 
 def _local(instant: datetime, tenant: Mapping[str, object]) -> datetime:
@@ -238,10 +228,3 @@ def _memory_age(given: PromptInput) -> str:
 
 
 _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
-
-
-def _memory_table(given: PromptInput) -> str:
-    rows = memory_rows(given.memory, given.flow.variables)
-    if not rows:
-        return given.sections["memory_empty"]
-    return render_toon(rows) if given.memory_format == "toon" else render_markdown(rows)

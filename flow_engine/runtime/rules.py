@@ -12,10 +12,12 @@ functions say why, in the order above, so that verdict and explanation cannot dr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MINER, MemoryEntry
 
@@ -84,14 +86,14 @@ def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> 
     )
 
 
-def explain(flow: CompiledFlow, current: TaskPlan, asked: str, guard: TaskGuard) -> TaskRefusal | None:
-    """Why a move to `asked` is refused; None when every rule holds."""
-    target = flow.task_named(asked)
+def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) -> TaskRefusal | None:
+    """Why a change to the task of that name is refused; None when every rule holds."""
+    target = flow.task_named(name)
     names = (
         ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, guard)) or "none"
     )
     if target is None:
-        return TaskRefusal("task_unknown", f"there is no task {asked!r}; reachable tasks: {names}", current)
+        return TaskRefusal("task_unknown", f"there is no task {name!r}; reachable tasks: {names}", current)
     if target.id == current.id:
         return TaskRefusal("already_in_task", f"the conversation is in task {target.name!r} already", current)
     if target.id not in current.connected:
@@ -103,16 +105,37 @@ def explain(flow: CompiledFlow, current: TaskPlan, asked: str, guard: TaskGuard)
         return TaskRefusal("channel_not_available", reason, current)
     missing = missing_variables(target, guard.memory)
     if missing:
-        described = tuple(_describe_missing(flow, current, var_id) for var_id in missing)
+        specs = {spec.id: spec for spec in flow.variables}  # each is there: refused at the save (F9)
+        described = tuple(
+            MissingVariable(
+                spec.id, spec.name, spec.type, (() if spec.type == "custom" else (MINER,)) + current.tools
+            )
+            for spec in map(specs.__getitem__, missing)
+        )
         wanted = ", ".join(repr(variable.name) for variable in described)
         reason = f"task {target.name!r} needs variables that have no value yet: {wanted}"
         return TaskRefusal("missing_variables", reason, current, described)
     return None
 
 
-def _describe_missing(flow: CompiledFlow, current: TaskPlan, var_id: str) -> MissingVariable:
-    spec = flow.variables.resolve(var_id)
-    if spec is None:  # refused at the save (F9)
-        raise LookupError(f"variable {var_id!r} is not in version {flow.version_id!r}")
-    mined = () if spec.type == "custom" else (MINER,)
-    return MissingVariable(spec.id, spec.name, spec.type, mined + current.tools)
+def nearest_task(flow: CompiledFlow, task_id: str, channel: str) -> TaskPlan:
+    """The task itself if it is there on the channel, else the nearest that is, else any (F28).
+
+    Raises CorrectTheInput `channel_not_supported` when no task of the version has the channel.
+    """
+    ways = deque([task_id])
+    seen = dict.fromkeys(ways)
+    while ways:
+        plan = flow.tasks[ways.popleft()]
+        if channel_available(plan, channel):
+            return plan
+        ahead = [target for target in plan.connected if target not in seen]
+        seen |= dict.fromkeys(ahead)
+        ways.extend(ahead)
+    for plan in flow.tasks.values():
+        if channel_available(plan, channel):
+            return plan
+    message = f"no task of version {flow.version_id!r} is available on {channel!r}"
+    raise CorrectTheInput(
+        "channel_not_supported", message, [Finding("/channel", "channel_not_supported", message)]
+    )

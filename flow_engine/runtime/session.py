@@ -114,23 +114,21 @@ def decode_session(stored: bytes) -> Session:
     try:
         session = Session.model_validate_json(stored)
     except ValidationError as error:
-        raise _unreadable(stored, error) from error
+        try:
+            found = _FormatOnly.model_validate_json(stored).format
+        except ValidationError:
+            found = None
+        if found is not None and found > SNAPSHOT_FORMAT:
+            raise _too_new(found) from error
+        places = sorted({"/".join(map(str, e["loc"])) for e in error.errors(include_input=False)})
+        raise CallTheOperator(
+            "snapshot_unreadable", f"the stored snapshot does not fit its format at: {', '.join(places)}"
+        ) from error
     if session.format > SNAPSHOT_FORMAT:
         raise _too_new(session.format)
     if not session.contacts or session.active_contact_id not in (None, *session.contacts):
         raise CallTheOperator("snapshot_unreadable", "the stored snapshot lacks its own active contact")
     return session.model_copy(update={"format": SNAPSHOT_FORMAT})
-
-
-def _unreadable(stored: bytes, error: ValidationError) -> CallTheOperator:
-    try:
-        found = _FormatOnly.model_validate_json(stored).format
-    except ValidationError:
-        found = None
-    if found is not None and found > SNAPSHOT_FORMAT:
-        return _too_new(found)
-    places = ", ".join(sorted({"/".join(map(str, e["loc"])) for e in error.errors(include_input=False)}))
-    return CallTheOperator("snapshot_unreadable", f"the stored snapshot does not fit its format at: {places}")
 
 
 def _too_new(found: int) -> CallTheOperator:

@@ -162,23 +162,20 @@ class Chart:
         unknown = [v for v in (*states.configuration, *states.history) if v not in self._values]
         if unknown:
             raise UnknownStates(f"states {unknown!r} are not in this version")
-        if not states.configuration or states not in self._legal_shapes(states):
+        legal: list[tuple[str, ...]] = []
+        if states.configuration and states.phase in (BETWEEN_CONTACTS, CLOSED):
+            legal = [(states.phase,)]
+        elif states.configuration:
+            task_id = self.current_task(StateConfiguration(states.configuration))
+            outer, inner = (ACTIVE, task_state(task_id)), TASK_KINDS[self._tasks[task_id].type].sub_states
+            legal = [(*outer, sub_state(task_id, name)) for name in inner] or [outer]
+        if states.configuration not in legal:
             raise UnknownStates(f"states {states.configuration!r} cannot be active together")
         remembered = len(states.history)
         if remembered > 1 or any(value not in self._owners for value in states.history):
             raise UnknownStates(f"states {states.history!r} cannot be what history holds")
         if states.phase != ACTIVE and not remembered:
             raise UnknownStates(f"{states.phase!r} without the task that it was reached from")
-
-    def _legal_shapes(self, states: StateConfiguration) -> tuple[StateConfiguration, ...]:
-        if states.phase in (BETWEEN_CONTACTS, CLOSED):
-            return (StateConfiguration((states.phase,), states.history),)
-        task_id = self.current_task(StateConfiguration(states.configuration))
-        inner = TASK_KINDS[self._tasks[task_id].type].sub_states
-        outer = (ACTIVE, task_state(task_id))
-        if not inner:
-            return (StateConfiguration(outer, states.history),)
-        return tuple(StateConfiguration((*outer, sub_state(task_id, name)), states.history) for name in inner)
 
     def _take(self) -> StateChart[Any]:
         return self._idle.pop() if self._idle else self._machine_class()

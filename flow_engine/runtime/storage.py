@@ -214,13 +214,5 @@ class ConversationMemory(Protocol):
         ...
 
 
-class DefinitionStore(Protocol):
-    """Version documents by content hash, so that a conversation outlives the flow store (F13)."""
-
-    async def get(self, tenant_id: str, content_hash: str) -> bytes | None: ...
-
-    async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None: ...
-
-
 def turns_of_contact(turns: Sequence[DialogueTurn], contact_id: str) -> tuple[DialogueTurn, ...]:
     return tuple(turn for turn in turns if turn.contact_id == contact_id)

@@ -76,7 +76,7 @@ def parse_markdown(text: str) -> list[Row]:
         cells = _ROW.fullmatch(line)
         if cells is None:
             raise ValueError(f"line {number}: expected three cells between unescaped '|'")
-        var, prop, value = (_unescaped(cell.strip()) for cell in cells.groups())
+        var, prop, value = (_ESCAPE.sub(_meaning, cell.strip()) for cell in cells.groups())
         rows.append((var, prop, value))
     return rows
 
@@ -91,10 +91,6 @@ def _escaped(cell: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     character = found.group()
     return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04x}"
-
-
-def _unescaped(cell: str) -> str:
-    return _ESCAPE.sub(_meaning, cell)
 
 
 def _meaning(found: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from flow_engine.idempotency import IdempotencyKey
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
+from flow_engine.ports.flow_store import DefinitionStore, FlowRecord, FlowStore, StoredVersion, VersionStore
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
@@ -22,7 +22,6 @@ from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.storage import (
     Changes,
     ConversationMemory,
-    DefinitionStore,
     Erasure,
     LoadedConversation,
     Outcome,

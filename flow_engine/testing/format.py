@@ -56,7 +56,7 @@ def _short_for(key: str, kind: type = str) -> BeforeValidator:
     def expand(value: object) -> object:
         if value is None:
             return {}
-        return {key: cast("object", value)} if isinstance(value, kind) else value
+        return {key: value} if isinstance(value, kind) else value
 
     return BeforeValidator(expand)
 

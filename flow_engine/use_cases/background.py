@@ -91,20 +91,17 @@ class BackgroundWork:
 
         effects = (await self._transactor.apply(job.conversation, decide)).result
         if effects is not None:
-            self._count(result, effects)
+            count = self._dependencies.observer.count
+            for reason, number in result.dropped.items():
+                count("mined_values_dropped", number, reason=reason)
+            for var_id in effects.entries:
+                count("values_mined", source=result.values[var_id][1])
+            for _ in effects.checkpoints:
+                count("checkpoints_reached")
+            for _ in effects.stalled:
+                count("tasks_stalled")
         if result.failed:
             raise TryJobAgain("the model gave no usable answer")
-
-    def _count(self, result: MiningResult, effects: MiningEffects) -> None:
-        count = self._dependencies.observer.count
-        for reason, number in result.dropped.items():
-            count("mined_values_dropped", number, reason=reason)
-        for var_id in effects.entries:
-            count("values_mined", source=result.values[var_id][1])
-        for _ in effects.checkpoints:
-            count("checkpoints_reached")
-        for _ in effects.stalled:
-            count("tasks_stalled")
 
     async def _read(
         self, conversation: ConversationRef, runner: ConversationalFlowRunner, request: MiningRequest

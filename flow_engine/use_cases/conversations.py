@@ -82,8 +82,20 @@ class Conversations:
             if before is not None and await self._goes_on(before, contact):
                 runner, command = before, commands.RESUME
             else:
-                runner = await self._starting(conversation, contact, choice, loaded, before)
+                startable = await self._transactor.versions.to_start(
+                    conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag
+                )
                 command = commands.START
+                runner = ConversationalFlowRunner.start(
+                    startable.version.flow,
+                    conversation,
+                    startable.campaign_id,
+                    contact,
+                    loaded,
+                    self._transactor.platform,
+                    self._transactor.clock.now(),
+                    before,
+                )
             data = runner.get_agent_data(contact.contact_id, command)
             return Transition(runner, ReplyTemplate(orjson.dumps(data)), guards_memory=True)
 
@@ -113,28 +125,6 @@ class Conversations:
             runner.remember(earlier, await self._summary(runner, earlier_id, earlier, None))
         runner.resume_contact(contact)
         return True
-
-    async def _starting(
-        self,
-        conversation: ConversationRef,
-        contact: NewContact,
-        choice: VersionChoice,
-        loaded: LoadedConversation,
-        before: ConversationalFlowRunner | None,
-    ) -> ConversationalFlowRunner:
-        startable = await self._transactor.versions.to_start(
-            conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag
-        )
-        return ConversationalFlowRunner.start(
-            startable.version.flow,
-            conversation,
-            startable.campaign_id,
-            contact,
-            loaded,
-            self._transactor.platform,
-            self._transactor.clock.now(),
-            before,
-        )
 
     async def change_task(
         self,

@@ -61,32 +61,41 @@ class DialogueService:
         self._debounce_s = dependencies.debounce_s
 
     async def utterance(
-        self, conversation: ConversationRef, said: Utterance, idempotency: IdempotencyKey | None = None
+        self, conversation: ConversationRef, message: Utterance, idempotency: IdempotencyKey | None = None
     ) -> FinalReply:
         """Remember a message once, however often its sender repeats it.
 
         Raises CorrectTheInput `utterance_too_long`.
         """
 
-        check_utterance(said)
+        check_utterance(message)
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
-            runner.require_listening(said.contact_id)
-            former = said.contact_id not in runner.session.own_contacts
-            if said.src == "user" and not former:
-                runner.set_language(said.language)
-            turn = _turn(runner, said)
+            runner.require_listening(message.contact_id)
+            former = message.contact_id not in runner.session.own_contacts
+            if message.src == "user" and not former:
+                runner.set_language(message.language)
+            turn = DialogueTurn(
+                message_id=message.message_id,
+                ts=message.ts,
+                type=message.type,
+                src=message.src,
+                body=message.body if isinstance(message.body, str) else orjson.dumps(message.body).decode(),
+                contact_id=message.contact_id,
+                task_name=runner.task.name,
+                language=runner.session.language,
+            )
             mined = is_user_turn(turn) and tuning_of(runner).enabled and not former
-            sender = Sender(said.src, said.src_id, said.src_name)
-            details = None if isinstance(said.body, str) else said.body
+            sender = Sender(message.src, message.src_id, message.src_name)
+            details = None if isinstance(message.body, str) else message.body
             event = dialogue_event(runner.flow, runner.session, turn, sender, details)
             return Transition(
                 runner,
-                _utterance_reply(runner, said, runner.take_command()),
+                _utterance_reply(runner, message, runner.take_command()),
                 turn=None if former else turn,  # what was said before is no part of what was started anew
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
-                on_seen=_utterance_reply(runner, said, None, duplicate=True),
+                on_seen=_utterance_reply(runner, message, None, duplicate=True),
                 events=() if event is None else (event,),
             )
 
@@ -180,19 +189,35 @@ class DialogueService:
         """The whole memory, for an agent to hand to the tools that it runs (F32)."""
         loaded = await self._transactor.memory.load(conversation)
         runner = await self._transactor.resume(conversation, loaded)
+        entries = [
+            MemoryVariable(
+                varId=spec.id,
+                name=spec.name,
+                type=spec.type,
+                value=entry.value,
+                updatedBy=entry.updated_by,
+                updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
+                contactId=entry.contact_id,
+                descriptionForLLM=None
+                if entry.description_for_llm is None
+                else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
+            )
+            for spec in runner.flow.variables
+            if (entry := runner.memory.get(spec.id)) is not None
+        ]
         return MemoryDump(
             tenant=loaded.tenant,
-            vars=_variables(runner),
+            vars=entries,
             revision=loaded.revision,
             memoryRevision=loaded.memory_revision,
         )
 
 
-def check_utterance(said: Utterance) -> None:
+def check_utterance(message: Utterance) -> None:
     """Raises CorrectTheInput `utterance_too_long`, or `body_invalid` where only a text is accepted."""
-    if not isinstance(said.body, str) and said.type != "system":
+    if not isinstance(message.body, str) and message.type != "system":
         raise _refused("body_invalid", "accepted is text; an object only where 'type' is 'system'")
-    size = len(said.body.encode()) if isinstance(said.body, str) else json_bytes(said.body)
+    size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)
     if size > MAX_UTTERANCE_BYTES:
         raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
 
@@ -201,21 +226,8 @@ def _refused(code: str, message: str) -> CorrectTheInput:
     return CorrectTheInput(code, message, [Finding("/body", code, message)])
 
 
-def _turn(runner: ConversationalFlowRunner, said: Utterance) -> DialogueTurn:
-    return DialogueTurn(
-        message_id=said.message_id,
-        ts=said.ts,
-        type=said.type,
-        src=said.src,
-        body=said.body if isinstance(said.body, str) else orjson.dumps(said.body).decode(),
-        contact_id=said.contact_id,
-        task_name=runner.task.name,
-        language=runner.session.language,
-    )
-
-
 def _utterance_reply(
-    runner: ConversationalFlowRunner, said: Utterance, command: str | None, *, duplicate: bool = False
+    runner: ConversationalFlowRunner, message: Utterance, command: str | None, *, duplicate: bool = False
 ) -> ReplyTemplate:
     """A duplicate changes nothing, so its reply tells the state as it was loaded."""
     session = runner.loaded.session if duplicate else runner.session
@@ -224,7 +236,7 @@ def _utterance_reply(
         orjson.dumps(
             UtteranceReply(
                 conversationId=session.conversation_id,
-                messageId=said.message_id,
+                messageId=message.message_id,
                 duplicate=duplicate,
                 revision=session.revision,
                 language=session.language,
@@ -232,22 +244,3 @@ def _utterance_reply(
             )
         )
     )
-
-
-def _variables(runner: ConversationalFlowRunner) -> list[MemoryVariable]:
-    return [
-        MemoryVariable(
-            varId=spec.id,
-            name=spec.name,
-            type=spec.type,
-            value=entry.value,
-            updatedBy=entry.updated_by,
-            updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
-            contactId=entry.contact_id,
-            descriptionForLLM=None
-            if entry.description_for_llm is None
-            else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
-        )
-        for spec in runner.flow.variables
-        if (entry := runner.memory.get(spec.id)) is not None
-    ]

@@ -8,7 +8,10 @@ version together with its tags. A version exists only once its flow lists it, so
 the two leaves a document that nobody can see, and never a version without its tags (F7).
 
 Every mutation takes `respond`, which makes the reply from the record as it will be stored, and answers
-with that reply, or with the one that the same request got earlier under its idempotency key (F15).
+with that reply, or with the one that the same request got earlier under its idempotency key (F15). That
+reply is part of the record that the mutation changes: there is no moment in which the change is made and its
+reply is not known. A key is therefore scoped to one flow. Only successes are kept: a refusal changes
+nothing, and may be right to ask again.
 """
 
 from __future__ import annotations
@@ -16,17 +19,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from flow_engine.errors import CallTheOperator, FlowEngineError, LookElsewhere, ReloadAndDecide
-from flow_engine.idempotency import FinalReply, IdempotencyKey
+from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionEntry, VersionStore
+from flow_engine.ports.flow_store import (
+    FlowRecord,
+    FlowStore,
+    StoredReply,
+    StoredVersion,
+    VersionEntry,
+    VersionStore,
+)
 from flow_engine.use_cases import publishing
-from flow_engine.use_cases.idempotency import find_reply, keep_reply
 from flow_engine.use_cases.publishing import VersionRow
 
 Respond = Callable[[FlowRecord], FinalReply]
+
+KEPT_FOR = timedelta(hours=24)
+# A flow's record is read and written whole, and a MongoDB document ends at 16 MB. Whoever sends more
+# keyed changes of one flow in a day loses the oldest replies first; the newest is always kept.
+MAX_REPLIES = 500
+MAX_BYTES = 1_000_000
 
 ATTEMPTS = 20
 """How often a mutation starts again because another one was faster, before it gives up with a 409."""
@@ -115,9 +131,10 @@ class FlowService:
         """
         for attempt in range(ATTEMPTS):
             now = self._clock.now()
-            flow_id = (
-                self._new_id() if idempotency is None else _derived_id(tenant_id, idempotency.key, attempt)
-            )
+            flow_id = self._new_id()
+            if idempotency is not None:
+                derived = json.dumps([tenant_id, idempotency.key, attempt]).encode()
+                flow_id = hashlib.sha256(derived).hexdigest()[:32]
             flow = FlowRecord(flow_id, name, campaign_id, schema_version, updated_by, now)
             reply = respond(flow)
             if await self._flows.insert(tenant_id, keep_reply(flow, idempotency, reply, now)):
@@ -213,8 +230,17 @@ class FlowService:
             if earlier is not None:
                 await self._take_back(tenant_id, left_behind)
                 return earlier
-            if document is not None and await self._store_document(tenant_id, document):
-                left_behind = document
+            if document is not None:
+                # The very same one is there where an earlier attempt has left it.
+                if await self._versions.insert(tenant_id, document):
+                    left_behind = document
+                elif await self._versions.get(tenant_id, document.version_id) != document:
+                    raise ReloadAndDecide(
+                        "version_exists",
+                        f"another document is stored as {document.version_id!r}: leave `_id` out, or give a "
+                        "new one",
+                        state={"versionId": document.version_id},
+                    )
             reply = respond(changed)
             changed = keep_reply(changed, idempotency, reply, now)
             if await self._flows.replace(tenant_id, changed, flow.revision):
@@ -230,18 +256,6 @@ class FlowService:
         if version is not None:
             await self._versions.remove(tenant_id, version)
 
-    async def _store_document(self, tenant_id: str, version: StoredVersion) -> bool:
-        """Store the document, or find the very same one there, left by an earlier attempt: then False."""
-        if await self._versions.insert(tenant_id, version):
-            return True
-        if await self._versions.get(tenant_id, version.version_id) != version:
-            raise ReloadAndDecide(
-                "version_exists",
-                f"another document is stored as {version.version_id!r}: leave `_id` out, or give a new one",
-                state={"versionId": version.version_id},
-            )
-        return False
-
     async def _listed_document(self, tenant_id: str, version_id: str) -> StoredVersion:
         version = await self._versions.get(tenant_id, version_id)
         if version is None:
@@ -252,6 +266,33 @@ class FlowService:
         return version
 
 
-def _derived_id(tenant_id: str, key: str, attempt: int) -> str:
-    """The `attempt`-th flow id of a tenant's idempotency key: 32 hexadecimal digits."""
-    return hashlib.sha256(json.dumps([tenant_id, key, attempt]).encode()).hexdigest()[:32]
+def find_reply(flow: FlowRecord, request: IdempotencyKey | None, now: datetime) -> FinalReply | None:
+    """The reply that this request got in the last 24 hours, or None when it is new.
+
+    Raises CorrectTheInput (`idempotency_key_reused`) when another request came under the same key.
+    """
+    if request is None:
+        return None
+    for kept in flow.replies:
+        if kept.key == request.key and now - kept.stored_at < KEPT_FOR:
+            return KeptReply(kept.fingerprint, kept.status, kept.body).replay(request)
+    return None
+
+
+def keep_reply(
+    flow: FlowRecord, request: IdempotencyKey | None, reply: FinalReply, now: datetime
+) -> FlowRecord:
+    """Forget the replies older than 24 hours, and keep this one if it came under a key; the newest that
+    `MAX_BYTES` hold, at most `MAX_REPLIES`."""
+    replies = [kept for kept in flow.replies if now - kept.stored_at < KEPT_FOR]
+    if request is not None:
+        replies = [kept for kept in replies if kept.key != request.key]
+        replies.append(StoredReply(request.key, request.fingerprint, reply.status, reply.body, now))
+    fitting: list[StoredReply] = []
+    size = 0
+    for kept in reversed(replies[-MAX_REPLIES:]):
+        size += len(kept.body)
+        if fitting and size > MAX_BYTES:
+            break
+        fitting.append(kept)
+    return replace(flow, replies=tuple(reversed(fitting)))

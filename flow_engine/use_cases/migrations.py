@@ -14,9 +14,9 @@ rendered anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from flow_engine.errors import (
     CallTheOperator,
@@ -26,7 +26,7 @@ from flow_engine.errors import (
     ReloadAndDecide,
     pointer,
 )
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.rules import channel_available
@@ -39,12 +39,6 @@ Fate = Literal["keep", "map", "cannot"]
 
 ROWS_THAT_STAY = 1_000
 """Of conversations that cannot move, at most so many are told in one report."""
-
-
-class ConversationIndex(Protocol):
-    """Finds conversations by the version that they run on. Each id comes once, in no order."""
-
-    def on_version(self, tenant_id: str, version_id: str) -> AsyncIterator[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +89,22 @@ def judge(
 ) -> MigrationVerdict:
     """`mapping` is by task id. The first obstacle decides."""
     task = runner.task
-    target, mapped = _target(task, new, mapping)
+    if task.id in mapping:
+        target = new.tasks[mapping[task.id]]
+    else:
+        target = new.tasks.get(task.id) or new.task_named(task.name)
     if target is None:
         return MigrationVerdict(
             "cannot", task, None, f"the new version has no task {task.name!r}; map it to one"
         )
-    obstacle = _obstacle(runner, new, target)
+    obstacle = obstacle_of(runner, new, target)
     if obstacle is not None:
         return MigrationVerdict("cannot", task, None, obstacle)
-    return MigrationVerdict("map" if mapped else "keep", task, target)
+    return MigrationVerdict("keep" if target.id == task.id else "map", task, target)
 
 
-def _target(task: TaskPlan, new: CompiledFlow, mapping: Mapping[str, str]) -> tuple[TaskPlan | None, bool]:
-    if task.id in mapping:
-        return new.tasks[mapping[task.id]], mapping[task.id] != task.id
-    if task.id in new.tasks:
-        return new.tasks[task.id], False
-    return new.task_named(task.name), True
-
-
-def _obstacle(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> str | None:
+def obstacle_of(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> str | None:
+    """Why the conversation cannot go on in that task of the new version; None where it can."""
     if target.type != runner.task.type:
         return f"task {target.name!r} is {target.type} in the new version, not {runner.task.type} as before"
     channel = runner.session.latest_contact.channel
@@ -145,7 +135,9 @@ class Migrations:
         if old.flow_id != flow_id or new.flow_id != flow_id:
             raise LookElsewhere("version_unknown", f"both versions must be of flow {flow_id!r}")
         if old.version_id == new.version_id:
-            raise _refused("/toVersionId", "same_version", "choose another version than 'fromVersionId'")
+            message = "choose another version than 'fromVersionId'"
+            finding = Finding("/toVersionId", "same_version", message)
+            raise CorrectTheInput("body_invalid", message, [finding])
         mapping = _by_id(order.mapping, old, new)
         rows: list[Migrated] = []
         moved = 0
@@ -219,7 +211,3 @@ def _by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> 
     if findings:
         raise CorrectTheInput("body_invalid", "the mapping names unknown tasks", findings)
     return resolved
-
-
-def _refused(where: str, code: str, message: str) -> CorrectTheInput:
-    return CorrectTheInput("body_invalid", message, [Finding(where, code, message)])

@@ -164,8 +164,14 @@ class Transactor:
         match await self.memory.commit(conversation, to_changes(transition, idempotency)):
             case Committed() as done:
                 if not done.definition_present:
-                    await self._put_definition_back(conversation, transition.runner)
-                self._count(transition)
+                    flow, tenant_id = transition.runner.flow, conversation.tenant_id
+                    version = await self.versions.pinned(tenant_id, flow.version_id, flow.content_hash)
+                    await self.versions.keep_definition(tenant_id, version)
+                count_moves(transition.runner, self.observer)
+                if transition.set_tools:
+                    self.observer.count("memory_writes", len(transition.set_tools), source="tools")
+                if transition.set_mined:
+                    self.observer.count("memory_writes", len(transition.set_mined), source="mining")
                 return FinalReply(done.status, done.body)
             case AlreadyAnswered() as earlier if idempotency is not None:
                 return self._replayed(idempotency, earlier.reply)
@@ -185,25 +191,10 @@ class Transactor:
             accepted=("the same request again",),
         )
 
-    def _count(self, done: Transition) -> None:
-        count_moves(done.runner, self.observer)
-        if done.set_tools:
-            self.observer.count("memory_writes", len(done.set_tools), source="tools")
-        if done.set_mined:
-            self.observer.count("memory_writes", len(done.set_mined), source="mining")
-
     def _replayed(self, idempotency: IdempotencyKey, kept: KeptReply) -> FinalReply:
         reply = kept.replay(idempotency)
         self.observer.count("replays")
         return reply
-
-    async def _put_definition_back(
-        self, conversation: ConversationRef, runner: ConversationalFlowRunner
-    ) -> None:
-        version = await self.versions.pinned(
-            conversation.tenant_id, runner.flow.version_id, runner.flow.content_hash
-        )
-        await self.versions.keep_definition(conversation.tenant_id, version)
 
 
 def _check_size(transition: Transition) -> None:

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
+from flow_engine.ports.flow_store import DefinitionStore
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
-from flow_engine.runtime.storage import DefinitionStore
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.publishing import resolve_tag
 
@@ -73,7 +73,12 @@ class VersionsInUse:
             version_id = resolve_tag(flow_record, tag or "")
         known = self._startable.get((tenant_id, version_id))
         if known is None:
-            known = await self._fetch(tenant_id, version_id)
+            stored = await self._flow_service.find_version(tenant_id, version_id)
+            record = await self._flow_service.get_flow(tenant_id, stored.flow_id)
+            digest = await asyncio.to_thread(lambda: content_hash(parse_json(stored.document)))
+            version = await self._compile(tenant_id, stored.document, digest)
+            await self.keep_definition(tenant_id, version)
+            known = StartableVersion(version, record.campaign_id)
         _keep(self._startable, (tenant_id, version_id), known, self._capacity)
         return known
 
@@ -103,14 +108,6 @@ class VersionsInUse:
         await self._definitions.put(
             tenant_id, version.flow.content_hash, version.document, version.flow.lifetime_s
         )
-
-    async def _fetch(self, tenant_id: str, version_id: str) -> StartableVersion:
-        stored = await self._flow_service.find_version(tenant_id, version_id)
-        record = await self._flow_service.get_flow(tenant_id, stored.flow_id)
-        digest = await asyncio.to_thread(lambda: content_hash(parse_json(stored.document)))
-        version = await self._compile(tenant_id, stored.document, digest)
-        await self.keep_definition(tenant_id, version)
-        return StartableVersion(version, record.campaign_id)
 
     async def _compile(self, tenant_id: str, document: bytes, digest: str) -> VersionInUse:
         """In a thread, since a large version takes seconds, and once for all who wait for the same.

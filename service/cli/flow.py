@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from adapters.graphviz import Graphviz
 from adapters.outbound.policy import AllowList
 from flow_engine.diagrams import dot, mermaid, xstate
-from flow_engine.documents import FlowVersion, complete_version, parse_json, parse_version
+from flow_engine.documents import complete_version, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
 from flow_engine.use_cases.submissions import Submissions
@@ -159,7 +159,25 @@ def diagram(
 ) -> None:
     """Draw a flow version: exit code 0 drawn, 1 the document or Graphviz refuses, 2 unreadable."""
     try:
-        drawn = _drawn(_version(_bytes_of(file)), form)
+        raw = unwrapped(parse_json(_bytes_of(file))).version
+        if isinstance(raw, dict):
+            raw = complete_version(
+                cast("dict[str, object]", raw),
+                version_id="version",
+                flow_id="flow",
+                created_at="1970-01-01T00:00:00Z",
+                created_by="file",
+            )
+        version = parse_version(raw)
+        match form:
+            case Format.MERMAID:
+                drawn = mermaid(version).encode()
+            case Format.XSTATE:
+                drawn = orjson.dumps(xstate(version), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+            case Format.DOT:
+                drawn = dot(version).encode()
+            case Format.SVG:
+                drawn = asyncio.run(Graphviz().svg(dot(version)))
         if output is None:
             sys.stdout.buffer.write(drawn)
         else:
@@ -172,28 +190,6 @@ def diagram(
             typer.echo(f"{file}:{finding.pointer}: {finding.code} {finding.message}", err=True)
         typer.echo(f"{file}: {error.detail}", err=True)
         raise typer.Exit(FOUND_WRONG) from None
-
-
-def _version(text: bytes) -> FlowVersion:
-    version = unwrapped(parse_json(text)).version
-    if isinstance(version, dict):
-        version = complete_version(
-            cast("dict[str, object]", version),
-            version_id="version",
-            flow_id="flow",
-            created_at="1970-01-01T00:00:00Z",
-            created_by="file",
-        )
-    return parse_version(version)
-
-
-def _drawn(version: FlowVersion, form: Format) -> bytes:
-    if form is Format.MERMAID:
-        return mermaid(version).encode()
-    if form is Format.XSTATE:
-        return orjson.dumps(xstate(version), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    source = dot(version)
-    return source.encode() if form is Format.DOT else asyncio.run(Graphviz().svg(source))
 
 
 @commands.command("test")

@@ -1,23 +1,25 @@
-"""The command line: `flow-engine serve`, `worker` and `settings`, and the groups of the other commands.
+"""The command line: `flow-engine serve`, `worker`, `settings`, `chat`, `jobs`, and the groups of the others.
 
 Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not be done as it was asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
+import orjson
 import typer
 from pydantic_settings import BaseSettings
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from flow_engine.errors import FlowEngineError
 from service import late
-from service.cli import chat, flow, gateway, jobs, mail, voice, workspace
+from service.cli import flow, gateway, mail, voice, workspace
 from service.settings import SECRET, Settings, read_settings, variable_of
 
 
@@ -33,10 +35,12 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(chat.commands, name="chat")
+chat = typer.Typer(no_args_is_help=True, help="Agents from a table behind one WebSocket.")
+jobs = typer.Typer(no_args_is_help=True, help="Background jobs that were given up: list, replay.")
+app.add_typer(chat, name="chat")
 app.add_typer(flow.commands, name="flow")
 app.add_typer(gateway.commands, name="gateway")
-app.add_typer(jobs.commands, name="jobs")
+app.add_typer(jobs, name="jobs")
 app.add_typer(mail.commands, name="mail")
 app.add_typer(voice.commands, name="voice")
 app.add_typer(workspace.commands, name="workspace")
@@ -78,14 +82,89 @@ def show_settings() -> None:
 def _table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:
     table = Table("Variable", "Value", "Default", "Meaning", title=title)
     for name, field in type(settings).model_fields.items():
-        value = getattr(settings, name)
-        shown = _without_password(str(value)) if name in SECRET and value is not None else str(value)
+        shown = str(getattr(settings, name))
+        if name in SECRET and (parts := urlsplit(shown)).password is not None:
+            shown = urlunsplit(parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}"))
         table.add_row(variable(name), shown, str(field.default), field.description)
     return table
 
 
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}"))
+# --- chat -------------------------------------------------------------------------------------
+
+
+@chat.command("serve")
+def serve_chat(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than loopback need API keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: any free one.")] = 8090,
+) -> None:
+    """Serve the agents table and the chat until SIGINT or SIGTERM."""
+    late.chat.serve_until_stopped(host, port)
+
+
+@chat.command("talk")
+def talk(
+    url: Annotated[str, typer.Option(help="Where `flow-engine chat serve` is.")] = "http://127.0.0.1:8090",
+    user: Annotated[str, typer.Option(help="As whom to talk.")] = "terminal",
+    session: Annotated[str | None, typer.Option(help="A session to go on with; left out: a new one.")] = None,
+    token: Annotated[str | None, typer.Option(help="A token of POST /v1/chat/tokens.")] = None,
+    key: Annotated[str | None, typer.Option(envvar="FLOW_ENGINE_CHAT_KEY", help="An API key.")] = None,
+) -> None:
+    """Talk to a chat in the terminal, line by line, until an empty line. Ends with 1 when it is cut off."""
+    raise typer.Exit(late.chat_terminal.talk(url, user, session=session, token=token, key=key))
+
+
+@chat.command("demo")
+def demo(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every frame, one JSON object a line.")
+    ] = False,
+) -> None:
+    """Play a dialogue offline: three agents on a model that follows a script."""
+    raise typer.Exit(late.chat_terminal.demonstrate(as_json=as_json))
+
+
+# --- jobs -------------------------------------------------------------------------------------
+
+
+@jobs.command("dead")
+def dead(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most jobs to list.")] = 100,
+) -> None:
+    """List the jobs that were given up, the latest first."""
+    table = Table(Column("Id", no_wrap=True), "Kind", "Tenant", "Conversation", "Attempts", "Reason")
+    for letter in asyncio.run(late.background.dead_letters(read_settings(Settings), limit)):
+        job, whose = letter.job, letter.job.conversation
+        if as_json:
+            fields = {
+                "id": letter.id,
+                "kind": job.kind,
+                "tenantId": whose.tenant_id,
+                "conversationId": whose.conversation_id,
+                "subject": job.subject,
+                "attempts": letter.attempts,
+                "buriedAt": letter.buried_at.isoformat(),
+                "reason": letter.reason,
+            }
+            typer.echo(orjson.dumps(fields))
+        else:
+            cells = (job.kind, whose.tenant_id, whose.conversation_id, letter.attempts, letter.reason)
+            table.add_row(letter.id, *map(str, cells))
+    if not as_json:
+        Console(soft_wrap=False).print(table)
+
+
+@jobs.command("replay")
+def replay(
+    letter_id: Annotated[str | None, typer.Argument(metavar="ID", help="As `jobs dead` lists it.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every job that was given up.")] = False,
+) -> None:
+    """Have a job done again, its attempts counted anew. Ends with 1 when there is no such job."""
+    if (letter_id is None) is not every:
+        raise typer.BadParameter("give one ID, or --all")
+    replayed = asyncio.run(late.background.replay_dead_letters(read_settings(Settings), letter_id))
+    typer.echo(f"{replayed} due again", err=True)
+    if letter_id is not None and not replayed:
+        raise typer.Exit(1)

@@ -9,7 +9,7 @@ import pytest
 from flow_engine import task_types
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.vocabulary import TASK_TYPES
-from system_prompts.prompt_sections import SECTIONS
+from system_prompts.loader import SECTIONS
 
 
 def test_every_task_type_has_its_row() -> None:

@@ -17,8 +17,14 @@ from flow_engine.documents import AudioMediaConfigPreset, parse_document
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.templates import lint_template
-from system_prompts.loader import ApiVersionFiles, FileSystemPrompts, load_system_prompts
-from system_prompts.prompt_sections import SECTIONS, placeholders, problems_of_section
+from system_prompts.loader import (
+    SECTIONS,
+    ApiVersionFiles,
+    FileSystemPrompts,
+    load_system_prompts,
+    placeholders,
+    problems_of_section,
+)
 
 PACKAGE = Path(__file__).parents[2] / "system_prompts"
 LANGUAGES = ("en-US", "es-ES", "it-IT")

@@ -24,8 +24,7 @@ from flow_engine.runtime.prompt import Prompt, tenant_zone
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.vocabulary import Channel
-from system_prompts.loader import FileSystemPrompts, load_system_prompts
-from system_prompts.prompt_sections import SECTIONS
+from system_prompts.loader import SECTIONS, FileSystemPrompts, load_system_prompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 NOW = datetime(2026, 1, 15, 23, 30, tzinfo=UTC)  # a Thursday

@@ -9,7 +9,7 @@ import pytest
 
 from flow_engine.errors import CorrectTheInput, LookElsewhere
 from flow_engine.idempotency import FinalReply, IdempotencyKey
-from flow_engine.use_cases.idempotency import KEPT_FOR
+from flow_engine.use_cases.flow_service import KEPT_FOR
 from tests.flow_engine.use_cases.flow_service_scene import KEY, Scene, open_scene
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord
-from flow_engine.use_cases.idempotency import KEPT_FOR, MAX_BYTES, MAX_REPLIES, find_reply, keep_reply
+from flow_engine.use_cases.flow_service import KEPT_FOR, MAX_BYTES, MAX_REPLIES, find_reply, keep_reply
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FLOW = FlowRecord("f1", "Bookings", "c1", "1.0.0", "anna", T0)

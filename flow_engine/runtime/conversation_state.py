@@ -1,0 +1,211 @@
+"""Where a conversation stands, as a step asks it: everything is read here, nothing is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from flow_engine.documents import ClosureConfig
+from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import DueJob, Job, JobKind
+from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan, scope_of
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
+from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.rules import TaskGuard, TaskRefusal
+from flow_engine.runtime.session import Contact, Session
+from flow_engine.runtime.storage import FormerConversation, LoadedConversation, NewMemory
+from flow_engine.task_types import BETWEEN_CONTACTS, CLOSED, TASK_KINDS
+from flow_engine.templates import TemplateScope
+from flow_engine.vocabulary import Phase
+
+LATE_UTTERANCES_S = 60.0
+"""How long after its end a contact's messages are still taken when its conversation is over: recognisers of
+speech deliver late."""
+
+
+class ConversationState:
+    """`session` is what a commit would store now, `outbox` the events and `jobs` the work that go with it.
+
+    `new_memory` is set when the conversation starts anew, and `former` what is left of the one before;
+    `memory` is the merged memory (F18). `left_task` is the task that a contact was taken out of because its
+    channel lacks it. `now` is aware and in UTC.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        session: Session,
+        loaded: LoadedConversation,
+        platform: Platform,
+        now: datetime,
+    ) -> None:
+        self.flow = flow
+        self.session = session
+        self.loaded = loaded
+        self.platform = platform
+        self.now = now
+        self.memory: Mapping[str, MemoryEntry] = merge(loaded.mined, loaded.tools)
+        self.tenant = loaded.tenant
+        self.previous_contacts: tuple[PreviousContact, ...] = loaded.previous_contacts
+        self.new_memory: NewMemory | None = None
+        self.outbox: list[bytes] = []
+        self.jobs: list[DueJob] = []
+        self.former: FormerConversation | None = None
+        self.left_task: TaskPlan | None = None
+        self._refusal: TaskRefusal | None = None
+
+    @property
+    def task(self) -> TaskPlan:
+        return self.flow.tasks[self.session.task.task_id]
+
+    @property
+    def status(self) -> str | None:
+        return self.flow.chart.status(self.session.states)
+
+    @property
+    def changed(self) -> bool:
+        return self.session.revision != self.loaded.revision
+
+    @property
+    def closure(self) -> ClosureConfig:
+        """The active task's closure configuration: every task has one, and it overrides the flow's."""
+        return self.task.document.closure_config
+
+    @property
+    def multi_contact(self) -> bool:
+        return self.closure.multi_contact
+
+    @property
+    def expired(self) -> bool:
+        """The conversation's time is over: it closes with its contact, the next one starts anew (F28)."""
+        return self.session.deadline is not None and self.now >= self.session.deadline
+
+    def phase_after(self, contact_id: str) -> Phase:
+        """What the conversation was when a contact ended, whatever has come since."""
+        own = self.session.own_contacts
+        if contact_id not in own:
+            return CLOSED
+        if own[contact_id].status != "ended":
+            return self.session.states.phase
+        last = max(own, key=lambda id: own[id].started_at)
+        return self.session.states.phase if contact_id == last else BETWEEN_CONTACTS
+
+    @property
+    def guard(self) -> TaskGuard:
+        return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel)
+
+    def template_scope(self) -> TemplateScope:
+        return scope_of(self.flow, self.session, self.memory, self.tenant)
+
+    def remembered(self, contact: Contact) -> str | None:
+        """The summary that was written of an ended contact, if one was."""
+        found = (p.resume for p in self.previous_contacts if p.date == contact.started_at)
+        return next(found, None)
+
+    def after_all_contacts(self, now: datetime) -> datetime:
+        """A start by which what comes can be told from what was, also within one ms."""
+        latest = max(contact.started_at for contact in self.session.contacts.values())
+        return max(now, latest + timedelta(milliseconds=1))
+
+    def unconcluded(self) -> FormerConversation | None:
+        """What is still to be concluded of a conversation that has ended, None where all is told (F39)."""
+        mining = self.loaded.mining
+        all_concluded = self.session.own_contacts.keys() <= mining.conclusions.keys()
+        no_checkpoints = not any(point.required for point in self.flow.document.checkpoints)
+        if all_concluded and (mining.missed_reported or no_checkpoints):
+            return None
+        return FormerConversation.of(self.session, self.loaded)
+
+    def due(self, kind: JobKind, *, subject: str = "", after_s: float = 0.0) -> DueJob:
+        """A job of this conversation, due `after_s` seconds from now."""
+        conversation = ConversationRef(self.session.tenant_id, self.session.conversation_id)
+        return DueJob(Job(kind, conversation, subject), self.now + timedelta(seconds=after_s))
+
+    def due_at(self, kind: JobKind, moment: datetime) -> DueJob:
+        return self.due(kind, after_s=max(0.0, (moment - self.now).total_seconds()))
+
+    @property
+    def task_deadline(self) -> datetime | None:
+        """By the task that the conversation is in, counted from its start (UTC); None: as it is."""
+        limit = self.closure.conversation_time_limit
+        if not self.multi_contact or limit is None:
+            return None
+        return self.session.started_at + timedelta(seconds=min(max(limit, 0.0), LONGEST_S))
+
+    @property
+    def looks_for_somebody(self) -> bool:
+        """A human is looked for: always in a transfer, in a supervision when its task says whom it wants."""
+        kind = TASK_KINDS[self.task.type]
+        names_somebody = kind.transfers or bool(self.task.transfer_tags)
+        return kind.routed and self.status == kind.sub_states[0] and names_somebody
+
+    # --- what a request needs ---------------------------------------------------------------------
+
+    def require_contact(self, contact_id: str) -> Contact:
+        """Raises LookElsewhere `contact_unknown`."""
+        contact = self.session.contacts.get(contact_id)
+        if contact is None:
+            raise LookElsewhere("contact_unknown", f"contact {contact_id!r} is not of this conversation")
+        return contact
+
+    def require_active(self, contact_id: str) -> Contact:
+        """Raises ReloadAndDecide `contact_not_active` for any other contact, one that this conversation never
+        had included, or `conversation_closed`."""
+        contact = self.session.contacts.get(contact_id)
+        if contact is None or contact_id != self.session.active_contact_id:
+            self.require_open()
+            known = "unknown here" if contact is None else contact.status
+            raise ReloadAndDecide(
+                "contact_not_active", f"contact {contact_id!r} is {known}", state=self.facts()
+            )
+        return contact
+
+    def require_listening(self, contact_id: str) -> None:
+        """Messages of a contact are taken while the conversation is open, and `LATE_UTTERANCES_S` after.
+
+        Raises LookElsewhere `contact_unknown`, ReloadAndDecide `contact_ended` or `conversation_closed`.
+        """
+        contact = self.require_contact(contact_id)
+        former = contact_id not in self.session.own_contacts
+        if not former and not self.session.closed:
+            return
+        if contact.ended_at is None or (self.now - contact.ended_at).total_seconds() > LATE_UTTERANCES_S:
+            self.require_open()
+            raise ReloadAndDecide(
+                "contact_ended", f"contact {contact_id!r} is over ({contact.status})", state=self.facts()
+            )
+
+    def require_open(self) -> None:
+        """Raises ReloadAndDecide `conversation_closed`."""
+        if self.session.closed:
+            raise ReloadAndDecide(
+                "conversation_closed",
+                "the conversation is closed",
+                state=self.facts(),
+                accepted=("a new contact, which starts it anew",),
+            )
+
+    def facts(self) -> dict[str, object]:
+        """The current state, as every conflict tells it."""
+        return {
+            "revision": self.session.revision,
+            "phase": self.session.states.phase,
+            "activeContactId": self.session.active_contact_id,
+            "taskName": self.task.name,
+            "taskStatus": self.status,
+        }
+
+    # --- refusals, by the names of the class diagram ------------------------------------------
+
+    def set_task_validation_error(self, refusal: TaskRefusal) -> None:
+        self._refusal = refusal
+
+    def get_task_validation_error(self) -> TaskRefusal:
+        """Raises LookupError when the last change was not refused."""
+        if self._refusal is None:
+            raise LookupError("the last change of task was not refused")
+        return self._refusal
+
+    def has_task_validation_error(self) -> bool:
+        return self._refusal is not None
