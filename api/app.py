@@ -84,7 +84,8 @@ def create_app(
     named_hosts: bool = False,
 ) -> FastAPI:
     """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document.
-    Pages of `cors_origins` may read replies; for `named_hosts` see `Gateway`."""
+    Pages of `cors_origins` may read replies; for `named_hosts` see `Gateway`. Raises ValueError for a hot
+    endpoint that the table cannot find. `cors_origins` are URLs without a path."""
     register_url_convertor("id", _AnyId())
 
     hot = HotEndpoints()
@@ -145,7 +146,8 @@ class HotEndpoints:
         (self._before_id if found else self._fixed)[endpoint.method, head] = handler
 
     def find(self, scope: Scope) -> Handler | None:
-        """Sets `path_params` of a scope whose path holds an id."""
+        """Sets `path_params` of a scope whose path holds an id. None where the router has to look; the id is
+        percent-decoded UTF-8."""
         method, path = scope["method"], scope["path"]
         if path.startswith(_BEFORE_PATHS):  # the bare paths answer too
             path = path[len(PREFIX) :]

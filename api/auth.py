@@ -83,14 +83,16 @@ class _KeysFile(BaseModel):
 
 
 class Keyring:
-    """Keys by their SHA-256: the keys themselves are not kept, and a look-up leaks no timing of them."""
+    """Keys by their SHA-256: the keys themselves are not kept, and a look-up leaks no timing of them. In 64
+    hexadecimal digits, of the key in UTF-8."""
 
     def __init__(self, principals: Mapping[str, Principal]) -> None:
         self._principals = dict(principals)
 
     @classmethod
     def parse(cls, text: bytes) -> Keyring:
-        """Read `{"keys": [{"key" | "sha256", "tenant", "scopes"}]}`. Raises CallTheOperator."""
+        """Read `{"keys": [{"key" | "sha256", "tenant", "scopes"}]}`. Raises CallTheOperator. `sha256` in 64
+        hexadecimal digits, keys of at least 16 characters."""
         try:
             entries = _KeysFile.model_validate_json(text).keys
         except ValidationError as error:
@@ -156,7 +158,7 @@ def refuse_proxied(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def require(principal: Principal, scopes: Sequence[Scope]) -> None:
-    """Any one of `scopes` is enough."""
+    """Any one of `scopes` is enough. Raises CorrectTheInput `scope_missing`."""
     if not any(principal.may(scope) for scope in scopes):
         raise CorrectTheInput(
             "scope_missing", f"this needs a key with one of the scopes: {', '.join(scopes)}"

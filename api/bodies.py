@@ -64,7 +64,8 @@ class Body(BaseModel):
 
 
 class HandleNewContact(Body):
-    """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`."""
+    """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`. Ids have 1 to 512
+    characters; `language` is a BCP 47 tag. Refused with neither, and with both."""
 
     contact_id: Id
     conversation_id: Id
@@ -138,7 +139,8 @@ class DescriptionEntry(Body):
 
 
 class MemoryEntryBody(Body):
-    """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back."""
+    """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back. Any
+    JSON of at most 64 levels."""
 
     updated_by: Annotated[str, Field(max_length=256)]
     updated_at: object = None

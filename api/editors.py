@@ -195,7 +195,8 @@ _SVG_HEADERS = {
 
 
 class DiagramRoutes:
-    """A saved version, or a draft as far as it goes, as a diagram."""
+    """A saved version, or a draft as far as it goes, as a diagram. As Mermaid, SVG, DOT or JSON. Raises
+    CallTheOperator `graphviz_missing` where no Graphviz is installed."""
 
     def __init__(self, flow_service: FlowService, renderer: DiagramRenderer) -> None:
         self._flow_service = flow_service

@@ -68,7 +68,8 @@ class Call:
 
     @property
     def fingerprint(self) -> str:
-        """What makes two requests the same: route without its version prefix, query and body."""
+        """What makes two requests the same: route without its version prefix, query and body. SHA-256 over
+        the bytes, in hexadecimal digits."""
         url = self.request.url
         path = url.path.removeprefix(PREFIX)
         digest = hashlib.sha256(

@@ -69,7 +69,8 @@ class Metrics:
 
 class Gateway:
     """Wraps the handlers of endpoints. `named_hosts`: addresses in a reply begin with the `Host` of its
-    request (`REQUEST_BASE_URL`)."""
+    request (`REQUEST_BASE_URL`). Each request leaves one JSON line in the log. A FlowEngineError becomes its
+    problem document."""
 
     def __init__(
         self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, *, named_hosts: bool = False
@@ -126,7 +127,8 @@ class Gateway:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises CorrectTheInput `too_large` as soon as the body is."""
+    """Raises CorrectTheInput `too_large` as soon as the body is. At most 1,200,000 bytes; `json_invalid` for
+    one that breaks off."""
     parts: list[bytes] = []
     size = 0
     try:

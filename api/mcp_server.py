@@ -117,13 +117,15 @@ class McpServer:
         return None if tool is None else tool.input_schema
 
     async def list_tools(self, ctx: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        """The tools that the caller's key may call: what a model is offered should work."""
+        """The tools that the caller's key may call: what a model is offered should work. Their schemas are
+        JSON Schema."""
         principal = _principal(ctx)
         offered = [name for name, tool in self._tools.items() if any(map(principal.may, tool.scopes))]
         return ListToolsResult(tools=[self._advertised[name] for name in offered])
 
     async def call_tool(self, ctx: _Context, params: CallToolRequestParams) -> CallToolResult:
-        """What the use cases refuse is a result of the tool, which a model can read and act upon."""
+        """What the use cases refuse is a result of the tool, which a model can read and act upon. The
+        result's text is JSON of the problem document for an error."""
         tool = self._tools.get(params.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool; there are {', '.join(self._tools)}")

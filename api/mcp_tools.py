@@ -116,7 +116,7 @@ class ToolCall:
     arguments: bytes
 
     def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
-        """Raises CorrectTheInput `arguments_invalid` with every breach."""
+        """Raises CorrectTheInput `arguments_invalid` with every breach. The arguments are JSON in UTF-8."""
         try:
             return parse_body(self.arguments, shape)
         except CorrectTheInput as refused:
@@ -125,7 +125,8 @@ class ToolCall:
             ) from None
 
     def conversation(self, given: _InConversation) -> ConversationRef:
-        """The conversation of the caller's tenant; another tenant's is as unknown as one that never was."""
+        """The conversation of the caller's tenant; another tenant's is as unknown as one that never was.
+        Raises LookElsewhere `conversation_unknown`."""
         tenant_id = self.principal.tenant_id
         structlog.contextvars.bind_contextvars(
             conversation_id=given.conversation_id, contact_id=given.contact_id
@@ -144,7 +145,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolReply:
-    """`data` is for the agent's program and fits the tool's reply shape; `text` is for its model."""
+    """`data` is for the agent's program and fits the tool's reply shape; `text` is for its model. JSON
+    values, and some lines."""
 
     data: Mapping[str, object]
     text: str
@@ -241,7 +243,8 @@ class ConversationTools:
         return ToolReply(dump, _known(dump))
 
     async def set_memory(self, call: ToolCall) -> ToolReply:
-        """The whole batch or nothing (F19)."""
+        """The whole batch or nothing (F19). Values are JSON. Raises CorrectTheInput `memory_invalid` with
+        pointers into the arguments."""
         given = call.parse(_SET_MEMORY)
         conversation = call.conversation(given)
         try:

@@ -85,7 +85,8 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
 
 
 def prefix_of(endpoint: Endpoint, prefix: str) -> str:
-    """Health and metrics stand at the root, where operators look for them; schemas at an address for good."""
+    """Health and metrics stand at the root, where operators look for them; schemas at an address for good.
+    Empty for those. The start of a URL's path."""
     return "" if endpoint.audience in _AT_THE_ROOT else prefix
 
 
@@ -164,7 +165,8 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
 
 
 def problem_statuses(endpoint: Endpoint) -> tuple[int, ...]:
-    """Every status of a problem that this endpoint may answer with."""
+    """Every status of a problem that this endpoint may answer with. In ascending order; a bug's 500 and every
+    refusal's are among them."""
     if not endpoint.scopes:
         return (503,) if endpoint.path == "/health/ready" else ()
     statuses = {401, 403, 422, 500, 503, *endpoint.problems}
@@ -206,7 +208,7 @@ _NO_ICON = "data:,"
 
 
 def reference_routes(title: str) -> list[Route]:
-    """The page and the two files that it loads, which are read once."""
+    """The page and the two files that it loads, which are read once. Every URL on it is of this service."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
         title=title,

@@ -20,7 +20,7 @@ class Health(TypedDict):
 
 
 class Readiness(TypedDict):
-    """`checks` tells of every store `ok` or why it is not."""
+    """`checks` tells of every store `ok` or why it is not. One line each."""
 
     status: str
     checks: Mapping[str, str]
@@ -37,7 +37,7 @@ class OperatorRoutes:
         return json_response(Health(status="ok"))
 
     async def ready(self, call: Call) -> Response:
-        """503 while a store is not ready."""
+        """503 while a store is not ready. `Retry-After` is 1 second."""
         checks: dict[str, str] = {}
         for name, probe in self._probes.items():
             try:

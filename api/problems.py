@@ -87,7 +87,7 @@ def problem_response(
 
 
 def internal_error() -> Response:
-    """A bug, which is logged where it is caught: callers learn nothing else of it."""
+    """A bug, which is logged where it is caught: callers learn nothing else of it. JSON by RFC 9457."""
     detail = "the service has an error, which is logged"
     return problem_response(500, "An error of this service", "internal_error", detail)
 

@@ -37,7 +37,8 @@ class FlowEngineError(Exception):
 
 
 class CorrectTheInput(FlowEngineError):
-    """The input breaks a rule. `findings` lists every breach, never only the first."""
+    """The input breaks a rule. `findings` lists every breach, never only the first. Sent as status 422, or
+    400, 401, 403 and 413 by its code; in gRPC's words `INVALID_ARGUMENT`, an error of the caller."""
 
     def __init__(self, code: str, detail: str, findings: Iterable[Finding] = ()) -> None:
         super().__init__(code, detail)
@@ -45,18 +46,20 @@ class CorrectTheInput(FlowEngineError):
 
 
 class LookElsewhere(FlowEngineError):
-    """Nothing is stored under that id, or it belongs to another tenant: both look the same."""
+    """Nothing is stored under that id, or it belongs to another tenant: both look the same. Sent as status
+    404; gRPC's `NOT_FOUND` error."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """What the caller needs in order to decide again after a refusal."""
+    """What the caller needs in order to decide again after a refusal. JSON values by name."""
 
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 class ReloadAndDecide(FlowEngineError):
-    """The stored state forbids the request now. `state` tells the state, `accepted` what would go."""
+    """The stored state forbids the request now. `state` tells the state, `accepted` what would go. Sent as
+    status 409; gRPC's `FAILED_PRECONDITION` error. Both are JSON values."""
 
     def __init__(
         self,
@@ -72,7 +75,8 @@ class ReloadAndDecide(FlowEngineError):
 
 
 class RetryLater(FlowEngineError):
-    """A store or a model is away. `after_seconds` is the hint for `Retry-After`."""
+    """A store or a model is away. `after_seconds` is the hint for `Retry-After`. In seconds. Sent as status
+    503; gRPC's `UNAVAILABLE` error."""
 
     def __init__(self, code: str, detail: str, *, after_seconds: int = 1) -> None:
         super().__init__(code, detail)
@@ -80,7 +84,8 @@ class RetryLater(FlowEngineError):
 
 
 class CallTheOperator(FlowEngineError):
-    """Stored data cannot be read by this version, or the set-up is unsafe: a person must look."""
+    """Stored data cannot be read by this version, or the set-up is unsafe: a person must look. Sent as status
+    500; gRPC's `INTERNAL` error."""
 
 
 def pointer(*parts: str | int) -> str:

@@ -13,7 +13,8 @@ from flow_engine.errors import CorrectTheInput
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """`key` as the caller sent it; `fingerprint` is a digest of the request's method, path and body."""
+    """`key` as the caller sent it; `fingerprint` is a digest of the request's method, path and body. The key
+    has 1 to 255 characters, the digest is SHA-256 in hexadecimal digits."""
 
     key: str
     fingerprint: str
@@ -30,14 +31,16 @@ class FinalReply:
 
 @dataclass(frozen=True, slots=True)
 class KeptReply:
-    """The reply that the first request under a key got, with the fingerprint of that request."""
+    """The reply that the first request under a key got, with the fingerprint of that request. Kept for 24
+    hours; `body` are the bytes that were sent."""
 
     fingerprint: str
     status: int
     body: bytes
 
     def replay(self, request: IdempotencyKey) -> FinalReply:
-        """Raises CorrectTheInput `idempotency_key_reused` when another request came under the key."""
+        """Raises CorrectTheInput `idempotency_key_reused` when another request came under the key. The same
+        bytes otherwise."""
         if self.fingerprint != request.fingerprint:
             raise CorrectTheInput(
                 "idempotency_key_reused",

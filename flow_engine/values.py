@@ -60,7 +60,8 @@ _PHONE_ACCEPTED = "a valid phone number such as '+39 347 123 4567', or {country,
 
 @dataclass(frozen=True, slots=True)
 class VariableSpec:
-    """A variable as the flow declares it. `enum_values` is empty for every type but enum."""
+    """A variable as the flow declares it. `enum_values` is empty for every type but enum. `id` and `name`
+    have at most 512 characters."""
 
     id: str
     name: str
@@ -118,7 +119,8 @@ class VariableIndex:
 
 
 class ValueRejected(Exception):
-    """The value breaks its type's rule. `message` says what would be accepted, never what was sent."""
+    """The value breaks its type's rule. `message` says what would be accepted, never what was sent. One line
+    of text."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -164,14 +166,15 @@ def canonical(
 
 
 def listed(items: Iterable[object]) -> str:
-    """The alternatives of a message: `'a', 'b'`, cut after twenty with the count of the rest."""
+    """The alternatives of a message: `'a', 'b'`, cut after twenty with the count of the rest. One line."""
     every = [repr(item) for item in items]
     rest = len(every) - _LISTED
     return ", ".join(every[:_LISTED]) + (f" and {rest} more" if rest > 0 else "") if every else "none"
 
 
 def utc_text(moment: datetime) -> str:
-    """An aware moment as `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, the fraction only when there is one."""
+    """An aware moment as `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, the fraction only when there is one. Raises
+    OverflowError for a moment whose year in UTC is before 1 or after 9999."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
@@ -182,7 +185,8 @@ def check_text(text: str) -> None:
 
 
 def check_json(value: JsonValue) -> None:
-    """Raises ValueRejected unless every part of `value` survives being stored and read again."""
+    """Raises ValueRejected unless every part of `value` survives being stored and read again. JSON of at most
+    64 levels."""
     open_values: list[tuple[JsonValue, int]] = [(value, 0)]
     while open_values:  # a stack, not recursion: depth is the sender's choice
         part, depth = open_values.pop()
@@ -279,7 +283,8 @@ def canonical_number(value: JsonValue) -> int | float:
 def canonical_member(value: JsonValue, members: tuple[str | int | float, ...]) -> str | int | float:
     """Text means the same text, else the number that it spells; a number means its equal (1 is 1.0).
 
-    Raises ValueRejected, listing the members, for a value that is none of them.
+    Raises ValueRejected, listing the members, for a value that is none of them. A text of digits counts up to
+    400 characters.
     """
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         for member in members:
@@ -337,7 +342,8 @@ def canonical_phone(value: JsonValue, default_region: str | None) -> JsonValue:
 
 def canonical_email(value: JsonValue) -> str:
     """One address without a name beside it, its domain in ASCII. Raises ValueRejected, for quoted local parts
-    and addresses of machines too: people do not have them, and recognisers produce them."""
+    and addresses of machines too: people do not have them, and recognisers produce them. At most 254
+    characters."""
     text = value.strip() if isinstance(value, str) else ""
     local, _, domain = text.removeprefix("mailto:").rpartition("@")
     try:

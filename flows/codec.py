@@ -32,8 +32,8 @@ def flow_to_plain(flow: FlowRecord) -> dict[str, Any]:
 def flow_from_plain(plain: Mapping[str, Any]) -> FlowRecord:
     """Read a record back; keys that the store added for itself are ignored.
 
-    Raises CallTheOperator: `stored_flow_newer` for a later format, whose unknown fields the next write
-    would lose, and `stored_flow_unreadable` for anything that is not a flow's record.
+    Raises CallTheOperator: `stored_flow_newer` for a later format, whose unknown fields the next write would
+    lose, and `stored_flow_unreadable` for anything that is not a flow's record. Times are read as UTC.
     """
     stored_format = plain.get("format")
     if isinstance(stored_format, int) and stored_format > FORMAT:

@@ -46,7 +46,8 @@ _REFUSED = (13, 18)
 
 @contextmanager
 def mongo_errors_translated() -> Generator[None, None, None]:
-    """The one place where the driver's errors become the core's."""
+    """The one place where the driver's errors become the core's. Raises RetryLater `flow_store_unavailable`;
+    waits are bounded by the connection's milliseconds."""
     try:
         yield
     except ConfigurationError as error:
@@ -84,7 +85,8 @@ class MongoDatabase:
         self._client: AsyncMongoClient[Document] | None = None
 
     async def open(self) -> None:
-        """Connect, and create the index that is missing. Raises RetryLater when MongoDB is away."""
+        """Connect, and create the index that is missing. Raises RetryLater when MongoDB is away. Waits at
+        most `server_selection_ms` milliseconds."""
         with mongo_errors_translated():
             self._client = AsyncMongoClient(
                 self._url,
@@ -107,7 +109,8 @@ class MongoDatabase:
             await client.close()
 
     async def ready(self) -> None:
-        """Return when the server that takes the writes answers, else raise RetryLater."""
+        """Return when the server that takes the writes answers, else raise RetryLater. Within
+        `server_selection_ms` milliseconds."""
         with mongo_errors_translated():
             await self.collection("flows").database.command("ping")
 

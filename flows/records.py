@@ -31,8 +31,8 @@ _READABLE: Final[Mapping[str, Sequence[str]]] = {
 
 
 class SqliteRecords:
-    """Implements `RecordStore`. A table `{tenant_id, id, parent, position, serial, record}`, and beside these
-    the columns of the audit, which are computed when they are read."""
+    """Implements `RecordStore`. A table `{tenant_id, id, parent, position, serial, record}`, the record as
+    JSON, and beside these the columns of the audit, computed when they are read."""
 
     def __init__(self, database: SqliteDatabase, table: RecordTable) -> None:
         if table not in RECORD_TABLES:

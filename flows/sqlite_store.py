@@ -65,7 +65,8 @@ class SqliteDatabase:
         self._open_connection: aiosqlite.Connection | None = None
 
     async def open(self) -> None:
-        """Connect, and create what is missing. Raises RetryLater when the file cannot be opened."""
+        """Connect, and create what is missing. Raises RetryLater when the file cannot be opened. Waits at
+        most `busy_timeout_ms` milliseconds for another process."""
         with _translated():
             await asyncio.to_thread(_check_openable, self._path)
             connection = await aiosqlite.connect(
@@ -93,7 +94,8 @@ class SqliteDatabase:
         await self.rows("SELECT 1 FROM flows LIMIT 1", ())
 
     async def change(self, statement: str, parameters: Sequence[object]) -> bool:
-        """Run one writing statement; True when it changed exactly one row."""
+        """Run one writing statement; True when it changed exactly one row. Waits at most `busy_timeout_ms`
+        milliseconds for another writer, then raises RetryLater."""
         with _translated():
             async with self._connection().execute(statement, parameters) as cursor:
                 return cursor.rowcount == 1

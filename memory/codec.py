@@ -37,7 +37,7 @@ def encode_turn(turn: DialogueTurn) -> bytes:
 
 
 def decode_turn(stored: bytes) -> DialogueTurn:
-    """Raises CallTheOperator `utterance_unreadable`."""
+    """Raises CallTheOperator `utterance_unreadable`. `data` is a JSON text."""
     try:
         return _TURN.validate_json(stored)
     except ValidationError as error:
@@ -67,7 +67,7 @@ def encode_former(former: FormerConversation) -> bytes:
 
 
 def decode_former(stored: bytes) -> FormerConversation:
-    """Raises CallTheOperator as the parts do."""
+    """Raises CallTheOperator as the parts do. `data` is a JSON text."""
     parts = orjson.loads(stored)
     return FormerConversation(
         decode_session(orjson.dumps(parts["session"])),

@@ -84,7 +84,8 @@ def _losses(server: ServerState, durability: Durability) -> Iterator[str]:
 
 
 class RedisConversationIndex:
-    """Implements `ConversationIndex` by scanning a tenant's snapshots: for migrations, which are rare."""
+    """Implements `ConversationIndex` by scanning a tenant's snapshots: for migrations, which are rare. Raises
+    RetryLater when Redis does not answer."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -124,7 +125,7 @@ class RedisMemory:
 def connect(
     url: str, *, cluster: bool = False, wait_replicas: int = 0, durability: Durability | None = None
 ) -> RedisMemory:
-    """Open `url`; a commit is answered once `wait_replicas` replicas have it."""
+    """Open `url`; a commit is answered once `wait_replicas` replicas have it. A redis:// or rediss:// URL."""
     return _memory_on(driver_to(url, cluster=cluster, wait_replicas=wait_replicas), durability)
 
 

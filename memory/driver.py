@@ -69,7 +69,8 @@ class Script:
         return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys, scalars, lists)
 
     def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
-        """The number of keys, and keys and arguments in the script's order. KeyError: other names."""
+        """The number of keys, and keys and arguments in the script's order. KeyError: other names. Values go
+        as UTF-8 bytes."""
         if len(args) != len(self.scalars) + len(self.lists):
             raise KeyError(*(args.keys() - {*self.scalars, *self.lists}))
         flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
@@ -136,7 +137,8 @@ class Driver(Protocol):
         ...
 
     async def confirm(self, key: str) -> None:
-        """Return once the replicas have everything that the server of `key` has taken; it writes `key`."""
+        """Return once the replicas have everything that the server of `key` has taken; it writes `key`.
+        Within a second, else raises RetryLater."""
         ...
 
     async def get(self, key: str) -> bytes | None: ...
@@ -144,7 +146,7 @@ class Driver(Protocol):
     async def set(self, key: str, value: bytes, *, lifetime_s: int) -> None: ...
 
     async def expire(self, key: str, lifetime_s: int) -> bool:
-        """False when there is no such key."""
+        """False when there is no such key. In seconds from now."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -166,7 +168,7 @@ class Driver(Protocol):
     async def zcount(self, key: str, *, up_to: float = float("inf")) -> int: ...
 
     async def xrange(self, key: str, *, at_most: int) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
-        """The oldest entries of a stream: id and fields."""
+        """The oldest entries of a stream: id and fields. Fields are bytes."""
         ...
 
     def scan(self, pattern: str) -> AsyncIterator[str]:
@@ -174,7 +176,7 @@ class Driver(Protocol):
         ...
 
     async def publish(self, channel: str, message: bytes) -> None:
-        """To whoever listens now; nobody else gets it."""
+        """To whoever listens now; nobody else gets it. Bytes of any content."""
         ...
 
     def subscription(self) -> Subscription:

@@ -36,7 +36,8 @@ class Routing:
 
 
 class RedisEvents:
-    """Implements `EventQueues`. Raises RetryLater when Redis does not answer or takes no writes."""
+    """Implements `EventQueues`. Raises RetryLater when Redis does not answer or takes no writes. Events are
+    JSON texts as bytes."""
 
     def __init__(self, driver: Driver, routing: Routing, *, clock: Callable[[], float] = time.time) -> None:
         self._driver = driver

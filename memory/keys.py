@@ -33,7 +33,8 @@ _STATE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ConversationKeys:
-    """`named` are the keys that live and expire together, by what the scripts call them."""
+    """`named` are the keys that live and expire together, by what the scripts call them. Ids in them are
+    percent-encoded UTF-8."""
 
     tag: str
     named: Mapping[str, str]
@@ -60,7 +61,8 @@ class ConversationKeys:
 
     @property
     def notices(self) -> str:
-        """Channel: a notice of each change of the memory, `{conversationId, revision, memoryRevision}`."""
+        """Channel: a notice of each change of the memory, `{conversationId, revision, memoryRevision}`. A
+        JSON text."""
         return f"{self.tag}::memory"
 
     @property
@@ -73,7 +75,8 @@ class ConversationKeys:
 
 
 def snapshots_of(tenant_id: str) -> tuple[str, str, str]:
-    """How the names of a tenant's snapshots start, the glob that matches them, and how they end."""
+    """How the names of a tenant's snapshots start, the glob that matches them, and how they end. Ids are
+    percent-encoded UTF-8."""
     start, end = f"{{{_encode(tenant_id)}:", "}::snapshot"
     return start, f"{_literally(start)}*{end}", end
 

@@ -80,7 +80,8 @@ _Decoded = TypeVar("_Decoded")
 class MemoryManager:
     """Implements `ConversationMemory`, and what single reads and writes of a conversation are called.
 
-    Raises what `Driver` raises, and CallTheOperator where stored data do not fit their format.
+    Raises what `Driver` raises, and CallTheOperator where stored data do not fit their format. What is stored
+    is JSON, but for ids.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -186,13 +187,14 @@ class MemoryManager:
         await self._change(conversation, lifetime_s, session.started_at, session=session)
 
     async def get_tenant_data(self, conversation: ConversationRef) -> Mapping[str, object]:
-        """Empty for a conversation that is not stored."""
+        """Empty for a conversation that is not stored. JSON values."""
         return (await self.load(conversation)).tenant
 
     async def get_vars(
         self, conversation: ConversationRef, var_ids: Collection[str] | None = None
     ) -> Mapping[str, MemoryEntry]:
-        """The merged memory (F18), or what it has of `var_ids`."""
+        """The merged memory (F18), or what it has of `var_ids`. Values are JSON. Raises CallTheOperator
+        `memory_unreadable`."""
         loaded = await self.load(conversation)
         merged = merge(loaded.mined, loaded.tools)
         return merged if var_ids is None else {name: merged[name] for name in var_ids if name in merged}
@@ -289,7 +291,8 @@ class MemoryManager:
 
 
 class RedisDefinitions:
-    """Implements `DefinitionStore`: version documents by content hash (F13)."""
+    """Implements `DefinitionStore`: version documents by content hash (F13). Bytes of JSON, for `lifetime_s`
+    seconds. Raises RetryLater when Redis does not answer."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -82,7 +82,8 @@ def _errors_translated() -> Generator[None]:
 
 
 class RedisPyDriver:
-    """Implements `Driver`. `wait_replicas` is how many replicas confirm a write that asks for it."""
+    """Implements `Driver`. `wait_replicas` is how many replicas confirm a write that asks for it. Every error
+    of the client becomes the core's."""
 
     def __init__(self, client: Any, *, wait_replicas: int = 0) -> None:
         self.client = client

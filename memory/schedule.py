@@ -98,7 +98,8 @@ class RedisJobSchedule:
 
 
 class RedisBacklog:
-    """How much background work waits, for those who watch it."""
+    """How much background work waits, for those who watch it. Ages in seconds. Raises RetryLater when Redis
+    does not answer."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from adapters import extraction
-from adapters.jobs.running import Tuning
+from adapters.jobs.running import JobRunner, Tuning
 from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
@@ -71,7 +71,8 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
 
 
 def job_runner(settings: Settings, parts: JobDependencies, tracing: Tracing) -> JobRunner:
-    """Runs the jobs of `parts.memory`. Raises CallTheOperator `webhook_secret_missing`."""
+    """Runs the jobs of `parts.memory`. Raises CallTheOperator `webhook_secret_missing`. Leases and timeouts
+    are in seconds."""
     memory = parts.memory
     return JobRunner(
         RedisJobSchedule(memory.driver),
@@ -107,7 +108,7 @@ def check_workable(settings: Settings) -> None:
 
 
 async def dead_letters(settings: Settings, at_most: int) -> Sequence[DeadLetter]:
-    """The latest first. Raises CallTheOperator `redis_needed`, RetryLater."""
+    """The latest first. Raises CallTheOperator `redis_needed`, RetryLater. Times are in UTC."""
     async with _letters(settings) as letters:
         return await letters.list(at_most=at_most)
 

@@ -167,7 +167,8 @@ def chat_server(app: Starlette) -> uvicorn.Server:
 
 
 def serve_until_stopped(host: str, port: int) -> None:
-    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start. Prints its
+    URL on standard error."""
     settings, chat = read_settings(Settings), read_settings(ChatSettings)
     authenticator = authenticator_for(settings, host)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

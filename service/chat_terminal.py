@@ -64,13 +64,15 @@ def place_order(pizza: str, size: str) -> dict[str, str]:
 
 
 def demonstrate(*, as_json: bool) -> int:
-    """Prints the dialogue, or with `as_json` every frame. Returns the exit code."""
+    """Prints the dialogue, or with `as_json` every frame. Returns the exit code. One JSON object a line. A
+    chat that cannot start raises FlowEngineError."""
     configure_logging("error")
     return asyncio.run(_demonstrated(as_json))
 
 
 def talk(url: str, user: str, *, session: str | None, token: str | None, key: str | None) -> int:
-    """Lines from standard input until its end. Raises FlowEngineError where no chat can be had."""
+    """Lines from standard input until its end. Raises FlowEngineError where no chat can be had. `url` is
+    http:// or https://, as a URL of `chat serve`."""
     return asyncio.run(_talked(url, user, session, token, key))
 
 

@@ -13,7 +13,8 @@ from flow_engine.ports.telemetry import Tracing
 
 
 class StandardOutput:
-    """Writes to what standard output is at the moment: it may be another one than at the start."""
+    """Writes to what standard output is at the moment: it may be another one than at the start. One JSON
+    object a line, written out at once."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -28,7 +29,8 @@ class StandardOutput:
 def configure_logging(level: str, tracing: Tracing | None = None) -> None:
     """Messages are static texts; everything that varies is a field, and no field holds personal data.
 
-    With traces on, a line that is logged within a span carries its `trace_id` and `span_id`.
+    With traces on, a line that is logged within a span carries its `trace_id` and `span_id`. Raises KeyError
+    for an unknown level. Each line is one JSON object, times in UTC.
     """
     structlog.configure(
         processors=[

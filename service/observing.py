@@ -84,7 +84,8 @@ class Backlog:
 class CountingObserver:
     """Implements `Observer`. A name or a label that `counted` does not list is a bug: KeyError, ValueError.
 
-    Counters without labels are there from the start, so that their first increase is seen as one.
+    Counters without labels are there from the start, so that their first increase is seen as one. Times are
+    in seconds.
     """
 
     def __init__(
@@ -165,7 +166,8 @@ def own_observer() -> PrometheusObserver:
 
 
 class ObservedCalls:
-    """Implements `CallLog` around another: every attempt in the metrics and, with traces on, as a span."""
+    """Implements `CallLog` around another: every attempt in the metrics and, with traces on, as a span.
+    Durations in seconds, usage in tokens."""
 
     def __init__(self, log: CallLog, observer: CountingObserver, tracing: Tracing) -> None:
         self._log = log
@@ -192,7 +194,8 @@ class ObservedCalls:
 
 
 class Watch:
-    """Feeds the gauges that nothing counts into by itself."""
+    """Feeds the gauges that nothing counts into by itself. The lag twice a second, what waits every 5
+    seconds."""
 
     def __init__(
         self,
@@ -239,7 +242,8 @@ class Watch:
         self._observer.event_loop_lagged(max(0.0, self._stopwatch() - began - LAG_EVERY_S))
 
     async def measure_backlog(self) -> None:
-        """While the store is away the last figures stay."""
+        """While the store is away the last figures stay. Ages in seconds. Never raises for a store that is
+        away."""
         try:
             waiting, oldest_s, dead_letters = await self._backlog.read(self._clock.now())
         except RetryLater:

@@ -27,7 +27,8 @@ log: Any = structlog.get_logger("flow_engine.service")
 
 
 def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
-    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start. Prints its
+    URL on standard error."""
     # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
     # before jobs are given back and traces sent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -61,7 +61,8 @@ class _FlowRefused(Exception):
 def run_files(
     files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float] = perf_counter
 ) -> RunReport:
-    """Every file is run, whatever is wrong with the others."""
+    """Every file is run, whatever is wrong with the others. Times in seconds. Never raises for a file: what
+    is wrong with one is in its report."""
 
     async def run() -> RunReport:
         async with _open_run(options, stopwatch) as opened:

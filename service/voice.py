@@ -87,7 +87,8 @@ def open_call_of(
     clock: Callable[[], datetime],
     deliveries: Deliveries | None = None,
 ) -> OpenCall:
-    """With a flow, its engine is asked by `outbound` as well, as in a replay."""
+    """With a flow, its engine is asked by `outbound` as well, as in a replay. `clock` is aware and in UTC.
+    Nothing is sent before the call."""
     if isinstance(config.session, FlowSession):
         # Loaded late: MCP's SDK takes a second, and only flows need it.
         flows = late.voice_flows.FlowCalls(
@@ -289,7 +290,7 @@ def serve_until_stopped(
     config: Path, host: str, port: int, *, base_url: str | None = None, recordings: Path | None = None
 ) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, typer.Exit(2)
-    for a config with errors."""
+    for a config with errors. Port 0 is any free port. Prints its URL on standard error."""
     settings = read_settings(VoiceSettings, variable_of)
     audio_formats = settings.codec.audio_formats
     loaded = config_or_exit(config, base_url=base_url, audio_formats=audio_formats)

@@ -35,7 +35,8 @@ from service.settings import read_settings
 
 @dataclass(frozen=True, slots=True)
 class ManageOptions:
-    """Of the command line. `api_url` has no slash at its end, the commands are split into their words."""
+    """Of the command line. `api_url` has no slash at its end, the commands are split into their words. Times
+    are in seconds, ports 1 to 65,535."""
 
     api_url: str
     templates: Path | None

@@ -98,7 +98,8 @@ def is_loopback(host: str) -> bool:
 
 
 def authenticator_for(settings: Settings, host: str) -> Authenticator:
-    """Raises CallTheOperator `keys_required`: without keys the service stays on this machine (F43)."""
+    """Raises CallTheOperator `keys_required`: without keys the service stays on this machine (F43). Keys are
+    read as JSON; `api_keys_unreadable` for a file that is not valid."""
     if settings.api_keys_file is not None:
         try:
             text = settings.api_keys_file.read_bytes()
@@ -130,8 +131,12 @@ def records_of(database: FlowDatabase, table: RecordTable) -> RecordStore:
 
 
 def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
-    tables: tuple[RecordTable, ...] = ("agent_runs", "llm_calls", "email_events")
-    return AgentRuns(*(records_of(database, table) for table in tables), clock)
+    return AgentRuns(
+        records_of(database, "agent_runs"),
+        records_of(database, "llm_calls"),
+        records_of(database, "email_events"),
+        clock,
+    )
 
 
 def open_memory(settings: Settings) -> RedisMemory:
@@ -196,7 +201,7 @@ def assemble(
     base_url: str | None,
 ) -> Service:
     """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so; None
-    where only they know, by the `Host` that they name."""
+    where only they know, by the `Host` that they name. Raises CallTheOperator `webhook_secret_missing`."""
     memory, database, observer = dependencies.memory, dependencies.database, dependencies.observer
     prompts = load_system_prompts()
     flow_service = FlowService(

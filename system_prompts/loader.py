@@ -126,8 +126,8 @@ def placeholders(text: str) -> frozenset[str]:
 def problems_of_section(name: str, text: object) -> Sequence[str]:
     """What is wrong with one section, each with what is expected instead.
 
-    Braces stand for placeholders only: there is no escape for them, so that a text reads the same to
-    a composer that substitutes in it and to one that does not.
+    Braces stand for placeholders only: there is no escape for them, so that a text reads the same to a
+    composer that substitutes in it and to one that does not. Lines of text; empty where all is well.
     """
     expected = SECTIONS.get(name)
     if expected is None:
@@ -159,7 +159,8 @@ _MCP_SERVERS = TypeAdapter(tuple[_McpServerEntry, ...])
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionFiles:
-    """What one API version declares. `sections` has every (group, language) with its fallbacks applied."""
+    """What one API version declares. `sections` has every (group, language) with its fallbacks applied.
+    Languages are BCP 47 tags."""
 
     languages: tuple[str, ...]
     groups_longest_first: tuple[str, ...]
@@ -190,7 +191,8 @@ class FileSystemPrompts:
     presets: Mapping[str, Mapping[str, object]]
 
     def prompt_sections(self, api_version: str, model: str | None, language: str) -> PromptSections:
-        """Every section, read-only; equal requests get the same object."""
+        """Every section, read-only; equal requests get the same object. Raises CallTheOperator
+        `api_version_unknown`. A BCP 47 tag that no file has means en-US."""
         files = self._files(api_version)
         known = language if language in files.languages else FALLBACK_LANGUAGE
         return files.sections[files.group_of(model), known]
@@ -222,8 +224,8 @@ class FileSystemPrompts:
 def load_system_prompts(root: Path | None = None) -> FileSystemPrompts:
     """Read everything under `root` (by default the files of this package).
 
-    Raises CallTheOperator with code `system_prompts_invalid`, whose detail has one line for each
-    problem, naming the file and what is expected of it.
+    Raises CallTheOperator with code `system_prompts_invalid`, whose detail has one line for each problem,
+    naming the file and what is expected of it. Files are JSON in UTF-8.
     """
     base = Path(__file__).parent if root is None else root
     reading = _Reading(base)

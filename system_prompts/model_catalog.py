@@ -15,7 +15,8 @@ _FILE = Path(__file__).parent / "model_catalog.json"
 
 
 def load_model_catalog(path: Path = _FILE) -> ModelCatalog:
-    """Raises CallTheOperator `catalogue_invalid`, whose detail has one line for each problem."""
+    """Raises CallTheOperator `catalogue_invalid`, whose detail has one line for each problem. Read once, as
+    JSON."""
     try:
         model_catalog = ModelCatalog.model_validate_json(path.read_bytes())
     except OSError as error:

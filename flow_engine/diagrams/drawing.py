@@ -25,8 +25,8 @@ _JOINERS = "\u200c\u200d"
 class Box:
     """`type` of None: a task that a draft names and does not have. `channels` of None: all channels.
 
-    `required` are variable ids, `required_names` what people call them, both in document order.
-    `pauses`: the end of a contact in this task leaves the conversation between contacts.
+    `required` are variable ids, `required_names` what people call them, both in document order. `pauses`: the
+    end of a contact in this task leaves the conversation between contacts. `name` has at most 60 characters.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Drawing:
 
     @property
     def end_of_contact(self) -> str:
-        """The label of the way to between contacts, which some of the tasks may not have."""
+        """The label of the way to between contacts, which some of the tasks may not have. One line."""
         others = [box.name for box in self.boxes if box.type is not None and not box.pauses]
         if not others:
             return "contact ended"

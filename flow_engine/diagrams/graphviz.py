@@ -53,7 +53,7 @@ def dot(version: FlowVersion) -> str:
 
 
 def node(box: Box) -> str:
-    """A task as a table of its name, its sub-states and what must hold to enter it."""
+    """A task as a table of its name, its sub-states and what must hold to enter it. One line of DOT."""
     kind = None if box.type is None else TASK_KINDS[box.type]
     colours = _MISSING if kind is None else kind.graphviz
     rows = [
@@ -81,7 +81,8 @@ def quoted(text: str) -> str:
 
 
 def edges(arrows: tuple[Arrow, ...]) -> Iterator[str]:
-    """There and back is one line with two heads, drawn from whichever of the two comes first."""
+    """There and back is one line with two heads, drawn from whichever of the two comes first. Lines of
+    DOT."""
     ways = {(arrow.source.number, arrow.target.number) for arrow in arrows}
     for source, target in sorted(ways):
         if (target, source) not in ways:
@@ -91,7 +92,8 @@ def edges(arrows: tuple[Arrow, ...]) -> Iterator[str]:
 
 
 def ends(drawing: Drawing) -> Iterator[str]:
-    """Edges that leave the frame need a box inside to hold on to: the last one stands lowest."""
+    """Edges that leave the frame need a box inside to hold on to: the last one stands lowest. Lines of
+    DOT."""
     anchor = f"t{drawing.boxes[-1].number}"
     closing = _label("conversation closed")
     if drawing.pausing:

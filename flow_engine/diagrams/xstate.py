@@ -72,7 +72,8 @@ def xstate(version: FlowVersion) -> JsonObject:
 
 
 def task(box: Box, transitions: JsonObject) -> JsonObject:
-    """The state of a task: its own states within, the `transitions` to others by their event."""
+    """The state of a task: its own states within, the `transitions` to others by their event. A JSON
+    object."""
     if box.pauses:
         transitions["contact_ended"] = f"#{BETWEEN_CONTACTS}"
     state: JsonObject = {
@@ -94,7 +95,7 @@ def task(box: Box, transitions: JsonObject) -> JsonObject:
 
 
 def entry(target: Box) -> JsonObject:
-    """The transition into a task, with one guard where something must hold."""
+    """The transition into a task, with one guard where something must hold. A JSON object."""
     guards: list[JsonObject] = []
     if target.required:
         guards.append({"type": "hasVariables", "params": {"required": list(target.required)}})

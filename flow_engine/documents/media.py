@@ -96,7 +96,7 @@ class VadConfig(Document):
 
 
 class CourtesyMessageGroqParams(Document):
-    """Without `prompt` the platform's own prompt is used."""
+    """Without `prompt` the platform's own prompt is used. `max_completion_tokens` are tokens."""
 
     history_messages: Number = 5
     prompt: Maybe[Text] = None
@@ -165,7 +165,8 @@ class AudioMediaConfig(BaseAudioMediaConfig):
 
 
 class AudioMediaConfigPreset(Document):
-    """A preset of the platform. It is complete: `null` for no courtesy messages may be left out."""
+    """A preset of the platform. It is complete: `null` for no courtesy messages may be left out. Times in
+    seconds."""
 
     llm: LlmConfig
     stt: SttConfig

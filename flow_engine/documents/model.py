@@ -51,14 +51,14 @@ ResultTypes = Annotated[
 class AiHelper(Document):
     """Settings of a helper; any property may stand here.
 
-    All are in `model_extra`.
+    All are in `model_extra`. Any JSON.
     """
 
     OPEN = True
 
 
 class UiMetadata(Document):
-    """What the designer's editor keeps for itself; any property may stand here."""
+    """What the designer's editor keeps for itself; any property may stand here. Any JSON."""
 
     OPEN = True
 
@@ -262,7 +262,8 @@ class FlowVersion(Document):
     """A version of a flow: all that a conversation runs by. Closed to other properties.
 
     A draft may lack everything but `draft`. The attributes are then neutral (empty, or the platform's
-    default), so that no reader has to ask for None; `model_fields_set` tells what is really there.
+    default), so that no reader has to ask for None; `model_fields_set` tells what is really there. Times are
+    RFC 3339 texts.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -45,8 +45,8 @@ def parse_version(
     """A version that is complete and sound, or a sound draft.
 
     With an `environment` the version is about to be saved: what the platform lacks and what could not be used
-    is refused too, in the same list.
-    Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises.
+    is refused too, in the same list. Raises CorrectTheInput: `document_invalid` with all findings, or what
+    `check_shape` raises. `raw` is decoded JSON.
     """
     limits = limits or DocumentLimits()
     check_shape(raw, limits)
@@ -63,7 +63,8 @@ def parse_version(
 def parse_document(model: type[D], raw: object, what: str) -> D:
     """A document of another kind than a version; `what` names it in the refusal.
 
-    Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises.
+    Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises. `raw` is
+    decoded JSON.
     """
     check_shape(raw)
     document, findings = _validate(model, raw)
@@ -79,7 +80,7 @@ def complete_version(
 
     Author and date are the save's own, whatever the document says, so that a version which was read can be
     edited and saved. `_id` and `conversationalFlowId` are filled in where they are absent; `null` is not
-    absent.
+    absent. `created_at` is an RFC 3339 text in UTC.
     """
     absent = {"_id": version_id, "conversationalFlowId": flow_id}
     return {**absent, **raw, "createdAt": created_at, "createdBy": created_by}

@@ -19,7 +19,7 @@ JsonObject = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A text and where it stands: a name, an id, or a reference to one."""
+    """A text and where it stands: a name, an id, or a reference to one. An RFC 6901 pointer."""
 
     text: str
     pointer: str
@@ -27,7 +27,8 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Something with an identity: a variable, a task, a checkpoint, an MCP server, a reason, a result."""
+    """Something with an identity: a variable, a task, a checkpoint, an MCP server, a reason, a result. None
+    for a part that is missing, or no JSON string."""
 
     id: Reference | None
     name: Reference | None
@@ -83,7 +84,8 @@ class Duration:
 
 
 def references_of(raw: object) -> References | None:
-    """None for a draft, or when it cannot be told that the document is none: drafts are not checked."""
+    """None for a draft, or when it cannot be told that the document is none: drafts are not checked. `raw` is
+    decoded JSON, whatever it holds."""
     if not isinstance(raw, dict):
         return None
     document = cast("JsonObject", raw)
@@ -161,7 +163,8 @@ def _identity(item: JsonObject, place: str) -> Identity:
 
 
 def identities_of(raw: object) -> Iterator[Reference]:
-    """The `_id` of the version and of its tasks, variables and checkpoints, where they are texts."""
+    """The `_id` of the version and of its tasks, variables and checkpoints, where they are texts. `raw` is
+    decoded JSON; never raises."""
     document = _object(raw)
     owners = [(document, "")]
     for name in ("tasks", "variables", "checkpoints"):
@@ -172,7 +175,8 @@ def identities_of(raw: object) -> Iterator[Reference]:
 
 
 def durations_of(raw: object) -> Iterator[Duration]:
-    """Time limits of closures, and timeouts of routings where a routing means something."""
+    """Time limits of closures, and timeouts of routings where a routing means something. In seconds; what is
+    no number is passed over, since the schema's errors say so."""
     document = _object(raw)
     yield from _duration(document, "closureConfig", "conversationTimeLimit", "")
     for task, place in _objects(document, "tasks", ""):

@@ -58,7 +58,8 @@ class LintFinding:
         return CODES[self.code].severity
 
     def as_finding(self) -> Finding:
-        """As the API sends it: one message, the reason and then what to do."""
+        """As the API sends it: one message, the reason and then what to do. One line. Raises KeyError for a
+        code that the table lacks."""
         return Finding(self.pointer, self.code, f"{self.reason}. {CODES[self.code].advice}")
 
 

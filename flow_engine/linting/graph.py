@@ -27,7 +27,8 @@ Edges = Mapping[N, Sequence[N]]
 
 
 def explore(start: N, edges: Edges[N]) -> dict[N, N | None]:
-    """Every node that can be reached, nearest first, with the one it was first reached from."""
+    """Every node that can be reached, nearest first, with the one it was first reached from. Unknown targets
+    count as nodes without edges."""
     found: dict[N, N | None] = {start: None}
     waiting = deque([start])
     while waiting:
@@ -40,7 +41,8 @@ def explore(start: N, edges: Edges[N]) -> dict[N, N | None]:
 
 
 def path_to(node: N, found: Mapping[N, N | None]) -> list[N]:
-    """A shortest path to `node`, from what `explore` returned."""
+    """A shortest path to `node`, from what `explore` returned. Raises KeyError for a node that was not
+    found."""
     path = [node]
     while (earlier := found[path[-1]]) is not None:
         path.append(earlier)

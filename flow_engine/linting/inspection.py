@@ -39,7 +39,8 @@ class PlacedTemplate:
 @dataclass(frozen=True, slots=True)
 class ToolParameterUse:
     """A parameter of a tool that a task selects. `pointer` leads to what is assigned to it; `variable` is the
-    one that the value comes from, None for fixed values, prompts and unknown variables."""
+    one that the value comes from, None for fixed values, prompts and unknown variables. An RFC 6901 pointer.
+    """
 
     pointer: str
     task_id: str
@@ -125,7 +126,8 @@ class Inspection:
         return explore_arrivals(self.version.first_task, self.connections, barriers)
 
     def requirements(self, task: Task) -> list[tuple[int, Variable]]:
-        """What must have a value when the task is entered, with the number of the parameter."""
+        """What must have a value when the task is entered, with the number of the parameter. Parameters of
+        unknown variables are left out."""
         return [
             (index, variable)
             for index, parameter in enumerate(task.transition_parameters)
@@ -139,7 +141,8 @@ class Inspection:
         return any(selection.selected_tools for selection in self.tasks[task_id].mcp_tool_selection)
 
     def name(self, task_id: str) -> str:
-        """The task's name as messages write it."""
+        """The task's name as messages write it. At most 60 characters, quoted. Raises KeyError for an unknown
+        task."""
         return quoted(self.tasks[task_id].effective_name)
 
     def connection_pointer(self, source: str, target: str) -> str:
@@ -148,7 +151,8 @@ class Inspection:
 
     @cached_property
     def templates(self) -> tuple[PlacedTemplate, ...]:
-        """Everything that is rendered, with its place: prompts, descriptions, providers, voices."""
+        """Everything that is rendered, with its place: prompts, descriptions, providers, voices. Places are
+        RFC 6901 pointers. What cannot be compiled has its problems, nothing is raised."""
         sources = [("/globalPrompt", self.version.global_prompt)]
         for number, task in enumerate(self.version.tasks):
             sources.append((pointer("tasks", number, "prompt"), task.prompt))

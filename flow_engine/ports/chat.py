@@ -61,18 +61,21 @@ class ChatSessions(Protocol):
 
 
 class ChatQueue(Protocol):
-    """The messages of a session that wait for an answer, oldest first, and the lease on them."""
+    """The messages of a session that wait for an answer, oldest first, and the lease on them. Messages are
+    JSON texts as bytes."""
 
     async def put(self, ref: SessionRef, message_id: str, message: bytes) -> Put:
         """`duplicate` for an id that was put before, `busy` for one too many; neither is kept."""
         ...
 
     async def hold(self, ref: SessionRef, holder: str) -> bool:
-        """Take the lease, or renew it, for `LEASE_S`; False while another holder has it."""
+        """Take the lease, or renew it, for `LEASE_S`; False while another holder has it. In seconds from
+        now."""
         ...
 
     async def head(self, ref: SessionRef, holder: str) -> bytes | None:
-        """The oldest message; it stays until `done`. None gives the lease back. Raises LeaseLost."""
+        """The oldest message; it stays until `done`. None gives the lease back. Raises LeaseLost. Its JSON
+        text as bytes."""
         ...
 
     async def done(self, ref: SessionRef, holder: str) -> None:
@@ -85,11 +88,11 @@ class ChatQueue(Protocol):
 
 
 class ChatFrames(Protocol):
-    """The newest `FRAMES_KEPT` frames of each session."""
+    """The newest `FRAMES_KEPT` frames of each session. Each is a JSON text."""
 
     async def append(self, ref: SessionRef, frame: bytes, holder: str | None) -> int:
-        """The frame's number; everybody who follows the session gets it. Without `holder` anybody may.
-        Raises LeaseLost."""
+        """The frame's number; everybody who follows the session gets it. Without `holder` anybody may. Raises
+        LeaseLost. `frame` is a JSON text in UTF-8."""
         ...
 
     async def after(self, ref: SessionRef, seq: int) -> Sequence[LoggedFrame]:
@@ -113,7 +116,8 @@ Listener = Callable[[bytes], None]
 
 
 class ChatBus(Protocol):
-    """Short messages to every replica that listens. One may get lost; none comes twice."""
+    """Short messages to every replica that listens. One may get lost; none comes twice. Messages are bytes,
+    of any content."""
 
     async def publish(self, topic: str, message: bytes) -> None: ...
 

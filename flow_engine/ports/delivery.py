@@ -12,7 +12,7 @@ from flow_engine.ports.dialogue import ConversationRef
 
 @dataclass(frozen=True, slots=True)
 class QueuedEvent:
-    """`id` is that of its entry in the queue that it was read from."""
+    """`id` is that of its entry in the queue that it was read from. `event` is a JSON text in UTF-8."""
 
     id: str
     event: bytes
@@ -46,12 +46,14 @@ class EventReceiver(Protocol):
     """Somebody outside who wants every event."""
 
     async def send(self, conversation: ConversationRef, event: bytes) -> None:
-        """Returns once the event was taken. Raises ReceiverAway or ReceiverRefused."""
+        """Returns once the event was taken. Raises ReceiverAway or ReceiverRefused. `event` is a JSON text in
+        UTF-8."""
         ...
 
 
 class ShareUsedUp(Exception):
-    """Other tenants' events would be pushed out of the stream. `again_after_s`: when there is room."""
+    """Other tenants' events would be pushed out of the stream. `again_after_s`: when there is room. In
+    seconds. An error of the tenant's rate, not of an event."""
 
     def __init__(self, again_after_s: float) -> None:
         super().__init__("the tenant's share of the stream is used up")
@@ -67,4 +69,4 @@ class ReceiverAway(Exception):
 
 
 class ReceiverRefused(Exception):
-    """It answered, and did not take this event."""
+    """It answered, and did not take this event. An error of this event: others may be taken."""

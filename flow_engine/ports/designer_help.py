@@ -36,7 +36,8 @@ class TextRewriter(Protocol):
 
 
 class UnconfiguredRewriter:
-    """Implements `TextRewriter` by saying what is missing: no rule could do what is asked for."""
+    """Implements `TextRewriter` by saying what is missing: no rule could do what is asked for. Raises
+    CallTheOperator `model_not_configured`."""
 
     async def entry_rule(self, draft: DescriptionDraft) -> str:
         raise CallTheOperator(

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class DialogueTurn:
-    """One message of a conversation as it is remembered."""
+    """One message of a conversation as it is remembered. `ts` is aware and in UTC, `language` a BCP 47 tag,
+    `body` a text (JSON where an agent sent an object)."""
 
     message_id: str
     ts: datetime
@@ -24,7 +25,8 @@ class DialogueTurn:
 
     @property
     def name(self) -> str:
-        """Unique in the conversation: agents may count their messages anew for each contact."""
+        """Unique in the conversation: agents may count their messages anew for each contact. Both ids
+        percent-encoded in UTF-8, joined by a slash."""
         return f"{quote(self.contact_id, safe='')}/{quote(self.message_id, safe='')}"
 
 
@@ -47,7 +49,7 @@ class SummaryRequest:
 
 
 class Summariser(Protocol):
-    """Writes the `resume` of an ended contact (F20, F30)."""
+    """Writes the `resume` of an ended contact (F20, F30). Some lines of text in the request's language."""
 
     async def summarise(self, request: SummaryRequest) -> str: ...
 
@@ -59,6 +61,7 @@ class ConversationRef:
 
 
 class ConversationIndex(Protocol):
-    """Finds conversations by the version that they run on. Each id comes once, in no order."""
+    """Finds conversations by the version that they run on. Each id comes once, in no order. Raises RetryLater
+    `memory_unavailable` when the store does not answer."""
 
     def on_version(self, tenant_id: str, version_id: str) -> AsyncIterator[str]: ...

@@ -10,7 +10,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """A version as its flow lists it. A version exists from the moment its flow lists it (F7)."""
+    """A version as its flow lists it. A version exists from the moment its flow lists it (F7). `created_at`
+    is in UTC, `content_hash` the SHA-256 of the canonical JSON."""
 
     version_id: str
     draft: bool
@@ -23,7 +24,7 @@ class VersionEntry:
 
 @dataclass(frozen=True, slots=True)
 class TagEntry:
-    """Where a tag points now, and who moved it there when."""
+    """Where a tag points now, and who moved it there when. `created_at` is in UTC."""
 
     tag: str
     version_id: str
@@ -33,7 +34,8 @@ class TagEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """The reply of a designer's mutation, kept under its idempotency key (F15)."""
+    """The reply of a designer's mutation, kept under its idempotency key (F15). `body` are the bytes that
+    were sent, `stored_at` is in UTC."""
 
     key: str
     fingerprint: str
@@ -44,7 +46,8 @@ class StoredReply:
 
 @dataclass(frozen=True, slots=True)
 class FlowRecord:
-    """One flow with its versions' entries and tags: the unit of atomic change in a flow store."""
+    """One flow with its versions' entries and tags: the unit of atomic change in a flow store. Times are in
+    UTC; `revision` counts the writes from 1."""
 
     flow_id: str
     name: str
@@ -97,7 +100,9 @@ class VersionStore(Protocol):
 
 
 class DefinitionStore(Protocol):
-    """Version documents by content hash, so that a conversation outlives the flow store (F13)."""
+    """Version documents by content hash, so that a conversation outlives the flow store (F13). Bytes of JSON,
+    kept for `lifetime_s` seconds after each `put`; None when they are not there (any more). Raises RetryLater
+    `memory_unavailable`."""
 
     async def get(self, tenant_id: str, content_hash: str) -> bytes | None: ...
 

@@ -51,7 +51,8 @@ class DueJob:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job in somebody's hands. `token` is the lease: whoever holds an older one is ignored."""
+    """A job in somebody's hands. `token` is the lease: whoever holds an older one is ignored. `attempt`
+    counts from 1; a lease lasts some seconds."""
 
     job: Job
     token: str
@@ -60,7 +61,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A job that was given up, with the last reason. `id` is for replaying it."""
+    """A job that was given up, with the last reason. `id` is for replaying it. `buried_at` is in UTC."""
 
     id: str
     job: Job
@@ -72,14 +73,16 @@ class DeadLetter:
 class JobSchedule(Protocol):
     """Jobs by the time they are due. A claim that is not finished within its lease is due again.
 
-    A job is in one pair of hands at a time: one that is scheduled anew while it is held is due again when
-    it is given back. A claim whose token is not the latest changes nothing.
+    A job is in one pair of hands at a time: one that is scheduled anew while it is held is due again when it
+    is given back. A claim whose token is not the latest changes nothing. Times are in UTC, leases in seconds.
+    Raises RetryLater when the store does not answer.
     """
 
     async def claim(self, now: datetime, *, at_most: int, lease_s: float) -> Sequence[Claim]: ...
 
     async def renew(self, claim: Claim, now: datetime, *, lease_s: float) -> bool:
-        """Hold it for longer; False when it was taken over since, and its holder is to let go of it."""
+        """Hold it for longer; False when it was taken over since, and its holder is to let go of it.
+        `lease_s` seconds from `now` (UTC)."""
         ...
 
     async def finish(self, claim: Claim) -> None:
@@ -95,7 +98,8 @@ class DeadLetters(Protocol):
     async def list(self, *, at_most: int) -> Sequence[DeadLetter]: ...
 
     async def replay(self, letter_id: str, now: datetime) -> bool:
-        """Schedule it again; False when there is no such letter."""
+        """Schedule it again; False when there is no such letter. Due at `now` (UTC), with its attempts
+        counted anew."""
         ...
 
 
@@ -107,4 +111,5 @@ class NeverTryAgain(Exception):
 
 
 class TryJobAgain(Exception):
-    """Raised by a handler: the job was not done, and may go better later."""
+    """Raised by a handler: the job was not done, and may go better later. After a pause of seconds that grows
+    with each attempt; an error that stays has the job buried."""

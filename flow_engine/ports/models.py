@@ -23,7 +23,8 @@ FailureReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model calls. Arguments that did not parse as an object are `{}` (M9)."""
+    """A function that the model calls. Arguments that did not parse as an object are `{}` (M9). The arguments
+    are JSON values."""
 
     id: str
     name: str
@@ -133,7 +134,7 @@ class LanguageModel(Protocol):
 
 
 async def ask(model: LanguageModel, request: LLMRequest) -> LLMAnswer:
-    """The whole answer. Raises ModelFailed."""
+    """The whole answer. Raises ModelFailed. One answer, bounded by `max_tokens` tokens."""
     async with aclosing(model.stream(request)) as events:
         async for event in events:
             if isinstance(event, LLMAnswer):

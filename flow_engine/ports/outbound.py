@@ -18,7 +18,8 @@ class OutboundReply:
 
 
 class OutboundSender(Protocol):
-    """The one way out. Raises OutboundRefused or OutboundFailed, never a vendor's error."""
+    """The one way out. Raises OutboundRefused or OutboundFailed, never a vendor's error. `timeout_s` is in
+    seconds, bodies are bytes."""
 
     async def request(
         self,

@@ -32,11 +32,12 @@ class RecordStore(Protocol):
     CallTheOperator `stored_record_unreadable` for a document that is no JSON object."""
 
     async def insert(self, tenant_id: str, record: Record) -> bool:
-        """False, and nothing is changed, for an id that is there already."""
+        """False, and nothing is changed, for an id that is there already. `body` is stored as JSON."""
         ...
 
     async def replace(self, tenant_id: str, record: Record, expected_serial: int) -> bool:
-        """Stores only over `expected_serial`; else False, and nothing is changed."""
+        """Stores only over `expected_serial`; else False, and nothing is changed. `body` is stored as
+        JSON."""
         ...
 
     async def get(self, tenant_id: str, record_id: str) -> Record | None: ...

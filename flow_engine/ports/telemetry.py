@@ -16,12 +16,13 @@ class Observer(Protocol):
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None: ...
 
     def warn(self, event: str, /, **details: str) -> None:
-        """A line in the operator's log. `details` hold nothing that a person has said or written."""
+        """A line in the operator's log. `details` hold nothing that a person has said or written. One JSON
+        line."""
         ...
 
 
 class Unobserved:
-    """Implements `Observer` where nobody counts."""
+    """Implements `Observer` where nobody counts. Never raises."""
 
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
         return
@@ -66,7 +67,7 @@ class Tracing(Protocol):
 
 
 class Untraced:
-    """Implements `Tracing` where traces are off."""
+    """Implements `Tracing` where traces are off. Never raises."""
 
     on = False
 

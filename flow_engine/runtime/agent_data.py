@@ -23,7 +23,7 @@ from flow_engine.vocabulary import MemoryFormat
 
 
 def agent_data_of(runner: ConversationState, contact_id: str, command: str | None) -> AgentData:
-    """Everything an agent needs to go on, after whatever the runner has done."""
+    """Everything an agent needs to go on, after whatever the runner has done. JSON values."""
     session, task, version = runner.session, runner.task, runner.flow.document
     channel = session.latest_contact.channel
     prompt = compose_prompt(runner)
@@ -78,7 +78,8 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
 
 
 def get_refusal(runner: ConversationState) -> TaskRefused:
-    """The refusal of a change of task, as data (F12)."""
+    """The refusal of a change of task, as data (F12). JSON values. Raises LookupError when the last change
+    was not refused."""
     refusal = runner.get_task_validation_error()
     return {
         "result": False,

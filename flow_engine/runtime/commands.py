@@ -17,7 +17,7 @@ HUMAN_COMPLETED = "/human_task_completed"
 
 
 def start_task(task: TaskPlan) -> str:
-    """`/start_task <name> <type>`; HUM and AIS add whom the routing asks for."""
+    """`/start_task <name> <type>`; HUM and AIS add whom the routing asks for. One line."""
     tags = [f"{kind}={','.join(values)}" for kind, values in task.transfer_tags]
     return " ".join(["/start_task", task.name, task.type, *tags])
 
@@ -37,7 +37,8 @@ def _one_line(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewContact:
-    """A contact as its agent announces it. `language` None: the version's default."""
+    """A contact as its agent announces it. `language` None: the version's default. `language` is a BCP 47
+    tag; `tenant` and `data` are JSON values."""
 
     contact_id: str
     channel: Channel

@@ -99,7 +99,7 @@ class ConversationState:
         return scope_of(self.flow, self.session, self.memory, self.tenant)
 
     def remembered(self, contact: Contact) -> str | None:
-        """The summary that was written of an ended contact, if one was."""
+        """The summary that was written of an ended contact, if one was. None where none was written."""
         found = (p.resume for p in self.previous_contacts if p.date == contact.started_at)
         return next(found, None)
 
@@ -164,7 +164,8 @@ class ConversationState:
     def require_listening(self, contact_id: str) -> None:
         """Messages of a contact are taken while the conversation is open, and `LATE_UTTERANCES_S` after.
 
-        Raises LookElsewhere `contact_unknown`, ReloadAndDecide `contact_ended` or `conversation_closed`.
+        Raises LookElsewhere `contact_unknown`, ReloadAndDecide `contact_ended` or `conversation_closed`. In
+        seconds.
         """
         contact = self.require_contact(contact_id)
         former = contact_id not in self.session.own_contacts
@@ -187,7 +188,7 @@ class ConversationState:
             )
 
     def facts(self) -> dict[str, object]:
-        """The current state, as every conflict tells it."""
+        """The current state, as every conflict tells it. JSON values."""
         return {
             "revision": self.session.revision,
             "phase": self.session.states.phase,

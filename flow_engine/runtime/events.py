@@ -54,7 +54,8 @@ EventKind = Literal["message", "checkpoint"]
 
 
 def kind_of(event: bytes) -> EventKind:
-    """Which of the two shapes an event has that this module made."""
+    """Which of the two shapes an event has that this module made. `event` is a JSON text; raises ValueError
+    for anything else."""
     return "checkpoint" if "serviceId" in orjson.loads(event) else "message"
 
 
@@ -95,7 +96,7 @@ def dialogue_event(
 ) -> bytes | None:
     """A message as an agent reported it, under the task that is active now; None while suspended.
 
-    `details` is the body of a system message that came as an object.
+    `details` is the body of a system message that came as an object. A JSON text in UTF-8.
     """
     if transcription_suspended(flow, session):
         return None
@@ -123,7 +124,8 @@ def system_event(
     subtype: str,
     **details: object,
 ) -> bytes:
-    """`number` counts the events of one revision, or is a name that the conversation has once."""
+    """`number` counts the events of one revision, or is a name that the conversation has once. A JSON text in
+    UTF-8; details of None are left out. `ts` is aware."""
     body: dict[str, object] = {"subtype": subtype}
     body.update((key, value) for key, value in details.items() if value is not None)
     name = f"{session.revision}:{number}" if isinstance(number, int) else quote(number, safe=":")
@@ -165,7 +167,8 @@ def _message(
 
 
 def erasure_event(session: Session, ts: datetime) -> bytes:
-    """The last event of a conversation: nothing of it but whose it was."""
+    """The last event of a conversation: nothing of it but whose it was. A JSON text in UTF-8. `ts` is
+    aware."""
     return orjson.dumps(
         {
             "eventId": _event_id(session, "erased"),
@@ -192,7 +195,8 @@ def _event_id(session: Session, name: str) -> str:
 def checkpoint_event(
     flow: CompiledFlow, session: Session, checkpoint: Checkpoint, reached: ReachedCheckpoint, contact_id: str
 ) -> bytes:
-    """A checkpoint in its own shape; `serviceId` is the campaign, caller data come from the contact."""
+    """A checkpoint in its own shape; `serviceId` is the campaign, caller data come from the contact. A JSON
+    text in UTF-8. Raises KeyError for a contact that the session lacks."""
     data = session.contacts[contact_id].data
     declared = (checkpoint.model_extra or {}).get("type")
     name = f"checkpoint:{_quoted(checkpoint.id)}:{_quoted(reached.message_id)}"

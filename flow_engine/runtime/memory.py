@@ -35,7 +35,7 @@ MINER = "convMiner"
 
 @dataclass(frozen=True, slots=True)
 class ValueDescription:
-    """One property of a value, as the model shall read it."""
+    """One property of a value, as the model shall read it. Both at most 64 KiB of UTF-8."""
 
     name: str
     value: str
@@ -77,7 +77,7 @@ class PreviousContact:
 
 @dataclass(frozen=True, slots=True)
 class MemoryWrite:
-    """One entry of a tool's batch, as it was sent. `var` is a variable's `_id` or name."""
+    """One entry of a tool's batch, as it was sent. `var` is a variable's `_id` or name. `value` is JSON."""
 
     var: str
     value: JsonValue
@@ -118,7 +118,8 @@ def prepare_tool_writes(
     """The entries to store in the tools hash, by variable id (F19).
 
     A null, empty or blank value takes the tool's value back: the entry keeps who did it and when. Raises
-    CorrectTheInput `memory_invalid` with every finding, pointers being into the batch as it was sent.
+    CorrectTheInput `memory_invalid` with every finding, pointers being into the batch as it was sent. `now`
+    is aware, in UTC.
     """
     findings: list[Finding] = []
     entries: dict[str, MemoryEntry] = {}
@@ -199,7 +200,8 @@ def encode_entry(entry: MemoryEntry) -> bytes:
 def decode_entry(data: bytes) -> MemoryEntry:
     """Reads what `encode_entry` wrote. Raises CallTheOperator `memory_unreadable` for anything else.
 
-    Most entries of a conversation are empty and alike: those are decoded once and shared.
+    Most entries of a conversation are empty and alike: those are decoded once and shared. `data` is a JSON
+    text.
     """
     return _decode_empty(data) if data.startswith(_EMPTY_START) else _decode(data)
 
@@ -232,7 +234,8 @@ def encode_previous_contact(contact: PreviousContact) -> bytes:
 
 
 def decode_previous_contact(data: bytes) -> PreviousContact:
-    """Reads what `encode_previous_contact` wrote. Raises CallTheOperator `memory_unreadable`."""
+    """Reads what `encode_previous_contact` wrote. Raises CallTheOperator `memory_unreadable`. `data` is a
+    JSON text with its date in UTC."""
     try:
         stored = orjson.loads(data)
         return PreviousContact(_moment(stored["date"]), _text(stored["channel"]), _text(stored["resume"]))

@@ -22,7 +22,8 @@ class _Stored(BaseModel):
 
 
 class Provenance(_Stored):
-    """Where a mined value comes from, and the mined value that it took the place of."""
+    """Where a mined value comes from, and the mined value that it took the place of. `at` is in UTC,
+    `superseded` a JSON value."""
 
     source: MinedBy
     message_id: str
@@ -31,7 +32,8 @@ class Provenance(_Stored):
 
 
 class ReachedCheckpoint(_Stored):
-    """A checkpoint that was reached, at which message, and why the judge thought so."""
+    """A checkpoint that was reached, at which message, and why the judge thought so. `at` is in UTC, `reason`
+    a text of a model."""
 
     at: datetime
     message_id: str
@@ -49,10 +51,10 @@ class Conclusion(_Stored):
 class MiningState(_Stored):
     """`mined_through` is the last user turn whose extraction is done, `failed_turn` one whose failed.
 
-    `attempts` count by variable id how often the agent asked without getting it, `task_turns` the user
-    turns since the current task was entered, `ready_turns` by task id for how many of them that task
-    could have been entered. `dropped` counts refused values by the reason. `missed_reported`: the required
-    checkpoints that nobody reached have been told.
+    `attempts` count by variable id how often the agent asked without getting it, `task_turns` the user turns
+    since the current task was entered, `ready_turns` by task id for how many of them that task could have
+    been entered. `dropped` counts refused values by the reason. `missed_reported`: the required checkpoints
+    that nobody reached have been told. Stored as JSON.
     """
 
     mined_through: str | None = None

@@ -32,7 +32,8 @@ class Platform:
         self._media: dict[str, MediaSettings] = {}
 
     def prompt_sections(self, flow: CompiledFlow, channel: str) -> PromptSections:
-        """The system prompts for the model that the channel uses, in the flow's language (F26)."""
+        """The system prompts for the model that the channel uses, in the flow's language (F26). Raises
+        CallTheOperator `api_version_unknown`."""
         version = flow.document
         model = self.media(flow).model(channel)
         return self.prompts.prompt_sections(version.api_version, model, self.language(version))
@@ -65,7 +66,8 @@ Presets = Mapping[str, Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class MediaSettings:
-    """A version's settings with the preset merged in, worked out once: every prompt needs them."""
+    """A version's settings with the preset merged in, worked out once: every prompt needs them. JSON values;
+    times in seconds."""
 
     audio: JsonObject
     text: JsonObject
@@ -76,7 +78,8 @@ class MediaSettings:
         return cls(audio_settings(version, presets), text)
 
     def reply(self, channel: str, scope: TemplateScope) -> MediaReply:
-        """The channel's settings, provider and voice templates rendered, the language's entry chosen."""
+        """The channel's settings, provider and voice templates rendered, the language's entry chosen. JSON
+        values, times in seconds. Never raises: a template without a value has the fallback chosen."""
         spoken = channel == "phone"
         settings = self.audio if spoken else self.text
         return MediaReply(
@@ -103,7 +106,8 @@ def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
     """The preset, overridden by the keys that the document really holds, defaults not among them (F3).
 
     `llm` and `vad` are flat lists of settings, so their keys override one by one; `stt` and `tts` name
-    engines with settings that only make sense together, so they are taken whole.
+    engines with settings that only make sense together, so they are taken whole. JSON values, times in
+    seconds. Raises KeyError for a preset that is not there, which a save refuses.
     """
     audio, preset = version.media_config.audio, presets[version.media_config.audio.preset_id]
     own = audio.model_dump(by_alias=True, mode="json", include=audio.model_fields_set)

@@ -50,7 +50,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """Everything a prompt is made from. `memory` is the merged memory (F18)."""
+    """Everything a prompt is made from. `memory` is the merged memory (F18). Times are in UTC."""
 
     flow: CompiledFlow
     session: Session
@@ -79,7 +79,8 @@ def _section(heading: str, lines: Iterable[str]) -> str:
 
 
 def prefix_sections(given: PromptInput) -> Iterator[str]:
-    """What stays the same while task and contact do, in its order; empty sections are left out later."""
+    """What stays the same while task and contact do, in its order; empty sections are left out later. Texts
+    of one or more lines. Raises KeyError for a section that the platform's prompts lack."""
     sections, session = given.sections, given.session
     plan = given.flow.tasks[session.task.task_id]
     yield from (sections[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
@@ -157,7 +158,8 @@ def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
 
 
 def volatile_sections(given: PromptInput) -> Iterator[str]:
-    """What may be another with each prompt, in its order; empty sections are left out later."""
+    """What may be another with each prompt, in its order; empty sections are left out later. Texts of one or
+    more lines. Raises KeyError for a section that the platform's prompts lack."""
     sections, session = given.sections, given.session
     fields = [
         sections["contact_field"].format(

@@ -156,7 +156,8 @@ class ConversationalFlowRunner(ConversationState):
     # --- steps --------------------------------------------------------------------------------
 
     def change_task(self, name: str) -> bool:
-        """Move to the task of that id or name; on False `get_task_validation_error` says why not (F11)."""
+        """Move to the task of that id or name; on False `get_task_validation_error` says why not (F11). The
+        name has at most 512 characters."""
         guard, left, target = self.guard, self.task, self.flow.task_named(name)
         before = self.session.states
         after = before if target is None else self.flow.chart.enter(before, target.id, guard)
@@ -178,7 +179,8 @@ class ConversationalFlowRunner(ConversationState):
         return True
 
     def resume_contact(self, contact: NewContact) -> None:
-        """Another contact goes on with the conversation: memory and task are kept (F28)."""
+        """Another contact goes on with the conversation: memory and task are kept (F28). Raises
+        CorrectTheInput `channel_not_supported`."""
         states = self.session.states
         if states.phase == ACTIVE:
             states = self.flow.chart.pause(states)
@@ -199,7 +201,8 @@ class ConversationalFlowRunner(ConversationState):
             self._close(earlier_id)
 
     def end_contact(self, reason: str | None, *, closes: bool, summary: str | None) -> None:
-        """End the active contact; the conversation closes or waits for its next contact (F30)."""
+        """End the active contact; the conversation closes or waits for its next contact (F30). `reason` has
+        at most 2,000 characters. Raises LookupError when no contact is active."""
         contact_id, contact = self.session.active_contact_id, self.session.active_contact
         if contact_id is None or contact is None:
             raise LookupError("no contact is active")
@@ -251,7 +254,8 @@ class ConversationalFlowRunner(ConversationState):
         return None
 
     def migrate_to(self, flow: CompiledFlow, task_id: str) -> None:
-        """Go on in a task of another version, of the same type and in the same part of it."""
+        """Go on in a task of another version, of the same type and in the same part of it. Raises
+        UnknownStates for a task in which it cannot stand."""
         old_task, old_version = self.session.task.task_id, self.session.version_id
         states = flow.chart.moved(self.session.states, old_task, task_id)
         self.flow = flow
@@ -261,7 +265,8 @@ class ConversationalFlowRunner(ConversationState):
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 
     def set_language(self, language: str | None) -> None:
-        """Take up a language that the version supports; any other is left unused. `it` means `it-IT`."""
+        """Take up a language that the version supports; any other is left unused. `it` means `it-IT`. BCP
+        47."""
         spoken = self.flow.supported_language(language)
         if spoken is not None and spoken != self.session.language:
             self._update(language=spoken)

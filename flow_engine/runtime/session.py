@@ -25,7 +25,8 @@ class _Stored(BaseModel):
 
 
 class Contact(_Stored):
-    """One contact of the conversation. `data` is the caller data that the agent sent (F28)."""
+    """One contact of the conversation. `data` is the caller data that the agent sent (F28). Times are in UTC,
+    `data` is JSON."""
 
     channel: Channel
     status: ContactStatus
@@ -36,7 +37,7 @@ class Contact(_Stored):
 
 
 class TaskEntry(_Stored):
-    """The task that is entered, with every template of it as it was rendered then (F23)."""
+    """The task that is entered, with every template of it as it was rendered then (F23). Times are in UTC."""
 
     task_id: str
     entered_at: datetime
@@ -103,14 +104,15 @@ class _FormatOnly(BaseModel):
 
 
 def encode_session(session: Session) -> bytes:
-    """In format 1 where nothing of format 2 is used: the release before reads it during an update."""
+    """In format 1 where nothing of format 2 is used: the release before reads it during an update. A JSON
+    text in UTF-8."""
     unused = {name for name in _ADDED_IN_2 if getattr(session, name) is None}
     stored = session.model_copy(update={"format": SNAPSHOT_FORMAT if len(unused) < len(_ADDED_IN_2) else 1})
     return stored.model_dump_json(by_alias=True, exclude=unused).encode()
 
 
 def decode_session(stored: bytes) -> Session:
-    """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`."""
+    """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`. `stored` is a JSON text."""
     try:
         session = Session.model_validate_json(stored)
     except ValidationError as error:

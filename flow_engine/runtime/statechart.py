@@ -46,7 +46,8 @@ class EntryGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateConfiguration:
-    """Where a conversation stands: active state values, outermost first, and what history holds."""
+    """Where a conversation stands: active state values, outermost first, and what history holds. At most
+    three values; ids in them are percent-encoded in UTF-8."""
 
     configuration: tuple[str, ...]
     history: tuple[str, ...] = ()
@@ -94,7 +95,7 @@ class Chart:
         """Try to move to a task. The same configuration comes back when the chart does not allow it.
 
         Where a move leads depends on the configuration alone, so the machine is asked once for each. The
-        guard is asked every time.
+        guard is asked every time. Raises KeyError for an unknown task.
         """
         reached = self._reached.get((states, task_id))
         if reached is None:
@@ -105,7 +106,8 @@ class Chart:
         return reached if reached != states and guard.allows(task_id) else states
 
     def placed(self, task_id: str) -> StateConfiguration:
-        """In a task as it is entered, whatever the way to it: for contacts that have no other place."""
+        """In a task as it is entered, whatever the way to it: for contacts that have no other place. Raises
+        KeyError for an unknown task."""
         kind = TASK_KINDS[self._tasks[task_id].type]
         inner = (sub_state(task_id, kind.sub_states[0]),) if kind.sub_states else ()
         return StateConfiguration((ACTIVE, task_state(task_id), *inner))
@@ -123,7 +125,8 @@ class Chart:
         return self._send(states, "conversation_closed")
 
     def moved(self, states: StateConfiguration, task_id: str, new_task_id: str) -> StateConfiguration:
-        """The same place in a task that has another id in this version, for migrations."""
+        """The same place in a task that has another id in this version, for migrations. Raises UnknownStates
+        when it cannot be there."""
         old, new = task_state(task_id), task_state(new_task_id)
 
         def renamed(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,18 +142,20 @@ class Chart:
         return moved
 
     def current_task(self, states: StateConfiguration) -> str:
-        """The active task's id or, between contacts, that of the task which will be resumed."""
+        """The active task's id or, between contacts, that of the task which will be resumed. Raises
+        UnknownStates for a task that this version lacks."""
         where = states.configuration[1:2] or states.history
         if not where or where[0] not in self._owners:
             raise UnknownStates(f"no task of this version is in {states.configuration!r}")
         return self._owners[where[0]]
 
     def status(self, states: StateConfiguration) -> str | None:
-        """The active sub-state of a HUM or AIS task, for example `routing`."""
+        """The active sub-state of a HUM or AIS task, for example `routing`. None where there is none."""
         return states.configuration[2].rpartition("/")[2] if len(states.configuration) > 2 else None
 
     def accepted_outcomes(self, states: StateConfiguration) -> tuple[HumanOutcome, ...]:
-        """The outcomes of F34 that move the chart from here."""
+        """The outcomes of F34 that move the chart from here. Empty where no human takes part. Raises
+        UnknownStates."""
         status = self.status(states)
         if status is None:
             return ()

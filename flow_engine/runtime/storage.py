@@ -46,8 +46,8 @@ class ReplyTemplate:
 class FormerConversation:
     """A conversation that was started anew under its id, until its contacts are concluded (F39).
 
-    `turns` are the newest that FORMER_TURNS_BYTES hold beside those of other former conversations. `session`
-    is without caller data and texts, which no conclusion is drawn from.
+    `turns` are the newest whose texts FORMER_TURNS_BYTES hold, in bytes, beside those of other former
+    conversations. `session` is without caller data and texts, which no conclusion is drawn from.
     """
 
     session: Session
@@ -85,7 +85,7 @@ class FormerConversation:
 class LoadedConversation:
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
-    `turns` and `former` are read only when they are asked for.
+    `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON.
     """
 
     session: Session | None = None
@@ -109,7 +109,8 @@ class LoadedConversation:
 
 @dataclass(frozen=True, slots=True)
 class NewMemory:
-    """A fresh start: both hashes hold every variable empty (F17), all that was there is dropped."""
+    """A fresh start: both hashes hold every variable empty (F17), all that was there is dropped. `tenant` is
+    JSON."""
 
     tenant: Mapping[str, object]
     variables: Mapping[str, MemoryEntry]
@@ -119,14 +120,14 @@ class NewMemory:
 class Changes:
     """One atomic commit.
 
-    Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where it is
-    given, the memory revision is `expected_memory_revision`. `lifetime_s` is the new expiry of every
-    key of the conversation. A `turn` that is stored already makes the whole commit a no-op, but that
-    `on_seen`, a reply without tail, is what the request's key has got.
-    `mining` is taken only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is
-    replaced instead of added to. `added_variables` are put into both hashes where they are not yet (F17).
-    `trace` is the `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew
-    until a commit names it in `forget_former`.
+    Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where it is given, the
+    memory revision is `expected_memory_revision`. `lifetime_s` is the new expiry of every key of the
+    conversation. A `turn` that is stored already makes the whole commit a no-op, but that `on_seen`, a reply
+    without tail, is what the request's key has got. `mining` is taken only over `expected_mining_revision`.
+    With `rewrite_previous_contacts` the list is replaced instead of added to. `added_variables` are put into
+    both hashes where they are not yet (F17). `trace` is the `traceparent` that the work on `jobs` continues.
+    `former` is kept beside what starts anew until a commit names it in `forget_former`. `lifetime_s` is in
+    seconds, `now` in UTC; `events` are JSON texts.
     """
 
     expected_revision: int
@@ -156,7 +157,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`definition_present` is False when the compiled definition's own key has gone (F13)."""
+    """`definition_present` is False when the compiled definition's own key has gone (F13). `body` are the
+    bytes to send."""
 
     body: bytes
     status: int
@@ -209,7 +211,8 @@ class ConversationMemory(Protocol):
     async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
         """Delete every key, kept reply, pending job, dead letter and waiting event of a conversation.
 
-        False when nothing is stored. A repetition finds the receipt by `load` with its idempotency key.
+        False when nothing is stored. A repetition finds the receipt by `load` with its idempotency key. The
+        receipt is kept for 24 hours.
         """
         ...
 

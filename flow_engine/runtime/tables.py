@@ -54,7 +54,8 @@ def memory_rows(merged: Mapping[str, MemoryEntry], specs: Iterable[VariableSpec]
 
 
 def value_text(variable_type: VariableType, value: JsonValue) -> str:
-    """A canonical value as a person would read it in a sentence."""
+    """A canonical value as a person would read it in a sentence. E.164 for a phone number, JSON for what is
+    no text."""
     if variable_type == "phone" and isinstance(value, dict):
         value = value.get("number")
     return value if isinstance(value, str) else orjson.dumps(value).decode()
@@ -66,8 +67,9 @@ def render_markdown(rows: Iterable[Row]) -> str:
 
 
 def parse_markdown(text: str) -> list[Row]:
-    """The rows of a rendered table. Unescaped white space around cells is not theirs: other writers pad
-    them. Raises ValueError, naming the line, for text that is not such a table."""
+    """The rows of a rendered table. Unescaped white space around cells is not theirs: other writers pad them.
+    Raises ValueError, naming the line, for text that is not such a table. Counted from 1, the head being
+    lines 1 and 2."""
     head, lines = text.split("\n")[:2], text.split("\n")[2:]
     if tuple(head) != _HEAD:
         raise ValueError(f"line 1: expected the head {_HEAD[0]!r} and {_HEAD[1]!r}")
@@ -108,7 +110,8 @@ def render_toon(rows: Sequence[Row]) -> str:
 
 
 def parse_toon(text: str) -> list[Row]:
-    """The rows of a rendered document. Raises ValueError for text that is not such a document."""
+    """The rows of a rendered document. Raises ValueError for text that is not such a document. A head and
+    some lines."""
     match toon_format.decode(text):
         case {"memory": [*items]}:
             return [_toon_row(item) for item in items]

@@ -30,7 +30,8 @@ MAX_ENTRY_CPU_SECONDS = 0.1
 
 
 class OutOfBudget(Exception):
-    """The rendering is cut here; `marker` is what the reader sees. Stays inside this package."""
+    """The rendering is cut here; `marker` is what the reader sees. Stays inside this package. One line. The
+    only error of a rendering."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -59,7 +60,8 @@ class Allowance:
 class Budget:
     """Counts down during one rendering; every method may raise `OutOfBudget`.
 
-    `met_absent` tells whether something that is not there was to be written as text.
+    `met_absent` tells whether something that is not there was to be written as text. CPU time in seconds,
+    output in characters.
     """
 
     __slots__ = ("_clock", "_deadline", "_look_at", "met_absent", "steps_left")
@@ -72,7 +74,8 @@ class Budget:
         self.met_absent = False
 
     def charge(self, steps: int) -> None:
-        """Pay for `steps` operations that are about to happen."""
+        """Pay for `steps` operations that are about to happen. Raises OutOfBudget, also after 0.05 seconds of
+        CPU."""
         self.steps_left -= steps
         if self.steps_left < self._look_at:
             if self.steps_left < 0:
@@ -82,7 +85,8 @@ class Budget:
             self._look_at = self.steps_left - _LOOK_EVERY
 
     def charge_text(self, characters: int, weight: int = 1) -> None:
-        """Pay for a text of that length that is about to be made or searched, `weight` times over."""
+        """Pay for a text of that length that is about to be made or searched, `weight` times over. In
+        characters. Raises OutOfBudget."""
         if characters > MAX_OUTPUT_BYTES:
             raise OutOfBudget(f"a text of more than {MAX_OUTPUT_BYTES} characters")
         self.charge(1 + weight * characters // _CHARACTERS_A_STEP)
@@ -120,7 +124,8 @@ class Frame:
         self._room = min(MAX_OUTPUT_BYTES, allowance.bytes_left) - _FOR_MARKERS
 
     def write(self, text: str) -> None:
-        """Append to the output; raises `OutOfBudget` after writing what still fits."""
+        """Append to the output; raises `OutOfBudget` after writing what still fits. Counted in bytes of
+        UTF-8."""
         room = self._room
         if len(text) <= room:
             size = len(text) if text.isascii() else len(text.encode(errors="replace"))

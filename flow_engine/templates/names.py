@@ -74,7 +74,8 @@ def root_of(node: nodes.Node) -> str:
 
 
 def label_of(node: nodes.Node) -> str:
-    """How the template wrote a path; computed keys, which may hold personal data, are left out."""
+    """How the template wrote a path; computed keys, which may hold personal data, are left out. At most 80
+    characters."""
     keys: list[str] = []
     while isinstance(node, (nodes.Getattr, nodes.Getitem)):
         if isinstance(node, nodes.Getattr):

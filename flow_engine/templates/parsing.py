@@ -53,7 +53,7 @@ class Problem:
 
 
 class UnusableTemplate(Exception):
-    """The source cannot become a syntax tree. Stays inside this package."""
+    """The source cannot become a syntax tree. Stays inside this package. An error with all `problems`."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(map(str, problems)))

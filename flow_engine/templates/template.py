@@ -40,7 +40,8 @@ Statement = Callable[[Frame], None]
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What became of a template. `whole`: nothing was cut, unknown or broken in it."""
+    """What became of a template. `whole`: nothing was cut, unknown or broken in it. `text` has at most 256
+    KiB of UTF-8."""
 
     text: str
     whole: bool
@@ -267,9 +268,9 @@ _cache = _TemplateCache(_CACHED_CHARACTERS)
 def compile_template(source: str, *, lenient: bool = False) -> Template:
     """The compiled template, from a cache when it was met before.
 
-    Raises `CorrectTheInput("template_invalid")` with every problem found. A `lenient` call never raises:
-    what cannot be used renders as its own source under a marker, so that a stored document with a bad
-    template does not stop a conversation.
+    Raises `CorrectTheInput("template_invalid")` with every problem found. A `lenient` call never raises: what
+    cannot be used renders as its own source under a marker, so that a stored document with a bad template
+    does not stop a conversation. A source has at most 200 KiB of UTF-8.
     """
     template = _cache.get(source)
     if template.problems and not lenient:
@@ -282,7 +283,8 @@ def compile_template(source: str, *, lenient: bool = False) -> Template:
 
 
 def render_source(source: str, scope: TemplateScope, allowance: Allowance) -> Rendering:
-    """Compile, unless it was met before, and render; only a marker once the allowance is spent."""
+    """Compile, unless it was met before, and render; only a marker once the allowance is spent. At most 256
+    KiB of UTF-8. Never raises."""
     if not any(tag in source for tag in _TAGS):
         return Rendering(source, whole=True)
     if allowance.is_spent:
@@ -296,7 +298,7 @@ def lint_template(
     """Errors, which forbid a save, and warnings, for the template at `pointer` in a document (F9).
 
     `known_variables` holds every accepted key, ids and names. Errors are forbidden constructs and broken
-    limits; bad syntax, JavaScript and unknown names are warnings.
+    limits; bad syntax, JavaScript and unknown names are warnings. An RFC 6901 pointer.
     """
     template = _cache.get(source)
     known = frozenset(known_variables)

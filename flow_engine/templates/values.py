@@ -134,7 +134,8 @@ def member(base: object, key: object, absent: object) -> object:
 
 
 def section(base: object, bounds: tuple[object, object, object], absent: object, budget: Budget) -> object:
-    """`base[start:stop:step]` of a list or text, else `absent`."""
+    """`base[start:stop:step]` of a list or text, else `absent`. Paid by its characters or elements: raises
+    OutOfBudget."""
     if not (is_list(base) or isinstance(base, str)):
         return absent
     start, stop, step = bounds
@@ -178,7 +179,8 @@ def equal(left: object, right: object, budget: Budget, depth: int = 0) -> bool:
 
 
 def contains(item: object, container: object, budget: Budget) -> bool:
-    """`item in container`: part of a text, element of a list, key of an object."""
+    """`item in container`: part of a text, element of a list, key of an object. A text is paid by its
+    characters: raises OutOfBudget."""
     if isinstance(container, str):
         if not isinstance(item, str):
             return False
@@ -190,7 +192,8 @@ def contains(item: object, container: object, budget: Budget) -> bool:
 
 
 def ordered(left: object, right: object, relation: Callable[[Any, Any], bool], budget: Budget) -> bool:
-    """Whether two numbers or two texts stand in a relation; no other pair does."""
+    """Whether two numbers or two texts stand in a relation; no other pair does. Texts are paid by their
+    characters: raises OutOfBudget."""
     if isinstance(left, str) and isinstance(right, str):
         budget.charge_text(min(len(left), len(right)))
         return relation(left, right)
@@ -211,7 +214,8 @@ def added(left: object, right: object, sign: int, budget: Budget) -> object:
 
 
 def joined(pieces: Sequence[object], separator: str, budget: Budget) -> str:
-    """The texts of the pieces with the separator between them, paid for before they are joined."""
+    """The texts of the pieces with the separator between them, paid for before they are joined. In
+    characters. Raises OutOfBudget."""
     texts: list[str] = []
     length = 0
     for piece in pieces:
@@ -224,7 +228,8 @@ def joined(pieces: Sequence[object], separator: str, budget: Budget) -> str:
 
 
 def elements(value: object, label: str, budget: Budget) -> Sequence[object] | Absent:
-    """What a loop visits: a list's elements, an object's keys, nothing for null."""
+    """What a loop visits: a list's elements, an object's keys, nothing for null. Raises OutOfBudget for an
+    object of more keys than are left to pay."""
     if value is None:
         return ()
     if isinstance(value, Absent):

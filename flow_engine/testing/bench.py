@@ -40,7 +40,7 @@ AUTHOR = "flow-test"
 
 
 class SettableClock:
-    """Implements `Clock`; time passes only by `advance`."""
+    """Implements `Clock`; time passes only by `advance`. In seconds, forwards; UTC."""
 
     def __init__(self, at: datetime = START) -> None:
         self._at = at
@@ -53,7 +53,8 @@ class SettableClock:
 
 
 class ScriptedHandler:
-    """Implements `OutboundSender`: the customHandler, which answers the verdict set last."""
+    """Implements `OutboundSender`: the customHandler, which answers the verdict set last. `true` or `false`
+    as JSON. Raises OutboundFailed where the scenario wants it."""
 
     def __init__(self) -> None:
         self.verdict: Verdict = False

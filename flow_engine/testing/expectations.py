@@ -27,7 +27,8 @@ _SHOWN = 160  # characters of a text that a message quotes
 class Outcome:
     """What became of the last action. `refusal` is the reply of F12, `problem` what F36 would report.
 
-    `handler_unasked`: an answer of the customHandler was given, and it was not asked.
+    `handler_unasked`: an answer of the customHandler was given, and it was not asked. Replies are JSON
+    values.
     """
 
     kind: str
@@ -49,7 +50,7 @@ class Seen:
 
 
 def unexpected(outcome: Outcome) -> Iterator[str]:
-    """Why an action that nothing is expected of failed; nothing when it did not."""
+    """Why an action that nothing is expected of failed; nothing when it did not. Lines for a terminal."""
     refusal, problem = outcome.refusal, outcome.problem
     if refusal is not None:
         yield f"refused with {refusal['code']}: {refusal['reason']}"
@@ -87,7 +88,8 @@ def _with_missing(name: str, missing: Collection[str]) -> str:
 
 
 def differences(expected: ExpectBody, seen: Seen) -> Iterator[str]:
-    """One line or more for each key that does not hold, in the order of the keys' table."""
+    """One line or more for each key that does not hold, in the order of the keys' table. Texts are cut at 160
+    characters."""
     for key, compare in _OF_OUTCOME.items():
         if key in expected.model_fields_set:
             yield from compare(expected, seen.outcome)

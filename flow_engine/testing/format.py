@@ -88,7 +88,8 @@ class Shape(BaseModel):
 
 
 class NewContactBody(Shape):
-    """What is left out is the scenario's; `id` left out: `contact-1`, `contact-2`, …"""
+    """What is left out is the scenario's; `id` left out: `contact-1`, `contact-2`, … `language` is a BCP 47
+    tag, `data` JSON."""
 
     id: _Text | None = None
     channel: Channel | None = None
@@ -108,7 +109,7 @@ class DescriptionBody(Shape):
 
 
 class MemoryEntryBody(Shape):
-    """An entry as tools send it; `varId` is a variable's `_id` or name."""
+    """An entry as tools send it; `varId` is a variable's `_id` or name. `value` is any JSON."""
 
     var_id: _Text = Field(alias="varId")
     value: object
@@ -256,7 +257,8 @@ Step = Action | Annotated[Expect, Tag("expect")]
 
 
 class Scenario(Shape):
-    """A story. Unless it begins with a contact, one is opened before the first step."""
+    """A story. Unless it begins with a contact, one is opened before the first step. Its waits together last
+    at most 10 years, in seconds. Refused without a step."""
 
     name: _Text
     channel: Channel | None = None
@@ -273,7 +275,8 @@ class Scenario(Shape):
 
 
 class ScenarioFile(Shape):
-    """`flow` is the path of a version document or sample file, from the directory of this file."""
+    """`flow` is the path of a version document or sample file, from the directory of this file. A YAML
+    document of at most 512 KiB. Refused without a scenario."""
 
     flow: _Text | None = None
     scenarios: Annotated[tuple[Scenario, ...], AfterValidator(_not_empty)]

@@ -49,7 +49,7 @@ class Suite:
 
 
 def parse_scenarios(text: bytes) -> Suite:
-    """Raises FileRejected with every mistake."""
+    """Raises FileRejected with every mistake. `text` is YAML in UTF-8, at most 512 KiB."""
     root, mistakes = read_yaml(text)
     try:
         file = ScenarioFile.model_validate(root.value)
@@ -125,7 +125,8 @@ def shape_at(path: Path) -> type[Shape] | None:
 def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
     """Misspelt names in expectations, which could never fail, or never hold.
 
-    Names in steps are left alone: to ask for a task that does not exist is a scenario like any other.
+    Names in steps are left alone: to ask for a task that does not exist is a scenario like any other. Each
+    with its line, `lines` counted from 1.
     """
     mistakes: list[Mistake] = []
     included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)

@@ -20,7 +20,8 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass(frozen=True, slots=True)
 class ScenarioReport:
-    """`line` is the scenario's; `failed_at` that of the step that failed."""
+    """`line` is the scenario's; `failed_at` that of the step that failed. Lines count from 1; None for one
+    that passed."""
 
     line: int
     played: Played
@@ -58,7 +59,7 @@ class FlowReport:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """Percentages that the coverage of every flow must reach."""
+    """Percentages that the coverage of every flow must reach. 0 to 100 %."""
 
     tasks: float = 0.0
     transitions: float = 0.0
@@ -84,7 +85,7 @@ class RunReport:
 
     @property
     def shortfalls(self) -> list[str]:
-        """A line for each coverage that is too low."""
+        """A line for each coverage that is too low. In %. Empty when every minimum is reached."""
         return [
             f"{report.flow}: {what} coverage is {_percent(share)}, the minimum is {least:g} %"
             for report in self.flows
@@ -127,7 +128,8 @@ def lines(report: RunReport) -> Iterator[str]:
 
 
 def mistake_lines(report: RunReport) -> Iterator[str]:
-    """`file:line: pointer code: message` for each mistake of a file that could not be used."""
+    """`file:line: pointer code: message` for each mistake of a file that could not be used. Lines for
+    standard error."""
     for file in report.files:
         for mistake in file.mistakes:
             yield f"{file.file}:{mistake.line}: {mistake.pointer or '/'} {mistake.code}: {mistake.message}"
@@ -145,7 +147,8 @@ def _share_lines(what: str, how: str, share: Share) -> Iterator[str]:
 
 
 def as_json(report: RunReport) -> bytes:
-    """`{passed, failed, files, flows, shortfalls}`; a coverage lists everything that was left out."""
+    """`{passed, failed, files, flows, shortfalls}`; a coverage lists everything that was left out. Indented
+    JSON in UTF-8, shares in percent."""
     return orjson.dumps(
         {
             "passed": len(report.scenarios) - report.failed,
@@ -204,7 +207,8 @@ def _share_object(share: Share) -> Mapping[str, object]:
 
 
 def as_junit(report: RunReport) -> bytes:
-    """One test suite a file; a file that could not be used is one case with an error."""
+    """One test suite a file; a file that could not be used is one case with an error. XML in UTF-8, times in
+    seconds."""
     root = Xml.Element("testsuites", _counts(report.scenarios, _unusable(report.files)))
     for file in report.files:
         counts = _counts(file.scenarios, _unusable([file]))

@@ -48,7 +48,7 @@ class Mistake:
 
 
 class FileRejected(Exception):
-    """The file cannot be used. `mistakes` are all that were found, by line."""
+    """The file cannot be used. `mistakes` are all that were found, by line. Lines count from 1."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__(f"{len(mistakes)} mistake(s)")
@@ -57,7 +57,8 @@ class FileRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value with the line where it starts; what stands under a key starts with the key."""
+    """A value with the line where it starts; what stands under a key starts with the key. A JSON value; lines
+    count from 1."""
 
     value: JsonValue
     line: int
@@ -77,7 +78,7 @@ class Node:
 def read_yaml(text: bytes) -> tuple[Node, list[Mistake]]:
     """The document, and what is wrong inside of it though it could be read on.
 
-    Raises FileRejected when it could not be read to its end.
+    Raises FileRejected when it could not be read to its end. At most 512 KiB of UTF-8.
     """
     if len(text) > MAX_BYTES:
         raise _rejected(1, "too_large", f"the file has {len(text)} bytes, at most {MAX_BYTES} are accepted")
@@ -196,7 +197,8 @@ def _weight(children: Mapping[str | int, Node]) -> int:
 
 
 def unquoted(text: str) -> JsonValue:
-    """What an unquoted scalar stands for (rule 2). Raises ValueRejected for a number of too many digits."""
+    """What an unquoted scalar stands for (rule 2). Raises ValueRejected for a number of too many digits. More
+    than 400 characters."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     spelled = _JSON_NUMBER.fullmatch(text)

@@ -66,14 +66,16 @@ class BackgroundDependencies:
 
 
 class BackgroundWork:
-    """Handlers of jobs by their kind. Raises TryJobAgain when a model failed."""
+    """Handlers of jobs by their kind. Raises TryJobAgain when a model failed. Model calls take seconds and
+    are made outside of any commit. Raises RetryLater while a store is away."""
 
     def __init__(self, transactor: Transactor, dependencies: BackgroundDependencies) -> None:
         self._transactor = transactor
         self._dependencies = dependencies
 
     async def mine(self, job: Job) -> None:
-        """Read the last user turns of a conversation, if nobody has yet, those after its end too (F37)."""
+        """Read the last user turns of a conversation, if nobody has yet, those after its end too (F37). Rules
+        take milliseconds, the model seconds. Raises TryJobAgain when the model failed."""
         loaded = await self._transactor.memory.load(job.conversation, with_turns=True)
         if loaded.session is None:
             return
@@ -141,7 +143,8 @@ class BackgroundWork:
 
     async def conclude(self, job: Job) -> None:
         """Classify an ended contact, tell what was missed, improve its summary; first those of conversations
-        that were started anew meanwhile (F30, F39)."""
+        that were started anew meanwhile (F30, F39). The model takes seconds. Raises TryJobAgain when it
+        failed."""
         loaded = await self._transactor.memory.load(job.conversation, with_turns=True)
         if loaded.session is None:
             return
@@ -265,7 +268,8 @@ class BackgroundWork:
             raise TryJobAgain("the model gave no usable answer") from failure
 
     async def expire(self, job: Job) -> None:
-        """Close a conversation whose time is over, unless somebody is talking: then its end closes it."""
+        """Close a conversation whose time is over, unless somebody is talking: then its end closes it. A job
+        that comes some seconds too early is put off. Raises RetryLater."""
 
         async def decide(loaded: LoadedConversation) -> Decision[None]:
             if loaded.session is None or loaded.session.states.phase != BETWEEN_CONTACTS:
@@ -284,7 +288,8 @@ class BackgroundWork:
         await self._transactor.apply(job.conversation, decide)
 
     async def routing(self, job: Job) -> None:
-        """Fail a transfer that found nobody in time (F34): resuming the conversation does it."""
+        """Fail a transfer that found nobody in time (F34): resuming the conversation does it. Put off where
+        its deadline (UTC) is later than the job."""
 
         async def decide(loaded: LoadedConversation) -> Decision[None]:
             if loaded.session is None:

@@ -30,7 +30,7 @@ MAX_CALLER_DATA_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """Which version a new conversation runs on: by id, or by flow and tag."""
+    """Which version a new conversation runs on: by id, or by flow and tag. Ids have 1 to 512 characters."""
 
     version_id: str | None = None
     flow_id: str | None = None
@@ -47,7 +47,7 @@ class ClosureVerdict:
 
 
 def check_caller_data(contact: NewContact) -> None:
-    """Raises CorrectTheInput `caller_data_too_large`."""
+    """Raises CorrectTheInput `caller_data_too_large`. In bytes of JSON."""
     size = json_bytes(contact.data) + json_bytes(contact.tenant)
     if size > MAX_CALLER_DATA_BYTES:
         message = f"'contact' and 'tenant' have {size} bytes of JSON; accepted are {MAX_CALLER_DATA_BYTES}"
@@ -57,7 +57,9 @@ def check_caller_data(contact: NewContact) -> None:
 
 
 class Conversations:
-    """Every method answers for one tenant: another's conversation looks exactly like an unknown one."""
+    """Every method answers for one tenant: another's conversation looks exactly like an unknown one. Replies
+    are JSON texts as bytes. Raises LookElsewhere `conversation_unknown`, RetryLater, ReloadAndDecide
+    `revision_conflict`."""
 
     def __init__(self, transactor: Transactor, dependencies: ConversationDependencies) -> None:
         self._transactor = transactor
@@ -71,7 +73,9 @@ class Conversations:
         choice: VersionChoice,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Start a conversation, or go on with it, by the rules of F28."""
+        """Start a conversation, or go on with it, by the rules of F28. The reply is `AgentData` as JSON.
+        Raises CorrectTheInput `caller_data_too_large`, `channel_not_supported`, ReloadAndDecide
+        `contact_ended`."""
 
         check_caller_data(contact)
 
@@ -133,7 +137,8 @@ class Conversations:
         task: str,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Move to a task, or say why not: both are replies (F29)."""
+        """Move to a task, or say why not: both are replies (F29). As JSON. Raises ReloadAndDecide
+        `contact_not_active`, `conversation_closed`."""
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
@@ -157,7 +162,8 @@ class Conversations:
         reason: str | None,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Take note of what became of a transfer or of a supervision (F34)."""
+        """Take note of what became of a transfer or of a supervision (F34). The reply is `AgentData` as JSON.
+        Raises ReloadAndDecide `outcome_not_possible`."""
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
@@ -175,7 +181,8 @@ class Conversations:
         reason: str | None,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """End a contact (F30). For one that is over already: the same answer, and no change."""
+        """End a contact (F30). For one that is over already: the same answer, and no change. The closure
+        handler has 5 seconds; a failure of it is in the reply, `ContactEndReply` as JSON."""
         verdicts: dict[str, ClosureVerdict] = {}
 
         async def decide(loaded: LoadedConversation) -> Transition:
@@ -249,7 +256,7 @@ class Conversations:
     ) -> FinalReply:
         """Remove all that is stored of a conversation; a system event of it is all that is left.
 
-        Raises LookElsewhere `conversation_unknown`, also for one that is erased already.
+        Raises LookElsewhere `conversation_unknown`, also for one that is erased already. The receipt is JSON.
         """
         loaded = await self._transactor.memory.load(conversation, idempotency=idempotency)
         if idempotency is not None and loaded.replay is not None:

@@ -29,7 +29,8 @@ Schedule = Callable[[DueJob], Awaitable[None]]
 
 
 class Relay:
-    """Handler of `relay`. `has_webhook`: what was relayed is then to be delivered."""
+    """Handler of `relay`. `has_webhook`: what was relayed is then to be delivered. In batches of 100 events;
+    JSON texts, byte for byte. Raises RetryLater when the store does not answer."""
 
     def __init__(
         self, events: EventQueues, clock: Clock, observer: Observer, schedule: Schedule, *, has_webhook: bool
@@ -60,7 +61,8 @@ class Relay:
 
 
 class Delivery:
-    """Handler of `deliver`. Raises TryJobAgain when the webhook refuses an event."""
+    """Handler of `deliver`. Raises TryJobAgain when the webhook refuses an event. At most 20 seconds at a
+    time for one conversation."""
 
     def __init__(
         self,

@@ -31,7 +31,8 @@ MAX_UTTERANCE_BYTES = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One message of the dialogue, as an agent reports it (F33)."""
+    """One message of the dialogue, as an agent reports it (F33). `ts` is in UTC, `language` a BCP 47 tag,
+    `body` at most 32 KiB of UTF-8."""
 
     contact_id: str
     message_id: str
@@ -53,7 +54,8 @@ class PromptView:
 
 
 class DialogueService:
-    """Every method answers for one tenant: another's conversation looks exactly like an unknown one."""
+    """Every method answers for one tenant: another's conversation looks exactly like an unknown one. Replies
+    are JSON texts as bytes."""
 
     def __init__(self, transactor: Transactor, dependencies: ConversationDependencies) -> None:
         self._transactor = transactor
@@ -65,7 +67,7 @@ class DialogueService:
     ) -> FinalReply:
         """Remember a message once, however often its sender repeats it.
 
-        Raises CorrectTheInput `utterance_too_long`.
+        Raises CorrectTheInput `utterance_too_long`. At most 32 KiB of UTF-8.
         """
 
         check_utterance(message)
@@ -104,7 +106,8 @@ class DialogueService:
     async def prompt(
         self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
     ) -> PromptView:
-        """The prompt as it is now: one read, nothing written unless the agent has a command to be told."""
+        """The prompt as it is now: one read, nothing written unless the agent has a command to be told. Waits
+        at most `wait_s` seconds. Raises ReloadAndDecide `conversation_closed`."""
         loaded, runner, fresh = await self._fresh(conversation, wait_s)
         runner.require_open()
         self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
@@ -167,7 +170,8 @@ class DialogueService:
         writes: Sequence[MemoryWrite],
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Store what tools have found: the whole batch or nothing (F19)."""
+        """Store what tools have found: the whole batch or nothing (F19). Values are JSON. Raises
+        CorrectTheInput `memory_invalid`, ReloadAndDecide `conversation_closed`."""
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
@@ -186,7 +190,8 @@ class DialogueService:
         return await self._transactor.run(conversation, idempotency, decide)
 
     async def get_memory(self, conversation: ConversationRef) -> MemoryDump:
-        """The whole memory, for an agent to hand to the tools that it runs (F32)."""
+        """The whole memory, for an agent to hand to the tools that it runs (F32). JSON values, times in
+        UTC."""
         loaded = await self._transactor.memory.load(conversation)
         runner = await self._transactor.resume(conversation, loaded)
         entries = [
@@ -214,7 +219,8 @@ class DialogueService:
 
 
 def check_utterance(message: Utterance) -> None:
-    """Raises CorrectTheInput `utterance_too_long`, or `body_invalid` where only a text is accepted."""
+    """Raises CorrectTheInput `utterance_too_long`, or `body_invalid` where only a text is accepted. In bytes
+    of UTF-8."""
     if not isinstance(message.body, str) and message.type != "system":
         raise _refused("body_invalid", "accepted is text; an object only where 'type' is 'system'")
     size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)

@@ -51,9 +51,9 @@ ATTEMPTS = 20
 class FlowService:
     """What designers may do with the flows of a tenant. Every id of another tenant is unknown here.
 
-    Each method raises RetryLater when the store is away, and LookElsewhere (`flow_unknown`) when the
-    tenant has no such flow. Mutations raise CorrectTheInput (`idempotency_key_reused`) and
-    ReloadAndDecide (`flow_changed_meanwhile`) besides what is said at each.
+    Each method raises RetryLater when the store is away, and LookElsewhere (`flow_unknown`) when the tenant
+    has no such flow. Mutations raise CorrectTheInput (`idempotency_key_reused`) and ReloadAndDecide
+    (`flow_changed_meanwhile`) besides what is said at each. Documents are bytes of JSON.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class FlowService:
         return (await self._listed_document(tenant_id, version_id)).document
 
     async def find_version(self, tenant_id: str, version_id: str) -> StoredVersion:
-        """A version by its id alone. Raises LookElsewhere (`version_unknown`), also for an unlisted one."""
+        """A version by its id alone. Raises LookElsewhere (`version_unknown`), also for an unlisted one. Its
+        bytes of JSON are as they were saved."""
         version = await self._versions.get(tenant_id, version_id)
         flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
         if version is None or flow is None or not publishing.lists_version(flow, version_id):
@@ -100,7 +101,8 @@ class FlowService:
         return version
 
     async def has_version(self, tenant_id: str, version_id: str) -> bool:
-        """Whether a flow of the tenant lists a version of that id."""
+        """Whether a flow of the tenant lists a version of that id. False for one that only lies beside,
+        unlisted."""
         version = await self._versions.get(tenant_id, version_id)
         flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
         return flow is not None and publishing.lists_version(flow, version_id)
@@ -125,9 +127,10 @@ class FlowService:
     ) -> FinalReply:
         """Create a flow without versions.
 
-        With a key the flow's id follows from tenant and key, so that a repeated request finds the flow
-        and its reply. A key may come again with a new request once its reply has expired: the id that it
-        leads to is taken then, and the next one in the key's sequence is tried.
+        With a key the flow's id follows from tenant and key, so that a repeated request finds the flow and
+        its reply. A key may come again with a new request once its reply has expired: the id that it leads to
+        is taken then, and the next one in the key's sequence is tried. The key counts for 24 hours. Raises
+        ReloadAndDecide `flow_id_taken`.
         """
         for attempt in range(ATTEMPTS):
             now = self._clock.now()

@@ -87,7 +87,7 @@ class MigrationReport:
 def judge(
     runner: ConversationalFlowRunner, new: CompiledFlow, mapping: Mapping[str, str]
 ) -> MigrationVerdict:
-    """`mapping` is by task id. The first obstacle decides."""
+    """`mapping` is by task id. The first obstacle decides. Raises KeyError for a target that `new` lacks."""
     task = runner.task
     if task.id in mapping:
         target = new.tasks[mapping[task.id]]
@@ -128,7 +128,8 @@ class Migrations:
         self._index = index
 
     async def migrate(self, tenant_id: str, flow_id: str, order: MigrationOrder) -> MigrationReport:
-        """Report, and unless it is a dry run also move, the live conversations of a version."""
+        """Report, and unless it is a dry run also move, the live conversations of a version. Raises
+        LookElsewhere `version_unknown`, CorrectTheInput `body_invalid` for a mapping of unknown tasks."""
         versions = self._transactor.versions
         old = (await versions.to_start(tenant_id, order.from_version_id)).version.flow
         new = (await versions.to_start(tenant_id, order.to_version_id)).version.flow

@@ -37,7 +37,8 @@ _TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version under one of its tags, or with `tag` None when it has none; author and date are its own."""
+    """A version under one of its tags, or with `tag` None when it has none; author and date are its own. Its
+    date is in UTC."""
 
     version_id: str
     tag: str | None
@@ -54,7 +55,8 @@ def place_version(
     """List a new version under `flow` with the tags that rules 1 to 5 give it.
 
     Raises CorrectTheInput (`tag_invalid`, `tag_reserved`), LookElsewhere (`version_unknown`) and
-    ReloadAndDecide (`version_exists`, `tag_in_use`, `parent_tagged`, `parent_not_latest`, `flow_full`).
+    ReloadAndDecide (`version_exists`, `tag_in_use`, `parent_tagged`, `parent_not_latest`, `flow_full`). `now`
+    is in UTC.
     """
     if parent_version_id is not None:
         find_entry(flow, parent_version_id)
@@ -113,8 +115,8 @@ def rename(flow: FlowRecord, *, name: str, updated_by: str, now: datetime) -> Fl
 def check_tag_name(tag: str) -> None:
     """Raise CorrectTheInput (`tag_invalid`) unless `tag` can be a tag's name.
 
-    A name stands in URLs as one path segment. Names are case sensitive, but no name may differ from
-    `latest` by case alone: people would take the one for the other.
+    A name stands in URLs as one path segment. Names are case sensitive, but no name may differ from `latest`
+    by case alone: people would take the one for the other. 1 to 64 characters.
     """
     if _TAG_NAME.fullmatch(tag) is None:
         raise _bad_tag(

@@ -56,7 +56,8 @@ class Submissions:
         self._new_id = new_id
 
     def check(self, body: bytes, *, flow_id: str, created_by: str, now: datetime) -> Submission:
-        """Raises CorrectTheInput with every error at once; nothing is kept of what is refused."""
+        """Raises CorrectTheInput with every error at once; nothing is kept of what is refused. `body` are
+        bytes of JSON in UTF-8."""
         raw = parse_json(body, self._limits)
         if not isinstance(raw, dict):
             message = "a version is a JSON object"
@@ -91,7 +92,8 @@ class Submissions:
         return Submission(orjson.dumps(completed), entry, tuple(f.as_finding() for f in findings))
 
     def renewed(self, submission: Submission) -> Submission:
-        """The same version under a new id, for a document that was read from a saved version and edited."""
+        """The same version under a new id, for a document that was read from a saved version and edited.
+        Bytes of JSON."""
         document = {**orjson.loads(submission.document), "_id": self._new_id()}
         entry = replace(
             submission.entry, version_id=cast("str", document["_id"]), content_hash=content_hash(document)

@@ -45,7 +45,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class ConversationDependencies:
-    """What the use cases are wired with. `debounce_s`: how long after a user turn it is read."""
+    """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds."""
 
     memory: ConversationMemory
     versions: VersionsInUse
@@ -90,7 +90,7 @@ class Decision(Generic[_Result]):
 
 
 class Transactor:
-    """Runs steps against the store."""
+    """Runs steps against the store. Every method raises RetryLater while the store is away."""
 
     def __init__(self, dependencies: ConversationDependencies) -> None:
         self.memory = dependencies.memory
@@ -122,6 +122,7 @@ class Transactor:
         """Answer a request. `decide` is asked again on fresh state whenever another writer was faster.
 
         Raises ReloadAndDecide `revision_conflict` after ATTEMPTS, CorrectTheInput `conversation_too_large`.
+        The reply's body are bytes of JSON.
         """
         for _ in range(ATTEMPTS):
             loaded = await self.memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
@@ -141,7 +142,8 @@ class Transactor:
     ) -> Decision[_Result]:
         """Do background work: as `run`, for decisions of which nobody waits for a reply.
 
-        The decision that took effect; the one without a transition changed nothing.
+        The decision that took effect; the one without a transition changed nothing. Raises ReloadAndDecide
+        `revision_conflict` after ATTEMPTS.
         """
         for _ in range(ATTEMPTS):
             loaded = await self.memory.load(conversation, with_turns=with_turns)

@@ -25,7 +25,8 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class VersionInUse:
-    """A compiled version with its document, as it is put back when its key has gone."""
+    """A compiled version with its document, as it is put back when its key has gone. `document` are its bytes
+    of JSON."""
 
     flow: CompiledFlow
     document: bytes
@@ -67,7 +68,9 @@ class VersionsInUse:
         flow_id: str | None = None,
         tag: str | None = None,
     ) -> StartableVersion:
-        """The version to start a conversation on, named by its id or by flow and tag (F6, F28)."""
+        """The version to start a conversation on, named by its id or by flow and tag (F6, F28). Raises
+        LookElsewhere `version_unknown`, `flow_unknown`, `tag_unknown`, ReloadAndDecide `version_is_draft`.
+        The first start of a large version takes seconds."""
         if version_id is None:
             flow_record = await self._flow_service.get_flow(tenant_id, flow_id or "")
             version_id = resolve_tag(flow_record, tag or "")

@@ -47,7 +47,8 @@ class FindingRow(TypedDict):
 
 
 class FileReport(TypedDict):
-    """`unreadable` says why nothing could be checked. `draft`: only the schema was checked (F8)."""
+    """`unreadable` says why nothing could be checked. `draft`: only the schema was checked (F8). Pointers are
+    RFC 6901, into the file as it was read."""
 
     file: str
     valid: bool
