@@ -64,8 +64,7 @@ class Body(BaseModel):
 
 
 class HandleNewContact(Body):
-    """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`. Ids have 1 to 512
-    characters; `language` is a BCP 47 tag. Refused with neither, and with both."""
+    """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`."""
 
     contact_id: Id
     conversation_id: Id
@@ -139,8 +138,7 @@ class DescriptionEntry(Body):
 
 
 class MemoryEntryBody(Body):
-    """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back. Any
-    JSON of at most 64 levels."""
+    """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back."""
 
     updated_by: Annotated[str, Field(max_length=256)]
     updated_at: object = None

@@ -17,8 +17,7 @@ AT_MOST = 1_000
 
 
 class Migrate(Body):
-    """`mapping` goes from tasks of the old version to tasks of the new one, by id or by name. At most `limit`
-    conversations are moved by one request. Refused for unknown tasks."""
+    """`mapping` goes from tasks of the old version to tasks of the new one, by id or by name."""
 
     from_version_id: Id
     to_version_id: Id

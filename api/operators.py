@@ -20,7 +20,7 @@ class Health(TypedDict):
 
 
 class Readiness(TypedDict):
-    """`checks` tells of every store `ok` or why it is not. One line each."""
+    """`checks` tells of every store `ok` or why it is not."""
 
     status: str
     checks: Mapping[str, str]

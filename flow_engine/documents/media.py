@@ -96,7 +96,7 @@ class VadConfig(Document):
 
 
 class CourtesyMessageGroqParams(Document):
-    """Without `prompt` the platform's own prompt is used. `max_completion_tokens` are tokens."""
+    """Without `prompt` the platform's own prompt is used."""
 
     history_messages: Number = 5
     prompt: Maybe[Text] = None

@@ -58,7 +58,7 @@ class AiHelper(Document):
 
 
 class UiMetadata(Document):
-    """What the designer's editor keeps for itself; any property may stand here. Any JSON."""
+    """What the designer's editor keeps for itself; any property may stand here."""
 
     OPEN = True
 

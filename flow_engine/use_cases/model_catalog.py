@@ -35,7 +35,7 @@ class ModelOffer(Offer):
 
 
 class VoiceOffer(Offer):
-    """`id` goes into `tts.voice`. `languages` of null: it speaks whatever it is given. BCP 47 tags."""
+    """`id` goes into `tts.voice`. `languages` of null: it speaks whatever it is given."""
 
     id: _Text
     provider: VoiceProvider
@@ -44,7 +44,7 @@ class VoiceOffer(Offer):
 
 
 class SttEngineOffer(Offer):
-    """`provider` goes into `stt.provider`. `languages` are BCP 47 tags."""
+    """`provider` goes into `stt.provider`."""
 
     provider: SttProvider
     name: _Text
