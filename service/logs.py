@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard output (F46)."""
+"""Structured logs: one JSON object a line on standard output, or standard error (F46)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,19 @@ class StandardOutput:
     debug = info = warning = error = critical = exception = log = msg
 
 
-def configure_logging(level: str, tracing: Tracing | None = None) -> None:
+class StandardError(StandardOutput):
+    """For commands whose standard output is their answer."""
+
+    def msg(self, line: bytes) -> None:
+        sys.stderr.buffer.write(line + b"\n")
+        sys.stderr.buffer.flush()
+
+    debug = info = warning = error = critical = exception = log = msg
+
+
+def configure_logging(
+    level: str, tracing: Tracing | None = None, *, to: type[StandardOutput] = StandardOutput
+) -> None:
     """Messages are static texts; everything that varies is a field, and no field holds personal data.
 
     With traces on, a line that is logged within a span carries its `trace_id` and `span_id`. Raises KeyError
@@ -45,7 +57,7 @@ def configure_logging(level: str, tracing: Tracing | None = None) -> None:
             structlog.processors.JSONRenderer(serializer=orjson.dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=StandardOutput,
+        logger_factory=to,
         cache_logger_on_first_use=True,
     )
 

@@ -26,7 +26,7 @@ from channels.mail.routing import Judgement, judge
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.clock import SystemClock
 from flow_engine.values import JsonValue
-from service.logs import configure_logging
+from service.logs import StandardError, configure_logging
 from service.settings import Settings, read_settings
 
 RUN_FAILED, UNREADABLE = 1, 2
@@ -66,7 +66,7 @@ def process(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | 
     """0; 1 where a run ended with an error; 2 for a file that cannot be read. Raises CorrectTheInput for a
     config with mistakes, CallTheOperator for settings that cannot be used."""
     settings, loaded = read_settings(Settings), load_config(path)
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, to=StandardError)
     box = _mailbox(loaded.config, mailbox)
     return asyncio.run(_process(settings, loaded, box, files, as_json=as_json))
 

@@ -26,7 +26,14 @@ MOST_HTML: Final = 2_000_000
 _SAMPLE: Final = 20_000
 """Bytes from which an undeclared charset is told."""
 
-_NO_TEXT: Final = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
+_NO_TEXT: Final = frozenset(
+    {
+        *("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"),
+        *("base64", "bz2", "hex", "quopri", "rot13", "rot-13", "uu", "zlib"),
+    }
+)
+"""Codecs of Python that are no charset."""
+
 _MEANT: Final = {
     "gb2312": "gb18030",
     "gbk": "gb18030",
@@ -82,7 +89,6 @@ def _codec(declared: str | None) -> str | None:
     """The charset that a declaration means; None for what is none."""
     try:
         info = codecs.lookup((declared or "").strip().strip("\"'"))
-        b"".decode(info.name)
     except (LookupError, ValueError):
         return None
     return None if info.name in _NO_TEXT else _MEANT.get(info.name, info.name)

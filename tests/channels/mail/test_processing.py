@@ -13,7 +13,7 @@ import pytest
 from adapters.models.scripted import Answers, CallsTools, Fails, Says, ScriptedModel, Step
 from channels.mail.config import MailConfig
 from channels.mail.memory_mailbox import MemoryAllowance, MemoryJournal, MemoryMailbox
-from channels.mail.message import parse_mail
+from channels.mail.message import ParsedMail, parse_mail
 from channels.mail.ports import Decision, RunOutcome, RunProgress
 from channels.mail.processing import MailRun, RunParts, process_message
 from channels.mail.routing import judge
@@ -63,7 +63,16 @@ class World:
         run_id: str = "run1",
         **fields: Any,
     ) -> RunOutcome:
-        message, box = mail(**fields), self.settings.every_mailbox[0]
+        return await self.run_parsed(mail(**fields), progress, decision, run_id)
+
+    async def run_parsed(
+        self,
+        message: ParsedMail,
+        progress: RunProgress | None = None,
+        decision: Decision | None = None,
+        run_id: str = "run1",
+    ) -> RunOutcome:
+        box = self.settings.every_mailbox[0]
         parts = RunParts(
             loaded=loaded(self.settings),
             box=box,
