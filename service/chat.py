@@ -22,7 +22,7 @@ from starlette.responses import Response
 from adapters.http_door import Door
 from adapters.models.audit import CallLog, LoggedCalls
 from adapters.models.factory import ConnectedModel, NamedModels, build_model
-from adapters.models.tools import ToolRule, ToolRules, Verdict
+from adapters.models.tools import ToolRules, read_rules
 from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
@@ -261,13 +261,11 @@ def _tool_sources(
 
 
 def _tool_rules(text: str) -> ToolRules:
-    """Of `decision:tool,decision:tool`. Raises CallTheOperator `tool_rules_invalid`."""
-    pairs = [part.strip().partition(":") for part in text.split(",") if part.strip()]
-    if any(decision not in ("allow", "prompt", "forbid") or not tool for decision, _, tool in pairs):
-        raise CallTheOperator(
-            "tool_rules_invalid", "FLOW_ENGINE_CHAT_TOOL_RULES: accepted is allow|prompt|forbid:tool"
-        )
-    return ToolRules(tuple(ToolRule(cast("Verdict", decision), tool) for decision, _, tool in pairs))
+    """Raises CallTheOperator `tool_rules_invalid`."""
+    try:
+        return read_rules(text)
+    except ValueError as error:
+        raise CallTheOperator("tool_rules_invalid", f"FLOW_ENGINE_CHAT_TOOL_RULES: {error}") from None
 
 
 def _flow_agents(

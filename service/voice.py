@@ -57,6 +57,7 @@ from service.settings import read_settings
 
 if TYPE_CHECKING:
     from channels.voice.flow.opening import FlowCalls
+    from service.memory_notices import RedisNotices
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -85,7 +86,6 @@ def open_call_of(
     builders: BuilderRegistry,
     outbound: OutboundSender,
     clock: Callable[[], datetime],
-    deliveries: Deliveries | None = None,
 ) -> OpenCall:
     """With a flow, its engine is asked by `outbound` as well, as in a replay. `clock` is aware and in UTC.
     Nothing is sent before the call."""
@@ -99,8 +99,8 @@ def open_call_of(
             now=clock,
             transport=OutboundTransport(outbound),
         )
-        return flows.open_call(outbound, deliveries)
-    return open_configured(config, outbound, clock=clock, builders=builders, deliveries=deliveries)
+        return flows.open_call(outbound)
+    return open_configured(config, outbound, clock=clock, builders=builders)
 
 
 class VoiceAnswering:
@@ -113,7 +113,8 @@ class VoiceAnswering:
         self._realtime = Realtime(parts.settings.realtime_url, headers)
         self._deliveries = Deliveries(parts.outbound, parts.settings.voice_spool)
         session = parts.config.session
-        self._flow = _flow_calls(parts, session) if isinstance(session, FlowSession) else None
+        self._notices = _notices(parts.settings) if isinstance(session, FlowSession) else None
+        self._flow = _flow_calls(parts, session, self._notices) if isinstance(session, FlowSession) else None
         self._bridge = Bridge(
             self._plan, parts.carrier, transfer=parts.carrier.transfer, open_tap=self._open_tap
         )
@@ -155,6 +156,8 @@ class VoiceAnswering:
         await self._deliveries.aclose()
         if self._flow is not None:
             await self._flow.aclose()
+        if self._notices is not None:
+            await self._notices.aclose()
         await self._parts.outbound.aclose()
 
     def _plan(self, tap: Tap | None) -> CallPlan:
@@ -178,7 +181,14 @@ class VoiceAnswering:
         if self._flow is not None:
             record = tap.write if isinstance(tap, Recorder) else None
             return self._flow.open_call(outbound, self._deliveries, record)
-        return open_call_of(parts.config, parts.builders, outbound, _now, self._deliveries)
+        return open_configured(
+            parts.config,
+            outbound,
+            clock=_now,
+            builders=parts.builders,
+            deliveries=self._deliveries,
+            approval=parts.settings.approval(),
+        )
 
     def _open_tap(self, stream_id: str) -> Tap | None:
         if self._parts.recordings is None:
@@ -190,11 +200,29 @@ class VoiceAnswering:
             return None
 
 
-def _flow_calls(parts: VoiceDependencies, session: FlowSession) -> FlowCalls:
+def _notices(settings: VoiceSettings) -> RedisNotices | None:
+    """Loaded late: only flows whose engine is on Redis need its client."""
+    url = settings.voice_redis_url
+    if url is None:
+        return None
+    return late.memory_notices.RedisNotices(
+        url.get_secret_value(), settings.voice_tenant, cluster=settings.voice_redis_cluster
+    )
+
+
+def _flow_calls(parts: VoiceDependencies, session: FlowSession, notices: RedisNotices | None) -> FlowCalls:
     allow = AllowList.parse(parts.settings.outbound_allowed(session.engine_url))
     key = os.environ.get(session.api_key_env) or None
     # Loaded late: MCP's SDK takes a second, and only flows need it.
-    return late.voice_flows.FlowCalls(parts.config, session, api_key=key, allow=allow, now=_now)
+    return late.voice_flows.FlowCalls(
+        parts.config,
+        session,
+        api_key=key,
+        allow=allow,
+        now=_now,
+        approval=parts.settings.approval(),
+        notices=notices,
+    )
 
 
 def _now() -> datetime:

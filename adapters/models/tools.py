@@ -91,6 +91,15 @@ class ToolRules:
         return strictest(rule.decision for rule in self.rules if fnmatchcase(call.name, rule.tool))
 
 
+def read_rules(text: str) -> ToolRules:
+    """Of `decision:tool,decision:tool`. Raises ValueError for another decision, and for a rule without a
+    tool."""
+    pairs = [part.strip().partition(":") for part in text.split(",") if part.strip()]
+    if any(decision not in ("allow", "prompt", "forbid") or not tool for decision, _, tool in pairs):
+        raise ValueError("accepted is allow|prompt|forbid:tool, after commas")
+    return ToolRules(tuple(ToolRule(cast("Verdict", decision), tool) for decision, _, tool in pairs))
+
+
 @dataclass(frozen=True, slots=True)
 class Approval:
     """Who decides on calls. With nobody to ask, what would be asked is rejected."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from adapters.models.tools import Approval
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.http_tools.documents import BuiltinTool
 from channels.http_tools.http_calls import CallFailed, HttpCaller
@@ -32,6 +33,7 @@ from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import ConfigUrlSession, InlineSession, ResponseMapping, VoiceConfig
 from channels.voice.config.vocabulary import VOICES
 from channels.voice.deliveries import Deliveries
+from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 
@@ -52,15 +54,13 @@ SAY_GOODBYE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Business:
-    """What all calls of one config have in common. `clock` gives moments with their zone, UTC or any
-    other."""
+    """What all calls of one config have in common."""
 
     config: VoiceConfig
     session: ConfigUrlSession | InlineSession
     outbound: OutboundSender
     builders: BuilderRegistry
-    clock: Callable[[], datetime]
-    deliveries: Deliveries | None = None
+    approval: Approval
 
 
 def open_configured(
@@ -70,11 +70,13 @@ def open_configured(
     clock: Callable[[], datetime],
     builders: BuilderRegistry,
     deliveries: Deliveries | None = None,
+    approval: Approval | None = None,
 ) -> OpenCall:
-    """For a config whose session is `config_url` or `inline`. Raises ValueError for a flow."""
+    """For a config whose session is `config_url` or `inline`. `approval` is the operator's policy on tools.
+    Raises ValueError for a flow."""
     if not isinstance(config.session, ConfigUrlSession | InlineSession):
         raise ValueError(f"a session of mode {config.session.mode!r} is not in the config")
-    business = Business(config, config.session, outbound, builders, clock, deliveries)
+    business = Business(config, config.session, outbound, builders, approval or Approval())
 
     def opened(caller: Caller, seat: CallSeat) -> AnsweredCall:
         lifecycle = ConfigLifecycle(config, outbound, clock, caller, deliveries)
@@ -95,6 +97,7 @@ class ConfiguredCallHandler:
         self._log = lifecycle.log
         self._context = lifecycle.context
         self._tools = ToolExecutor(business.config.tools, lifecycle.http, business.builders)
+        self._approval = business.approval
         self._silences = 0
         self._before_transfer: dict[str, JsonValue] = {}
         """What the flags of the transfer under way were before it."""
@@ -137,6 +140,10 @@ class ConfiguredCallHandler:
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
         tool, ctx = self._config.tools.get(name), self._context.ctx
+        refusal = None if tool is None else await self._approval.refusal(ToolCall(name, name, {}))
+        if refusal is not None:
+            self._log.info("tool_call", tool=name, outcome="refused", duration_ms=0)
+            return refusal
         before = {flag: ctx.get(flag) for flag in tool.on_success_flags} if tool is not None else {}
         answer = await self._tools.run(name, arguments, self._context, self._controls)
         if isinstance(tool, BuiltinTool) and tool.target is not None and answer == {"status": "ok"}:

@@ -50,7 +50,7 @@ from channels.voice.call.ports import (
     TransferFailed,
     Turn,
 )
-from channels.voice.flow.engine_sync import DialogueReport, PromptRefresher, TranscriptBarrier
+from channels.voice.flow.engine_sync import DialogueReport, MemoryNotices, PromptRefresher, TranscriptBarrier
 from channels.voice.flow.task_context import (
     LOST,
     NOBODY_FREE,
@@ -81,7 +81,7 @@ a person. All others go as they are."""
 class FlowCallHandler:
     """Implements `CallHandler`. `base` is what the agent's own configuration says about the session,
     `servers` are this call's own, `tool_lists` what is remembered of them from other calls. `now` is the time
-    of day, aware."""
+    of day, aware. Without `notices` the engine is asked for changes of the memory."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class FlowCallHandler:
         now: Callable[[], datetime],
         approval: Approval | None = None,
         tool_lists: ToolListCache | None = None,
+        notices: MemoryNotices | None = None,
     ) -> None:
         self._start = start
         self._base = base
@@ -106,6 +107,7 @@ class FlowCallHandler:
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
         self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, tool_lists)
         self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
+        self._notices = notices
         self._words = TranscriptBarrier(controls, self._watch)
         self._report = DialogueReport(engine, self.contact, self._told)
         self._task_lock = asyncio.Lock()
@@ -133,6 +135,8 @@ class FlowCallHandler:
         self._engine.follow(self.contact.conversation_id, self._commanded)
         await self._set_task(await self._or_without_human(data))
         self._transfers_after_first_words = self._target is not None
+        if self._notices is not None:
+            await self._notices.follow(self.contact.conversation_id, self._watch.noticed)
         return self._settings()
 
     async def started(self) -> str | None:
@@ -209,6 +213,8 @@ class FlowCallHandler:
         self._name_call()
         self._has_ended = True
         self._engine.follow(self.contact.conversation_id, None)
+        if self._notices is not None:
+            await self._notices.unfollow(self.contact.conversation_id, self._watch.noticed)
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
         if self._target is not None:

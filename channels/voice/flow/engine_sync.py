@@ -16,7 +16,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -100,6 +100,16 @@ def without_clock(prompt: str) -> str:
     return f"{_NOW.sub('', head.rpartition(chr(10))[0])}\n\n{memory}"
 
 
+class MemoryNotices(Protocol):
+    """Who tells that the memory of a conversation has changed, whoever changed it. Notices may get lost."""
+
+    async def follow(self, conversation_id: str, changed: Callable[[], None]) -> None:
+        """Call `changed` after every change from now on. Where that cannot be had it is logged."""
+        ...
+
+    async def unfollow(self, conversation_id: str, changed: Callable[[], None]) -> None: ...
+
+
 class PromptRefresher:
     """`changed` is awaited with every prompt that says something new, one at a time. It returns whether the
     model has it now; one that came too late is not remembered. `closed` is called when the engine says that
@@ -121,6 +131,8 @@ class PromptRefresher:
         self._one_at_a_time = asyncio.Lock()
         self._turns = 0
         self._watcher: asyncio.Task[None] | None = None
+        self._is_noticed = False
+        self._reader: asyncio.Task[None] | None = None
 
     def knows(self, prefix_hash: str, prompt: str) -> None:
         """The model has just been given this prompt."""
@@ -131,6 +143,17 @@ class PromptRefresher:
         self._turns += 1
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
+
+    def noticed(self) -> None:
+        """The memory has changed, by whomever: look at once, and once for all that comes meanwhile."""
+        self._is_noticed = True
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while self._is_noticed:
+            self._is_noticed = False
+            await self.look()
 
     async def look(self, wait_ms: int = 0) -> bool:
         """Look once, and let the engine wait `wait_ms` milliseconds for values. False when the last turn has
@@ -152,9 +175,11 @@ class PromptRefresher:
         return tagged.reply.memory_fresh
 
     async def stop(self) -> None:
-        if self._watcher is not None and not self._watcher.done():
-            self._watcher.cancel()
-            await asyncio.wait({self._watcher})
+        running = [task for task in (self._watcher, self._reader) if task is not None and not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
 
     async def _take(self, tagged: TaggedPrompt) -> None:
         reply = tagged.reply

@@ -17,6 +17,7 @@ from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import FlowSession, Lifecycle, VoiceConfig
 from channels.voice.deliveries import Deliveries
 from channels.voice.flow.call_handler import FlowCallHandler
+from channels.voice.flow.engine_sync import MemoryNotices
 from channels.voice.flow.task_context import FlowStart
 from channels.voice.recording import RecordedTransport, Side
 from flow_engine.ports.outbound import OutboundSender
@@ -38,6 +39,7 @@ class FlowCalls:
         allow: AllowList,
         now: Callable[[], datetime],
         approval: Approval | None = None,
+        notices: MemoryNotices | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._config = config
@@ -53,6 +55,7 @@ class FlowCalls:
         self._mcp_timeout_s = session.mcp_timeout_s
         self._now = now
         self._approval = approval
+        self._notices = notices
         self._tool_lists = ToolListCache()
 
     def open_call(
@@ -92,6 +95,7 @@ class FlowCalls:
             now=self._now,
             approval=self._approval,
             tool_lists=self._tool_lists,
+            notices=self._notices,
         )
 
     async def aclose(self) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from adapters.models.tools import Approval, read_rules
 from adapters.outbound.policy import host_and_port
 from channels.voice.carriers.carrier import Carrier, StreamCodec
 from channels.voice.carriers.twilio.carrier import DEFAULT_API_URL, TwilioAccount, TwilioCarrier
@@ -65,6 +66,21 @@ class VoiceSettings(BaseSettings):
     voice_drain_s: float = Field(
         default=60.0, ge=0, le=86_400, description="Seconds that calls may go on after SIGTERM"
     )
+    voice_tool_rules: str = Field(
+        default="",
+        description="What the operator says of tools, decision:tool after commas, such as forbid:refund_*; "
+        "prompt refuses too, as nobody can be asked in a call",
+    )
+    voice_redis_url: SecretStr | None = Field(
+        default=None,
+        description="The flow engine's Redis, whose notices are followed; unset: the engine is asked",
+    )
+    voice_redis_cluster: bool = Field(default=False, description="That URL names a node of a Redis Cluster")
+    voice_tenant: str = Field(
+        default="default",
+        min_length=1,
+        description="Tenant of the flow engine's key, as the notices name it",
+    )
     voice_spool: Path | None = Field(
         default=None,
         description="Directory for on_end requests that have not been answered; unset: kept in memory only",
@@ -75,6 +91,12 @@ class VoiceSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged; debug shows what callers say"
     )
+
+    @field_validator("voice_tool_rules")
+    @classmethod
+    def _are_rules(cls, text: str) -> str:
+        read_rules(text)
+        return text
 
     @field_validator("realtime_url")
     @classmethod
@@ -87,6 +109,10 @@ class VoiceSettings(BaseSettings):
         if url is not None and "?" in url:
             raise ValueError("a URL that others are built on has no query")
         return None if url is None else _checked(url, ("https", "http"))
+
+    def approval(self) -> Approval:
+        """Who decides on the calls of tools: the operator's rules, and nobody to ask."""
+        return Approval(read_rules(self.voice_tool_rules))
 
     def public_address(self) -> PublicAddress:
         """Raises CorrectTheInput `trusted_proxies_invalid`."""

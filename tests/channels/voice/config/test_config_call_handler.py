@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from adapters.models.tools import Approval, read_rules
 from channels.http_tools.body_builders import BuilderRegistry
 from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
 from channels.voice.config import call_handler, lifecycle
@@ -65,6 +66,33 @@ def fetched(reply: Any, *, mapping: Mapping[str, Any] | None = None, **fields: A
         },
     }
     return scene(inline(session=session, **fields), {"GET /session": reply, "POST /calls": {"id": "r"}})
+
+
+RULES = [
+    ("forbid:look_*", "the policy forbids this call of 'look_up'", None),
+    ("prompt:look_up", "USER_REJECTED", "'look_up' needs a confirmation, and nobody is there to ask"),
+]
+
+
+class TestTheOperatorsPolicy:
+    @pytest.mark.parametrize(("rules", "error", "message"), RULES)
+    async def test_a_tool_that_it_does_not_allow_is_not_called(  # D5, V6
+        self, rules: str, error: str, message: str | None
+    ) -> None:
+        tools = {name: {"type": "http", "url": f"{{{{base_url}}}}/{name}"} for name in ("look_up", "order")}
+        config = inline(tools=tools)
+        call = scene(config, {"GET /order": {"ok": 1}}, approval=Approval(read_rules(rules)))
+        with capture_logs() as logged:
+            answer = await call.tool("look_up")
+        assert isinstance(answer, dict)
+        assert (answer["error"], answer.get("message")) == (error, message)
+        assert [entry["outcome"] for entry in logged if entry["event"] == "tool_call"] == ["refused"]
+        assert await call.tool("order") == {"ok": 1}
+        assert [address for _, address, _ in call.business.taken()] == ["/order"]
+
+    async def test_without_rules_every_tool_runs_and_an_unknown_one_is_said_to_be(self) -> None:  # D5, V6
+        call = scene(inline(), approval=Approval(read_rules("forbid:*")))
+        assert await call.tool("nothing") == {"error": "Fonction inconnue: nothing"}
 
 
 class TestChecks:

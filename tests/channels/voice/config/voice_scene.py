@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from adapters.models.tools import Approval
 from channels.http_tools.body_builders import default_builders
 from channels.voice.call.ports import Caller, Ending, EndReason, SessionSettings, Turn
 from channels.voice.config.call_handler import open_configured
@@ -114,6 +115,7 @@ def scene(
     replies: Mapping[str, Reply | Callable[[Any], Reply]] | None = None,
     *,
     phone: str | None = PHONE,
+    approval: Approval | None = None,
 ) -> Scene:
     """A call of `config` as it is written in a file."""
 
@@ -123,7 +125,7 @@ def scene(
     builders = default_builders(clock)
     loaded = load_config(json.dumps(config).encode(), builders=builders)
     business = FakeBusiness(str(config.get("base_url")).rstrip("/"), replies or {})
-    opened = open_configured(loaded.config, business, clock=clock, builders=builders)
+    opened = open_configured(loaded.config, business, clock=clock, builders=builders, approval=approval)
     controls = RecordingControls()
     answered = opened(Caller("call-under-test", phone, {}, BEGIN), controls)
     made = Scene(config, business, InOrder(answered.handler, answered.lifecycle), controls)

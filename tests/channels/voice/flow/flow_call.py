@@ -19,6 +19,7 @@ from channels.engine_client.fake_mcp import ScriptedMcp, ScriptedTool
 from channels.engine_client.mcp_tools import McpTool
 from channels.voice.call.ports import Caller, Ending, EndReason, SessionSettings, Turn
 from channels.voice.flow.call_handler import FlowCallHandler
+from channels.voice.flow.engine_sync import MemoryNotices
 from channels.voice.flow.task_context import FlowStart
 from flow_engine.values import JsonValue
 from flows.samples import load_samples
@@ -124,6 +125,7 @@ async def flow_call(
     engine: Callable[[Scene], EngineClient] | None = None,
     mcp: Callable[[Scene], ScriptedMcp] | None = None,
     version: str | None = None,
+    notices: MemoryNotices | None = None,
     **start_changes: Any,
 ) -> AsyncIterator[FlowCall]:
     """`parameters` are the line's; a server that is not among `servers` cannot be reached."""
@@ -144,6 +146,7 @@ async def flow_call(
             engine=engine(scene) if engine is not None else client_of(scene, answered),
             servers=scripted_servers,
             now=lambda: AT,
+            notices=notices,
         )
         yield FlowCall(scene, handler, controls, scripted_servers, requests)
         await handler.ended(Ending(True, "caller_hung_up", 60.0, ()))

@@ -65,6 +65,9 @@ class TestSettings:
             ("public_url", "https://[::1"),
             ("twilio_api_url", "ftp://api.twilio.com"),
             ("voice_max_calls", 0),
+            ("voice_tool_rules", "ask:look_up"),
+            ("voice_tool_rules", "forbid"),
+            ("voice_tenant", ""),
         ],
     )
     def test_that_cannot_be_right_are_refused(self, name: str, value: object) -> None:  # V12
