@@ -1,0 +1,102 @@
+"""What opens a mail server: passwords of the environment, and tokens (M1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from urllib.parse import parse_qs
+
+import httpx2
+import orjson
+import pytest
+
+from adapters.models.fake_http import FakeServer, Received
+from channels.mail.config import Imap
+from channels.mail.logins import Login, Logins
+from flow_engine.errors import CallTheOperator, RetryLater
+
+pytestmark = pytest.mark.anyio
+
+SECRETS = {"REFRESH": "refresh-me", "CLIENT_SECRET": "client-secret", "MAIL_PASSWORD": "secret"}
+
+
+class TokenServer(FakeServer):
+    """Answers with `replies`, status and object, the last one repeating. `forms` are what it was sent."""
+
+    def __init__(self, *replies: tuple[int, object]) -> None:
+        super().__init__()
+        self.replies = list(replies)
+        self.forms: list[dict[str, list[str]]] = []
+
+    async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+        self.forms.append(parse_qs(received.raw.decode()))
+        status, reply = self.replies[0] if len(self.replies) == 1 else self.replies.pop(0)
+        body = orjson.dumps(reply)
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
+        writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        yield client
+
+
+def imap(token_url: str | None = None) -> Imap:
+    opened: dict[str, object] = {"password_env": "MAIL_PASSWORD"}
+    if token_url is not None:
+        secrets = {"client_secret_env": "CLIENT_SECRET", "refresh_token_env": "REFRESH"}
+        opened = {"oauth2": {"token_url": token_url, "client_id": "me", "scope": "imap", **secrets}}
+    return Imap.model_validate({"host": "mail.example.org", "user": "u@example.org", **opened})
+
+
+async def test_a_password_is_read_from_the_environment(http: httpx2.AsyncClient) -> None:
+    login = await Logins(SECRETS, http).login(imap())
+    assert login == Login("mail.example.org", 993, "implicit", "u@example.org", "secret")
+    with pytest.raises(CallTheOperator, match="MAIL_PASSWORD is not set"):
+        await Logins({}, http).login(imap())
+
+
+async def test_a_token_is_fetched_and_kept_until_shortly_before_it_expires(http: httpx2.AsyncClient) -> None:
+    now = [0.0]
+    async with TokenServer(
+        (200, {"access_token": "one", "expires_in": 3600}), (200, {"access_token": "two"})
+    ).running() as server:
+        logins = Logins(SECRETS, http, monotonic=lambda: now[0])
+        for at, token in ((0.0, "one"), (3539.0, "one"), (3541.0, "two")):
+            now[0] = at
+            login = await logins.login(imap(f"{server.origin}/token"))
+            assert (login.secret, login.is_token) == (token, True)
+    assert server.forms[0] == {
+        "grant_type": ["refresh_token"],
+        "client_id": ["me"],
+        "client_secret": ["client-secret"],
+        "refresh_token": ["refresh-me"],
+        "scope": ["imap"],
+    }
+    assert len(server.forms) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "reply", "error"),
+    [
+        (503, {}, RetryLater),
+        (400, {"error": "invalid_grant"}, CallTheOperator),
+        (200, {"token": "none"}, CallTheOperator),
+    ],
+)
+async def test_a_token_that_is_refused_is_the_operators_and_a_server_away_is_tried_again(
+    http: httpx2.AsyncClient, status: int, reply: object, error: type[Exception]
+) -> None:
+    async with TokenServer((status, reply)).running() as server:
+        with pytest.raises(error) as raised:
+            await Logins(SECRETS, http).login(imap(f"{server.origin}/token"))
+    assert "refresh-me" not in str(raised.value)
+    with pytest.raises(RetryLater):
+        await Logins(SECRETS, http).login(imap(f"{server.origin}/token"))
+
+
+async def test_tokens_are_fetched_over_tls_but_on_loopback(http: httpx2.AsyncClient) -> None:
+    with pytest.raises(CallTheOperator, match="https"):
+        await Logins(SECRETS, http).login(imap("http://tokens.example.org/token"))
