@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -55,7 +54,14 @@ from memory.chat_sessions import RedisBus, RedisChat
 from service.logs import configure_logging
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
 from service.settings import Settings, read_settings
-from service.wiring import SystemClock, authenticator_for, open_flow_database, open_memory, records_of
+from service.wiring import (
+    SystemClock,
+    authenticator_for,
+    listen,
+    open_flow_database,
+    open_memory,
+    records_of,
+)
 
 LLM_AT_ONCE = 256
 LLM_CALLS_PER_MINUTE = 12_000
@@ -189,19 +195,6 @@ async def _serve(opened: AbstractAsyncContextManager[ChatService], host: str, po
         at = cast("int", listening.getsockname()[1])
         typer.echo(f"Chat on http://{host}:{at} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
         await chat_server(service.app).serve(sockets=[listening])
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Raises CallTheOperator `address_not_free`."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
-    except OSError as error:
-        raise CallTheOperator(
-            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

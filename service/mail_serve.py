@@ -43,11 +43,18 @@ from channels.mail.smtp import SmtpSender
 from channels.mail.working import RunWorker, WorkTuning
 from flow_engine.errors import FlowEngineError
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
-from service.chat import listen
 from service.logs import configure_logging
 from service.mail import mail_model, mail_outbound
 from service.settings import Settings, read_settings
-from service.wiring import FlowDatabase, SystemClock, agent_runs, new_id, open_flow_database, records_of
+from service.wiring import (
+    FlowDatabase,
+    SystemClock,
+    agent_runs,
+    listen,
+    new_id,
+    open_flow_database,
+    records_of,
+)
 
 TENANT = "default"
 

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.use_cases.agent_runs import RUN_STATUSES, Decision, RunStatus
@@ -100,11 +98,12 @@ def list_runs(
     if as_json:
         _print_json(found)
         return
-    names = ("id", "created_at", "mailbox", "status", "rule", "profile", "iterations", "error")
-    table = Table(*names)
     for row in found:
-        table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
-    Console(soft_wrap=True).print(table)
+        named = (row["rule"] or "-", row["profile"] or "-", row["error"] or "")
+        typer.echo(
+            f"{row['id']}  {row['created_at']}  {row['mailbox']}  {row['status']}  "
+            + "  ".join(map(str, named))
+        )
 
 
 @_runs.command("show")

@@ -147,7 +147,9 @@ class Fleet:
         for pid in self.alive:
             os.kill(pid, signal.SIGKILL)
         assert self.nursery.stdin is not None
+        assert self.nursery.stdout is not None
         self.nursery.stdin.close()
+        self.nursery.stdout.close()
         self.nursery.wait(timeout=20)
 
 

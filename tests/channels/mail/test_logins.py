@@ -10,7 +10,6 @@ import httpx2
 import orjson
 import pytest
 
-from adapters.models.fake_http import FakeServer, Received
 from channels.mail.config import Imap
 from channels.mail.logins import Login, Logins
 from flow_engine.errors import CallTheOperator, RetryLater
@@ -20,21 +19,32 @@ pytestmark = pytest.mark.anyio
 SECRETS = {"REFRESH": "refresh-me", "CLIENT_SECRET": "client-secret", "MAIL_PASSWORD": "secret"}
 
 
-class TokenServer(FakeServer):
+class TokenServer:
     """Answers with `replies`, status and object, the last one repeating. `forms` are what it was sent."""
 
     def __init__(self, *replies: tuple[int, object]) -> None:
-        super().__init__()
         self.replies = list(replies)
         self.forms: list[dict[str, list[str]]] = []
+        self.url = ""
 
-    async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
-        self.forms.append(parse_qs(received.raw.decode()))
+    async def __aenter__(self) -> TokenServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/token"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+        self.forms.append(parse_qs((await reader.readexactly(length)).decode()))
         status, reply = self.replies[0] if len(self.replies) == 1 else self.replies.pop(0)
         body = orjson.dumps(reply)
         writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
         writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
+        writer.close()
 
 
 @pytest.fixture
@@ -62,11 +72,11 @@ async def test_a_token_is_fetched_and_kept_until_shortly_before_it_expires(http:
     now = [0.0]
     async with TokenServer(
         (200, {"access_token": "one", "expires_in": 3600}), (200, {"access_token": "two"})
-    ).running() as server:
+    ) as server:
         logins = Logins(SECRETS, http, monotonic=lambda: now[0])
         for at, token in ((0.0, "one"), (3539.0, "one"), (3541.0, "two")):
             now[0] = at
-            login = await logins.login(imap(f"{server.origin}/token"))
+            login = await logins.login(imap(server.url))
             assert (login.secret, login.is_token) == (token, True)
     assert server.forms[0] == {
         "grant_type": ["refresh_token"],
@@ -89,12 +99,12 @@ async def test_a_token_is_fetched_and_kept_until_shortly_before_it_expires(http:
 async def test_a_token_that_is_refused_is_the_operators_and_a_server_away_is_tried_again(
     http: httpx2.AsyncClient, status: int, reply: object, error: type[Exception]
 ) -> None:
-    async with TokenServer((status, reply)).running() as server:
+    async with TokenServer((status, reply)) as server:
         with pytest.raises(error) as raised:
-            await Logins(SECRETS, http).login(imap(f"{server.origin}/token"))
+            await Logins(SECRETS, http).login(imap(server.url))
     assert "refresh-me" not in str(raised.value)
     with pytest.raises(RetryLater):
-        await Logins(SECRETS, http).login(imap(f"{server.origin}/token"))
+        await Logins(SECRETS, http).login(imap(server.url))
 
 
 async def test_tokens_are_fetched_over_tls_but_on_loopback(http: httpx2.AsyncClient) -> None:
