@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,15 @@ DIRECTORY = Annotated[Path, typer.Option("--dir", help="Where the search for the
 MODEL = Annotated[str | None, typer.Option(help="The model, as the gateway knows it.")]
 GATEWAY = Annotated[str | None, typer.Option(help="An OpenAI-compatible base; else FLOW_ENGINE_GATEWAY_URL.")]
 CONFIG = Annotated[Path | None, typer.Option(help="The file of the gateway in this process.")]
-RESUME = Annotated[
-    str | None,
-    typer.Option(help="Go on with a session; without an id with the newest.", flag_value="", is_flag=False),
-]
+with warnings.catch_warnings():
+    # An option that may stand without a value: click has it, and Typer only says that it might go one day.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    RESUME = Annotated[
+        str | None,
+        typer.Option(
+            help="Go on with a session; without an id with the newest.", flag_value="", is_flag=False
+        ),
+    ]
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
