@@ -24,6 +24,7 @@ from adapters.models.scripted import Answers, CallsTools, Says, ScriptedModel, S
 from adapters.outbound.client import GuardedClient
 from channels.mail.loading import LoadedConfig, load_config
 from channels.mail.message import parse_mail
+from channels.mail.ports import RunOutcome
 from channels.mail.routing import judge
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import LLMRequest, ToolCall
@@ -138,20 +139,38 @@ def demonstrate() -> int:
 
 
 async def _demonstrate() -> int:
-    loaded, code = load_config(CONFIG), 0
+    code = 0
     typer.echo(NOTE)
+    async with _shop() as (loaded, outbound):
+        for sample in SAMPLES:
+            if await _told(sample, loaded, outbound) == "error":
+                code = 1
+    return code
+
+
+async def demo_outcome(sample: Sample) -> RunOutcome:
+    """How the run of one sample ends, without a word."""
+    async with _shop() as (loaded, outbound):
+        mail = parse_mail(sample.raw)
+        box = loaded.config.every_mailbox[0]
+        trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)
+        return await trial.run(mail, judge(loaded.config, box, mail))
+
+
+@asynccontextmanager
+async def _shop() -> AsyncGenerator[tuple[LoadedConfig, GuardedClient]]:
+    """The example config with the pharmacy that is served here; replies need nobody's approval."""
+    loaded = load_config(CONFIG)
     async with _pharmacy() as base_url:
         config = loaded.config.model_copy(update={"base_url": base_url})
         profile = config.agent.profiles["pharmacy"].model_copy(update={"approval": {}})
         agent = config.agent.model_copy(update={"profiles": {"pharmacy": profile}})
         config = config.model_copy(update={"agent": agent})
-        settings = Settings.model_construct(outbound_allow="")
-        outbound = mail_outbound(settings, config)
-        for sample in SAMPLES:
-            if await _told(sample, replace(loaded, config=config), outbound) == "error":
-                code = 1
-        await outbound.aclose()
-    return code
+        outbound = mail_outbound(Settings.model_construct(outbound_allow=""), config)
+        try:
+            yield replace(loaded, config=config), outbound
+        finally:
+            await outbound.aclose()
 
 
 async def _told(sample: Sample, loaded: LoadedConfig, outbound: GuardedClient) -> str:

@@ -44,7 +44,7 @@ _MEANT: Final = {
 }
 """What senders write where they mean the larger set."""
 
-_CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _ENCODED: Final = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
 _FOLD: Final = re.compile(r"[\r\n]+[ \t]*")
 
@@ -63,7 +63,7 @@ _QUOTES: Final = (
 
 def clean(text: str) -> str:
     """Lines end in a line feed; nothing that could move a terminal or break a store."""
-    plain = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROLS)
+    plain = _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return plain.encode("utf-8", "replace").decode() if not plain.isascii() else plain
 
 
@@ -220,7 +220,11 @@ def _history_begins(lines: Sequence[str]) -> int:
             and len(lines) - at >= 3
         ):
             return at
-        if _ATTRIBUTION.search(line[-400:]) and _only_quotes(islice(lines, at + 1, None)):
+        if (
+            line.rstrip().endswith(":")
+            and _ATTRIBUTION.search(line[-400:])
+            and _only_quotes(islice(lines, at + 1, None))
+        ):
             begins = at
             # Long attributions are broken over two lines.
             if begins > 0 and lines[begins - 1].strip() and not re.search(r"\d", line):
