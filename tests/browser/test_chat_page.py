@@ -1,0 +1,107 @@
+"""`examples/chat.html` in a real Chromium: `make browser`. Skipped where there is none, but for CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Dialog, Page, Request, async_playwright
+
+from adapters.models.fake_openai import FakeOpenAI
+from tests.channels.chat.desk import ACCIDENT, BELT, PERSON, SUNNY, desk_model, rows
+from tests.channels.chat.harness import running_chat
+from tests.service_process import running_service
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
+
+CHROMIUM = shutil.which("chromium") or ""
+PAGE = Path(__file__).parents[2] / "examples" / "chat.html"
+WITHIN_MS = 30_000
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@asynccontextmanager
+async def opened(address: str, decisions: list[bool]) -> AsyncGenerator[tuple[Page, list[str], list[str]]]:
+    """The page, its console's errors, and the hosts that it asked anything of; `decisions` answer what it
+    has confirmed, in order."""
+    errors: list[str] = []
+    hosts: list[str] = []
+
+    def requested(request: Request) -> None:
+        if not request.url.startswith("http://page.test/"):
+            hosts.append(request.url)
+
+    async def decide(dialog: Dialog) -> None:
+        await (dialog.accept() if decisions.pop(0) else dialog.dismiss())
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = await browser.new_page()
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", requested)
+        page.on("dialog", decide)
+        page.set_default_timeout(WITHIN_MS)
+        await page.goto(f"{PAGE.as_uri()}?url={address}")
+        try:
+            yield page, errors, hosts
+        finally:
+            await browser.close()
+
+
+async def say(page: Page, text: str, ends: str, answer: str) -> None:
+    """Send a message, and wait for the note that ends its answer."""
+    ended = page.locator("p.note", has_text=ends)
+    before = await ended.count()
+    await page.fill("#text", text)
+    await page.click("button")
+    await ended.nth(before).wait_for()
+    assert answer in await page.inner_text("#log")
+
+
+@pytest.mark.skipif(not CHROMIUM and not os.environ.get("CI"), reason="chromium is not installed")
+async def test_the_page_plays_the_whole_desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C12, C13, C15
+    with running_service(tmp_path / "engine") as engine_url:
+        async with FakeOpenAI(desk_model()).running() as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+            settings = {"outbound_allow": "127.0.0.1"}
+            async with running_chat(
+                tmp_path,
+                routing=True,
+                on_wire=True,
+                settings=settings,
+                engine_url=engine_url,
+                tool_modules=BELT,
+            ) as chat:
+                await chat.add(*rows(engine_url))
+                async with opened(f"ws://127.0.0.1:{chat.port}", [True, False]) as (page, errors, hosts):
+                    await say(page, "What is the weather in Rome?", "weather_agent: done", SUNNY)
+                    await say(
+                        page, "I would like to order a pizza", "order_agent: clarifying", "Which size?"
+                    )
+                    await say(page, "a large one", "order_agent: done", "on its way")
+                    await say(page, "the same pizza again", "order_agent: done", "stays unpaid")
+                    await say(page, "Explain quantum chromodynamics", "orchestrator: refused", "can be done")
+                    await say(page, "hello there", "smalltalk_agent: done", "Hello!")
+                    await say(page, ACCIDENT, "claims_agent: done", "¿Cuál es su póliza?")
+                    await say(page, PERSON, "claims_agent: done", "Le paso con un perito.")
+                    session = await page.evaluate("session")
+                    path = f"/v1/chat/sessions/{session}/human"
+                    body = {"outcome": "connected", "text": "Hola.", "name": "Pilar"}
+                    assert (await chat.http.post(path, json=body)).status_code == 200
+                    await page.locator("p.note", has_text="Pilar: done").wait_for()
+                    assert errors == []
+                    assert [host for host in hosts if not host.startswith("file:")] == []
