@@ -1,6 +1,7 @@
 # make run    install and serve on the embedded default: no Redis, no MongoDB, no key
 #             (then: .venv/bin/flow-engine chat serve, for agents behind one WebSocket)
 # make test   install and run every test
+# make browser  the chat's page in a real Chromium, which has to be installed
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
@@ -15,13 +16,16 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test check proof proof-mail bench bench-voice lock
+.PHONY: run test browser check proof proof-mail bench bench-voice lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser
+
+browser: .venv/dev.stamp
+	$(BIN)/python -m pytest tests/browser
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

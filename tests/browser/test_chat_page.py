@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncGenerator
@@ -9,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Dialog, Page, Request, async_playwright
+from playwright.async_api import Dialog, Page, async_playwright
 
 from adapters.models.fake_openai import FakeOpenAI
 from tests.channels.chat.desk import ACCIDENT, BELT, PERSON, SUNNY, desk_model, rows
@@ -32,15 +33,32 @@ FLAGS = [
 
 
 @asynccontextmanager
-async def opened(address: str, decisions: list[bool]) -> AsyncGenerator[tuple[Page, list[str], list[str]]]:
-    """The page, its console's errors, and the hosts that it asked anything of; `decisions` answer what it
-    has confirmed, in order."""
-    errors: list[str] = []
-    hosts: list[str] = []
+async def served() -> AsyncGenerator[str]:
+    """The origin of the page, on loopback: the chat takes no calls from pages of other places."""
 
-    def requested(request: Request) -> None:
-        if not request.url.startswith("http://page.test/"):
-            hosts.append(request.url)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        found = head.startswith(b"GET /?")
+        body = PAGE.read_bytes() if found else b""
+        status = b"200 OK" if found else b"204 No Content"
+        kind = b"Content-Type: text/html\r\nConnection: close\r\n"
+        writer.write(b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n" % (status, kind, len(body)) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def opened(address: str, decisions: list[bool]) -> AsyncGenerator[tuple[Page, list[str], list[str]]]:
+    """The page, its console's errors, and the addresses that it asked; `decisions` answer what it has
+    confirmed, in order."""
+    errors: list[str] = []
+    asked: list[str] = []
 
     async def decide(dialog: Dialog) -> None:
         await (dialog.accept() if decisions.pop(0) else dialog.dismiss())
@@ -50,12 +68,13 @@ async def opened(address: str, decisions: list[bool]) -> AsyncGenerator[tuple[Pa
         page = await browser.new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("request", requested)
+        page.on("request", lambda request: asked.append(request.url))
         page.on("dialog", decide)
         page.set_default_timeout(WITHIN_MS)
-        await page.goto(f"{PAGE.as_uri()}?url={address}")
         try:
-            yield page, errors, hosts
+            async with served() as origin:
+                await page.goto(f"{origin}/?url={address}")
+                yield page, errors, [url.removeprefix(origin) for url in asked]
         finally:
             await browser.close()
 
@@ -87,11 +106,9 @@ async def test_the_page_plays_the_whole_desk(
                 tool_modules=BELT,
             ) as chat:
                 await chat.add(*rows(engine_url))
-                async with opened(f"ws://127.0.0.1:{chat.port}", [True, False]) as (page, errors, hosts):
+                async with opened(f"ws://127.0.0.1:{chat.port}", [True, False]) as (page, errors, asked):
                     await say(page, "What is the weather in Rome?", "weather_agent: done", SUNNY)
-                    await say(
-                        page, "I would like to order a pizza", "order_agent: clarifying", "Which size?"
-                    )
+                    await say(page, "I would like to order a pizza", "order_agent: clarifying", "Which size?")
                     await say(page, "a large one", "order_agent: done", "on its way")
                     await say(page, "the same pizza again", "order_agent: done", "stays unpaid")
                     await say(page, "Explain quantum chromodynamics", "orchestrator: refused", "can be done")
@@ -104,4 +121,5 @@ async def test_the_page_plays_the_whole_desk(
                     assert (await chat.http.post(path, json=body)).status_code == 200
                     await page.locator("p.note", has_text="Pilar: done").wait_for()
                     assert errors == []
-                    assert [host for host in hosts if not host.startswith("file:")] == []
+                    assert asked
+                    assert all(path.startswith("/") for path in asked)

@@ -1,4 +1,4 @@
-"""A desk with three agents and a model for it: what the scenario is played on, by a client and in a browser."""
+"""A desk of agents and a model for it: what the scenario is played on, by a client and in a browser."""
 
 from __future__ import annotations
 

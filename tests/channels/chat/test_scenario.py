@@ -1,4 +1,4 @@
-"""One server and everything of it: routed, clarified, refused, broken out of, confirmed, denied, and a flow."""
+"""All of the chat on one server: routed, clarified, refused, broken out of, confirmed, denied, a flow."""
 
 from __future__ import annotations
 
