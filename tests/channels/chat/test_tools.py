@@ -15,6 +15,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolCall
 from tests.channels.chat import toolbelt
 from tests.channels.chat.harness import Client, running_chat
+from tests.channels.engine_client.test_mcp_connections import agenda, running
 
 pytestmark = pytest.mark.anyio
 
@@ -158,3 +159,21 @@ def test_a_parameter_without_a_schema_is_refused_where_it_is_written() -> None: 
 def test_a_module_that_cannot_be_loaded_is_the_operators() -> None:  # C11
     with pytest.raises(CallTheOperator, match="tools_not_loaded"):
         load_tools(["no.such.module"])
+
+
+async def test_a_tool_of_an_mcp_server_is_listed_by_server_and_name(tmp_path: Path) -> None:  # C11
+    row = {"name": "adder", "description": "Adds numbers.", "tools": ["agenda/add", "agenda/gone"]}
+    script = [calls("agenda_add", a=2, b=3), Says("Five.")]
+    async with running(agenda()) as (url, _):
+        settings = {"outbound_allow": "127.0.0.1"}
+        servers = f"agenda={url}"
+        async with running_chat(tmp_path, script, settings=settings, chat_mcp_servers=servers) as chat:
+            await chat.add(row)
+            unknown = await chat.http.patch("/v1/ai-agents/adder", json={"tools": ["nowhere/add"]})
+            assert unknown.json()["errors"][0]["pointer"] == "/tools/0"
+            async with chat.client() as client:
+                assert (await client.say("m-1", "adds numbers"))["state"] == "done"
+                assert actions(client) == [("agenda_add", "started"), ("agenda_add", "finished")]
+            asked = chat.model.requests
+            assert {spec.name for spec in asked[0].tools} == {"agenda_add", "ask_user", "refuse"}
+            assert "5" in [m.content for m in asked[-1].messages if m.role == "tool"][0]
