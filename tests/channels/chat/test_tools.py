@@ -176,4 +176,4 @@ async def test_a_tool_of_an_mcp_server_is_listed_by_server_and_name(tmp_path: Pa
                 assert actions(client) == [("agenda_add", "started"), ("agenda_add", "finished")]
             asked = chat.model.requests
             assert {spec.name for spec in asked[0].tools} == {"agenda_add", "ask_user", "refuse"}
-            assert "5" in [m.content for m in asked[-1].messages if m.role == "tool"][0]
+            assert "5" in next(m.content for m in asked[-1].messages if m.role == "tool")
