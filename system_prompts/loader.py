@@ -82,6 +82,7 @@ _WITHOUT_PLACEHOLDERS = (
     "conclusion_reasons",
     "conclusion_results",
     "attempts_heading",
+    "courtesy_instructions",
 )
 
 SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(

@@ -51,7 +51,11 @@ def agent_data_of(runner: ConversationState, contact_id: str, command: str | Non
         supportedLanguages=list(version.supported_languages),
         languageDetection=_as_sent(version.language_detection),
         hideTranscriptionToHuman=bool(task.document.hide_transcription_to_human),
-        **runner.platform.media(runner.flow).reply(channel, runner.template_scope()),
+        **runner.platform.media(runner.flow).reply(
+            channel,
+            runner.template_scope(),
+            runner.platform.prompt_sections(runner.flow, channel)["courtesy_instructions"],
+        ),
     )
     if runner.left_task is not None:
         data["leftTask"] = runner.left_task.name

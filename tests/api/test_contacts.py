@@ -406,6 +406,22 @@ class TestMedia:
             assert changed.keys() == started.keys() | {"result"}
 
 
+@pytest.mark.parametrize(("language", "part"), [("en-US", "short sentence"), ("it-IT", "frase breve")])
+async def test_courtesy_messages_of_a_model_have_a_prompt_also_where_the_flow_gives_none(
+    language: str, part: str
+) -> None:  # engine seed 7
+    groq = {"provider": "groq", "timeout": 2.5, "silenceAfterMessage": 0.5, "providerParams": {}}
+    own = {**groq, "providerParams": {"prompt": "Say one moment."}}
+    audio = {"presetId": "default", "courtesyMessageConfig": groq}
+    media = {"audio": audio, "text": {"courtesyMessageConfig": own}}
+    async with open_scene(clinic(mediaConfig=media, systemPromptsLanguage=language)) as scene:
+        phone = (await scene.started())["courtesyMessages"]["providerParams"]
+        assert part in phone["prompt"]
+        assert phone["historyMessages"] == 5
+        chat = await scene.started(conversationId="conv-2", channel="chat")
+        assert chat["courtesyMessages"]["providerParams"]["prompt"] == "Say one moment."
+
+
 class TestEnding:
     async def test_a_single_contact_closes_the_conversation(self) -> None:
         async with open_scene(clinic()) as scene:

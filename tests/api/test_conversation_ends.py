@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.outbound.fake import Answer
 from flow_engine.ports.dialogue import ConversationRef
@@ -165,7 +166,10 @@ class TestAClosureHandler:
     async def test_its_failure_is_seen(self, answer: Answer, reason: str) -> None:  # D3
         async with open_scene(over_many_contacts(), answers={HANDLER: [answer]}) as scene:
             await scene.started()
-            reply = (await scene.end()).json()
+            with capture_logs() as logs:
+                reply = (await scene.end()).json()
+            told = [(line["log_level"], line["reason"]) for line in logs if line["event"] == "handler_failed"]
+            assert told == [("warning", reason)]
             assert reply["status"] == "between_contacts"
             assert "closure handler" in reply["handlerError"]
             assert await bodies(scene, "handler_failed") == [{"subtype": "handler_failed", "reason": reason}]

@@ -183,6 +183,48 @@ async def test_a_closed_conversation_is_not_live(scene: Scene) -> None:
     assert "reception" not in verdicts(await migrate(scene, flow_id, dry_run=True))
 
 
+async def test_rows_that_cannot_move_keep_no_other_from_moving() -> None:  # A11, contract 16
+    async with open_scene(clinic()) as scene:
+        document = renamed(clinic(), "operator", "gone")
+        document["tasks"] = [task for task in document["tasks"] if task["_id"] != "gone"]
+        for task in document["tasks"]:
+            task["connectedTasks"] = [t for t in task["connectedTasks"] if t != "gone"]
+        names = [f"c{number}" for number in range(9)]
+        for number, name in enumerate(names):
+            await scene.started(conversationId=name)
+            if number % 3 == 0:
+                await scene.changed("operator", conversationId=name)
+        flow_id = await publish_next(scene, document)
+        moved: set[str] = set()
+        for order in range(9):  # noqa: B007 - how many orders it took is asserted
+            report = (await migrate(scene, flow_id, dry_run=False, limit=2)).json()
+            moved |= {row["conversationId"] for row in report["conversations"] if row["migrated"]}
+            if not report["more"]:
+                break
+        assert order == 2
+        assert moved == {name for number, name in enumerate(names) if number % 3}
+        left = (await migrate(scene, flow_id, dry_run=False, limit=2)).json()
+        assert {row["verdict"] for row in left["conversations"]} == {"cannot"}
+        assert left["more"] is False
+
+
+@pytest.mark.parametrize("stored", [b"{", b'{"format": 99}'])
+async def test_one_that_cannot_be_read_is_a_row_and_stops_no_other(  # A11, contract 16
+    scene: Scene, stored: bytes
+) -> None:
+    flow_id = await publish_next(scene, clinic())
+    await scene.memory.driver.client.hset("{default:visit}::snapshot", "session", stored)
+    reply = await migrate(scene, flow_id, dry_run=False)
+    assert verdicts(reply) == {
+        "reception": ("keep", "reception"),
+        "operator": ("keep", "operator"),
+        "visit": ("cannot", None),
+    }
+    (row,) = (row for row in reply.json()["conversations"] if row["verdict"] == "cannot")
+    assert row["reason"].startswith("snapshot_")
+    assert reply.json()["more"] is False
+
+
 async def test_a_limit_says_that_there_is_more(scene: Scene) -> None:
     flow_id = await publish_next(scene, clinic())
     reply = (await migrate(scene, flow_id, dry_run=False, limit=2)).json()

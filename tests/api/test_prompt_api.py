@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
+from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.transactor import Transactor
 from tests.api.harness import HANDLER, clinic, entry, open_scene, over_many_contacts
+from tests.flow_engine.listening.test_mining import dependencies_of
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/prompt/conv-1"
@@ -115,6 +120,25 @@ async def test_without_an_extraction_in_flight_nobody_waits(wait: str) -> None:
     async with open_scene(clinic()) as scene:
         await scene.started()
         assert (await scene.http.get(f"{PATH}?wait_ms={wait}")).json()["memoryFresh"] is True  # F31
+
+
+async def test_who_waits_looks_again_ever_more_seldom() -> None:  # F31
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async with open_scene(clinic()) as scene:
+        await scene.started()
+        await scene.say("m1", "An ECG")  # and no worker reads it
+        shared = replace(dependencies_of(scene), pause=pause)
+        dialogue = DialogueService(Transactor(shared), shared)
+        view = await dialogue.prompt(ConversationRef("default", "conv-1"), wait_s=10.0)
+    assert view.reply["memoryFresh"] is False
+    assert sum(pauses) == pytest.approx(10.0, abs=0.25)
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.03, 0.25)
+    assert len(pauses) < 50
 
 
 async def test_after_the_end_it_is_409() -> None:

@@ -19,11 +19,12 @@ from memory.connection import connect
 from memory.keys import JOBS_KEY
 from memory.manager import MemoryManager
 from memory.redis_py import RedisPyDriver
+from service.background import dead_letters
 from service.settings import Settings
 from service.wiring import build_service
 from tests.adapters.outbound.local_server import ok, serving
 from tests.memory.conversation_samples import T0, Conversation, empty_memory, session
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, StartRedis
 
 pytestmark = pytest.mark.anyio
 SECRET = "sixteen characters"
@@ -61,6 +62,50 @@ async def lived_through(settings: Settings, receiver: Any) -> list[Any]:
             while len(receiver.requests) < 4:
                 await asyncio.sleep(0.02)
     return [orjson.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
+
+
+async def test_what_is_answered_with_5xx_becomes_a_dead_letter_and_holds_up_no_other(
+    start_redis: StartRedis, tmp_path: Path
+) -> None:  # A8, contract 15
+    heard: list[str] = []
+
+    async def answer(request: bytes, writer: asyncio.StreamWriter) -> None:
+        conversation = orjson.loads(request.partition(b"\r\n\r\n")[2])["conversationId"]
+        heard.append(conversation)
+        writer.write(ok(b"", status=b"500 Broken" if conversation == "conv-bad" else b"204 Taken"))
+        await writer.drain()
+
+    async with serving(answer) as receiver:
+        settings = Settings.model_validate(
+            {
+                "data_dir": tmp_path,
+                "redis_url": start_redis().url,
+                "job_attempts": 2,
+                "outbound_allow": f"127.0.0.1:{receiver.port}",
+                "webhook_url": f"http://127.0.0.1:{receiver.port}/",
+                "webhook_secret": SECRET,
+            }
+        )
+        service = build_service(settings, host="127.0.0.1", port=8080)
+        transport = httpx.ASGITransport(app=service.app)
+        async with (
+            service.opened(),
+            Worker(service.jobs[0]).running(),
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+        ):
+            for name in ("conv-bad", "conv-good"):
+                ids = {"contactId": "c-1", "conversationId": name}
+                start = {**ids, "conversationalFlowVersionId": "health-booking-v1", "channel": "chat"}
+                assert (await http.post("/v1/handle-new-contact", json=start)).status_code == 200
+            async with asyncio.timeout(30):
+                while "conv-good" not in heard:
+                    await asyncio.sleep(0.02)
+                while not (letters := await dead_letters(settings, 9)):
+                    await asyncio.sleep(0.05)
+    (letter,) = letters
+    assert (letter.job.kind, letter.job.conversation.conversation_id) == ("deliver", "conv-bad")
+    assert (letter.attempts, letter.reason) == (2, "the webhook answered with status 500")
+    assert heard.count("conv-bad") == 2
 
 
 def test_a_webhook_without_a_secret_does_not_start(tmp_path: Path) -> None:  # F40

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from adapters import extraction
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.extraction import ExtractionRequest, ExtractsNothing
+from flow_engine.ports.extraction import ExtractionRequest, Extractor, ExtractsNothing
 from flow_engine.ports.jobs import Job, TryJobAgain
 from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelEvent, ModelFailed
 from flow_engine.ports.outbound import OutboundReply
@@ -77,7 +78,7 @@ def dependencies_of(scene: Scene) -> ConversationDependencies:
     )
 
 
-def working_on(scene: Scene, model: Model | None = None, rules: Rules | None = None) -> BackgroundWork:
+def working_on(scene: Scene, model: Model | None = None, rules: Extractor | None = None) -> BackgroundWork:
     background = BackgroundDependencies(
         extractor=rules or ExtractsNothing(),
         model=model or Model(lambda call: ModelFailed("not_configured", "none")),
@@ -134,6 +135,38 @@ class TestTaking:
             await scene.say("m1", "An ECG")
             await working_on(scene, Model(lambda call: answer)).mine(MINE)
             assert all(v["value"] is None for v in (await dump(scene)).values())
+
+    @pytest.mark.parametrize(
+        ("ts", "timezone"),
+        [
+            ("0002-01-01T00:00:00Z", "Pacific/Niue"),
+            ("9998-12-31T23:59:59Z", "Pacific/Kiritimati"),
+            ("9998-12-31T23:59:59-12:00", "Pacific/Kiritimati"),
+        ],
+    )
+    async def test_the_ends_of_the_calendar_poison_nothing(self, ts: str, timezone: str) -> None:
+        # A9, contract 17
+        async with open_scene(clinic()) as scene:
+            await scene.started(tenant={"timezone": timezone})
+            taken = await scene.say("m1", "In ten days, the day after tomorrow", ts=ts)
+            assert taken.status_code in (200, 422)
+            await working_on(scene, says({"var_string": "ECG"}), extraction).mine(MINE)
+            await scene.say("m2", "An echo")
+            await working_on(scene, says({"var_string": "echo"}), extraction).mine(MINE)
+            assert (await dump(scene))["var_string"]["value"] == "echo"
+
+    async def test_the_flows_own_prompt_stands_behind_the_list_of_variables(self) -> None:  # weakness i
+        document = clinic()
+        document["aiHelpers"] = [{"name": "convMiner", "prompt": "Names are those of horses."}]
+        async with talking(document) as scene:
+            await scene.say("m1", "I want an ECG")
+            model = says({})
+            await working_on(scene, model).mine(MINE)
+            system = "\n".join(message.content for message in model.calls[0].messages)
+        lines = system.splitlines()
+        heading = next(n for n, line in enumerate(lines) if line.endswith("variables:"))
+        assert lines[heading + 1].startswith("- ")
+        assert "Names are those of horses." in lines[heading + 2 :]
 
     async def test_a_tools_value_is_neither_asked_for_nor_overwritten(self) -> None:  # F18
         async with talking() as scene:
