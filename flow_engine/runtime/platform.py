@@ -78,17 +78,28 @@ class MediaSettings:
         return cls(audio_settings(version, presets), text)
 
     def reply(self, channel: str, scope: TemplateScope, courtesy_prompt: str) -> MediaReply:
-        """The channel's settings, provider and voice templates rendered, the language's entry chosen.
+        """The channel's settings, provider and voice templates rendered, the language's entry chosen. JSON
+        values, times in seconds. Never raises: a template without a value has the fallback chosen.
 
-        Courtesy messages that a model makes have `courtesy_prompt` where the version gives none.
-        """
-        reply = _audio(self.audio, scope) if channel == "phone" else _text(self.text)
-        courtesy = reply["courtesyMessages"]
+        Courtesy messages that a model makes have `courtesy_prompt` where the version gives none."""
+        spoken = channel == "phone"
+        settings = self.audio if spoken else self.text
+        courtesy = _object(settings, "courtesyMessageConfig")
         params = cast("JsonObject", courtesy.get("providerParams")) if courtesy else {}
         if courtesy and courtesy.get("provider") == "groq" and params.get("prompt") is None:
-            params = {**params, "prompt": courtesy_prompt}
-            reply["courtesyMessages"] = {**courtesy, "providerParams": params}
-        return reply
+            courtesy = {**courtesy, "providerParams": {**params, "prompt": courtesy_prompt}}
+        return MediaReply(
+            llm=_object(settings, "llm"),
+            tts=_speech(_object(settings, "tts"), scope) if spoken else None,
+            stt=_speech(_object(settings, "stt"), scope) if spoken else None,
+            vad=_object(settings, "vad") if spoken else None,
+            courtesyMessages=courtesy,
+            allowInterruptionsOnStart=spoken and bool(settings.get("allowInterruptionsOnStart")),
+            allowInterruptions=spoken and bool(settings.get("allowInterruptions")),
+            enableRecording=spoken and bool(settings.get("enableRecording")),
+            userInteractionTimeout=cast("float | None", settings.get("userInteractionTimeout")),
+            preemptiveGeneration=spoken and bool(settings.get("preemptiveGeneration")),
+        )
 
     def model(self, channel: str) -> str | None:
         """The name of the model that will read the prompt: it chooses the system prompts (F26)."""
