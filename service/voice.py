@@ -144,7 +144,7 @@ class VoiceAnswering:
         tap = self._open_tap(call.call_id)
         line = SipConnection(call, calls, self._realtime, tap)
         plan = replace(self._plan(tap), connect=line.connect)
-        line.runner = CallRunner(plan, line, line.started, transfer=line.move, line_plays=False)
+        line.runner = CallRunner(plan, line, line.started, transfer=line.refer, line_plays=False)
         await self._bridge.kept(line.runner, tap, line.ended)
 
     async def drained(self) -> None:

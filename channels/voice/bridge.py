@@ -30,7 +30,8 @@ from channels.voice.call.ports import (
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.wires.openai_realtime import RealtimeLink, decode
+from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import realtime_url
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket
 

@@ -34,7 +34,8 @@ from channels.voice.carriers.carrier import Decoder, StreamCodec
 from channels.voice.metrics import Counting
 from channels.voice.recording import Entry, RecordingRefused, Side, as_json
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.wires.openai_realtime import RealtimeLink, decode
+from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.realtime_events import decode
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
 

@@ -16,7 +16,7 @@ import uvicorn
 
 from adapters.http_door import Door, DoorLimits
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.wires import openai_realtime
+from channels.voice.wires import realtime_events
 from tests.api.harness import clinic, open_scene
 from tests.hostile import corpus
 from tests.hostile.test_stalls import LONGEST_STALL_S, watched
@@ -160,4 +160,4 @@ def test_every_wire_swallows_every_frame() -> None:
     decoder = TwilioStreams().decoder()
     for _, frame in corpus.frames():
         decoder(frame)
-        openai_realtime.decode(frame)
+        realtime_events.decode(frame)

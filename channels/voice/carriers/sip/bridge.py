@@ -98,7 +98,7 @@ class SipConnection(SipLine):
         self._link = _SipLink(session, socket, self._tap)
         return self._link
 
-    async def move(self, target: str) -> bool:
+    async def refer(self, target: str) -> bool:
         return await is_transferred(self.transfer(target))
 
     async def _accept(self, settings: SessionSettings) -> None:

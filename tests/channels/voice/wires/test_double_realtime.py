@@ -41,7 +41,8 @@ from channels.voice.testing.realtime_session import RealtimeSession, item_number
 from channels.voice.testing.script import Fail, Reaction, Say, Script, UseTool, read_script
 from channels.voice.testing.signals import Stretch, silence, speech, stretches
 from channels.voice.testing.sockets import MOST_BYTES, Socket, eventually
-from channels.voice.wires.openai_realtime import RealtimeLink, decode
+from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import connect_headers, realtime_url, sideband_url
 
 pytestmark = pytest.mark.anyio

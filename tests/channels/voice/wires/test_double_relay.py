@@ -19,7 +19,8 @@ from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import item_number
 from channels.voice.testing.script import Say, Script
 from channels.voice.testing.sockets import Socket, eventually
-from channels.voice.wires.openai_realtime import RealtimeLink, decode
+from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import realtime_url
 
 pytestmark = pytest.mark.anyio

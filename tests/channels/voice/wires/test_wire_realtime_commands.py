@@ -17,7 +17,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from channels.voice.call.events import ItemAdded
 from channels.voice.call.ports import ModelLink, SessionSettings, Turn, TurnDetection
-from channels.voice.wires.openai_realtime import RealtimeLink, decode, session_of
+from channels.voice.wires.openai_realtime import RealtimeLink, session_of
+from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import DEFAULT_URL, connect_headers, realtime_url, sideband_url
 
 CLIENT_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeClientEvent)

@@ -30,7 +30,7 @@ from channels.voice.call.events import (
     SpeechStopped,
     Unreadable,
 )
-from channels.voice.wires.openai_realtime import decode
+from channels.voice.wires.realtime_events import decode
 
 SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 PAYLOAD = base64.b64encode(b"\x7f" * 800)
