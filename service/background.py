@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from adapters import extraction
@@ -92,11 +92,6 @@ def tuning_of(settings: Settings) -> Tuning:
         attempts=settings.job_attempts,
         concurrency=settings.jobs_at_once,
     )
-
-
-def read_in_order(settings: Settings) -> Tuning:
-    """For a source whose jobs follow from one another: one at a time."""
-    return replace(tuning_of(settings), concurrency=1)
 
 
 def check_workable(settings: Settings) -> None:

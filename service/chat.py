@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import typer
@@ -46,6 +47,7 @@ from channels.engine_client.client import EngineClient, engine_http
 from channels.engine_client.mcp_tools import McpConnections
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.chat import ChatBus
+from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.values import utc_text
 from memory.call_budget import RedisCallBudget
@@ -55,6 +57,7 @@ from service.logs import configure_logging
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
 from service.settings import Settings, read_settings
 from service.wiring import (
+    FlowDatabase,
     SystemClock,
     authenticator_for,
     listen,
@@ -101,10 +104,8 @@ async def chat_service(
     tracing: Tracing | None = None,
 ) -> AsyncGenerator[ChatService]:
     """While this is open the chat works. `model` stands in for the configured one, `shared` for the sessions
-    that Redis or this process keeps. Without `llm_model` the orchestrator asks no model.
-
-    Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
-    """
+    that Redis or this process keeps. Without `llm_model` the orchestrator asks no model. Raises
+    CallTheOperator for settings that cannot be used, RetryLater for a store that is away."""
     clock, database = SystemClock(), open_flow_database(settings)
     observer, tracing = CountingObserver(CollectorRegistry(), CHAT_COUNTED), tracing or Untraced()
     async with AsyncExitStack() as stack:
@@ -120,13 +121,7 @@ async def chat_service(
         sources = _tool_sources(settings, chat, outbound, stack)
         profiles = [] if chat.chat_mail_config is None else profile_rows(chat.chat_mail_config)
         table = AgentTable(records_of(database, "ai_agents"), clock, sources, profiles=profiles)
-        accounts = Accounts(
-            records_of(database, "agent_runs"),
-            records_of(database, "llm_calls"),
-            records_of(database, "chat_decisions"),
-            clock,
-            observer,
-        )
+        accounts = accounts_of(database, clock, observer)
         policy = _tool_rules(chat.chat_tool_rules)
         flows = _flow_agents(settings, chat, model, accounts, policy, stack)
         orchestrator = Orchestrator(chat, model if settings.llm_model else None)
@@ -142,15 +137,28 @@ async def chat_service(
             *SessionRoutes(sessions, answering, accounts, tokens, flows).endpoints(),
         ]
         probes = {"memory": store.secret, "flows": database.connection.ready}
-
-        def scrape() -> Response:
-            return Response(generate_latest(observer.registry), media_type=CONTENT_TYPE_LATEST)
-
+        scrape = partial(metrics_of, observer)
         app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes, scrape, tracing)
         for tenant_id in authenticator.tenants():
             await table.rows(tenant_id)
         await stack.enter_async_context(sessions.running())
         yield ChatService(app, table, sessions)
+
+
+def accounts_of(database: FlowDatabase, clock: Clock, observer: CountingObserver) -> Accounts:
+    """Runs, model calls and decisions of a chat in the tables of the database."""
+    return Accounts(
+        records_of(database, "agent_runs"),
+        records_of(database, "llm_calls"),
+        records_of(database, "chat_decisions"),
+        clock,
+        observer,
+    )
+
+
+def metrics_of(observer: CountingObserver) -> Response:
+    """What `/metrics` answers: Prometheus' text format in UTF-8."""
+    return Response(generate_latest(observer.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def chat_server(app: Starlette) -> uvicorn.Server:

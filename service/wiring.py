@@ -61,7 +61,7 @@ from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
 from memory.cti_stream import CtiStream
 from memory.schedule import RedisBacklog
-from service.background import JobDependencies, job_runner, read_in_order
+from service.background import JobDependencies, job_runner, tuning_of
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
 from system_prompts.loader import load_system_prompts
@@ -180,6 +180,21 @@ class ServiceDependencies:
     observer: PrometheusObserver = field(default_factory=own_observer)
     tracing: Tracing = field(default_factory=Untraced)
 
+    @asynccontextmanager
+    async def opened(self, settings: Settings, submissions: Submissions) -> AsyncGenerator[None]:
+        """The stores are open within, and the embedded default has its samples. Raises CallTheOperator
+        `redis_unsafe`, RetryLater for a store that is away."""
+        memory, database = self.memory, self.database
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(memory.close)
+            await database.connection.open()
+            stack.push_async_callback(database.connection.close)
+            if settings.redis_url is not None and not settings.redis_unsafe:
+                await memory.check_safety(settings.redis_durability)
+            if settings.samples and settings.mongo_url is None:
+                await install_samples(database.flows, database.versions, submissions, self.clock)
+            yield
+
 
 def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing | None = None) -> Service:
     """Raises CallTheOperator when the service must not start with these settings."""
@@ -250,26 +265,8 @@ def assemble(
     application = _application(designers, transactor, agents, dependencies, metrics)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[None]:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(memory.close)
-            await database.connection.open()
-            stack.push_async_callback(database.connection.close)
-            if settings.redis_url is not None and not settings.redis_unsafe:
-                await memory.check_safety(settings.redis_durability)
-            if settings.samples and settings.mongo_url is None:
-                await install_samples(database.flows, database.versions, submissions, dependencies.clock)
-            yield
-
-    parts = JobDependencies(
-        transactor, dependencies.model, memory, dependencies.outbound, dependencies.clock, observer
-    )
-    jobs = [
-        job_runner(settings, parts, dependencies.tracing),
-        *_cti_runner(settings, agents, dependencies),
-    ]
-    return Service(app, opened, jobs, metrics)
+    opened = partial(dependencies.opened, settings, submissions)
+    return Service(app, opened, job_runners(settings, transactor, agents, dependencies), metrics)
 
 
 def _base_url(host: str, port: int) -> str | None:
@@ -324,22 +321,25 @@ def _application(
     )
 
 
-def _cti_runner(
-    settings: Settings, agents: tuple[Conversations, DialogueService], dependencies: ServiceDependencies
+def job_runners(
+    settings: Settings,
+    transactor: Transactor,
+    agents: tuple[Conversations, DialogueService],
+    dependencies: ServiceDependencies,
 ) -> Sequence[JobRunner]:
-    """None without a stream to read. Raises CallTheOperator `redis_needed`."""
+    """One for the jobs of commits and, where there is a stream of a core CTI to read, one for that.
+
+    Raises CallTheOperator `webhook_secret_missing`, `redis_needed`.
+    """
+    memory, clock, observer = dependencies.memory, dependencies.clock, dependencies.observer
+    parts = JobDependencies(transactor, dependencies.model, memory, dependencies.outbound, clock, observer)
+    own = job_runner(settings, parts, dependencies.tracing)
     if settings.cti_stream is None:
-        return ()
+        return (own,)
     if settings.redis_url is None:
         raise CallTheOperator("redis_needed", "FLOW_ENGINE_CTI_STREAM needs FLOW_ENGINE_REDIS_URL")
-    stream = CtiStream(dependencies.memory.driver, settings.cti_stream)
+    stream = CtiStream(memory.driver, settings.cti_stream)
     intake = CtiIntake(*agents, stream.fields)
-    runner = JobRunner(
-        stream,
-        {"cti": intake.take},
-        dependencies.clock,
-        dependencies.observer,
-        read_in_order(settings),
-        tracing=dependencies.tracing,
-    )
-    return (runner,)
+    in_order = replace(tuning_of(settings), concurrency=1)  # what is read follows from what was read before
+    read = JobRunner(stream, {"cti": intake.take}, clock, observer, in_order, tracing=dependencies.tracing)
+    return (own, read)

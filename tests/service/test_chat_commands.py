@@ -46,7 +46,7 @@ def test_a_server_is_talked_to_and_ends_in_order(tmp_path: Path) -> None:  # C12
         line = server.stderr.readline().decode()
         url = re.findall(r"http://[0-9.:]+", line)[0]
         with urllib.request.urlopen(f"{url}/health/ready", timeout=10) as answer:
-            assert orjson.loads(answer.read()) == {"status": "ready"}
+            assert orjson.loads(answer.read())["status"] == "ok"
         talked = subprocess.run(
             [*COMMAND, "talk", "--url", url],
             cwd=ROOT,
