@@ -176,7 +176,7 @@ class RedisChat:
 class RedisBus:
     """Implements `ChatBus` by publish and subscribe, with one connection for all topics of a process.
 
-    While that connection is away messages are lost; it is made again, with every topic.
+    While that connection is away messages are lost; it is made again, with every topic. Messages are bytes.
     """
 
     def __init__(self, driver: Driver) -> None:

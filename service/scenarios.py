@@ -30,7 +30,8 @@ from system_prompts.loader import load_system_prompts
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """`flow` stands in for the files' own. `name_part`: only scenarios with it in their names."""
+    """`flow` stands in for the files' own. `name_part`: only scenarios with it in their names. Limits are in
+    bytes, levels and tasks."""
 
     flow: Path | None = None
     name_part: str = ""

@@ -345,7 +345,8 @@ def serve_until_stopped(
 
 @dataclass(frozen=True, slots=True)
 class TrialAgent:
-    """`url` is that of its HTTP side, such as `/metrics`; `line_url` takes Media Streams."""
+    """`url` is that of its HTTP side, such as `/metrics`; `line_url` takes Media Streams. Each is a URL on
+    loopback."""
 
     url: str
     line_url: str

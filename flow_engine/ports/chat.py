@@ -96,7 +96,7 @@ class ChatFrames(Protocol):
         ...
 
     async def after(self, ref: SessionRef, seq: int) -> Sequence[LoggedFrame]:
-        """Those above `seq` that are still kept, in order."""
+        """Those above `seq` that are still kept, in order. Each is a JSON text as bytes."""
         ...
 
     async def last(self, ref: SessionRef) -> int:
@@ -105,7 +105,7 @@ class ChatFrames(Protocol):
 
 
 class IdleSessions(Protocol):
-    """Sessions by when something was last put into their queue."""
+    """Sessions by when something was last put into their queue. In seconds."""
 
     async def idle(self, for_s: float) -> Sequence[SessionRef]:
         """Those without a message for so many seconds; each is returned once, to one caller."""
@@ -129,7 +129,8 @@ class ChatBus(Protocol):
 
 
 def frames_topic(ref: SessionRef) -> str:
-    """Where `ChatFrames.append` publishes: the number in decimal, a line feed, the frame."""
+    """Where `ChatFrames.append` publishes: the number in decimal, a line feed, the frame. The frame is a JSON
+    text."""
     return f"frames:{ref.tenant_id}:{ref.session_id}"
 
 

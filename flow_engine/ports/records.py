@@ -43,5 +43,5 @@ class RecordStore(Protocol):
     async def get(self, tenant_id: str, record_id: str) -> Record | None: ...
 
     async def list(self, tenant_id: str, parent: str = "") -> Sequence[Record]:
-        """By position, those at the same one by id."""
+        """By position, those at the same one by id. Bodies are JSON objects; empty for an unknown parent."""
         ...

@@ -47,7 +47,7 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """A prompt and the tag of all that it depends on but the clock."""
+    """A prompt and the tag of all that it depends on but the clock. The tag is quoted, as RFC 9110 has it."""
 
     reply: PromptReply
     etag: str

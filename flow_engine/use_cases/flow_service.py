@@ -176,9 +176,9 @@ class FlowService:
     ) -> FinalReply:
         """Save a completed and checked document under `entry.version_id`; its tags follow from F6.
 
-        Raises what `publishing.place_version` raises; `version_exists` also when another document was
-        left under that id by a save that did not come to its end. Such a document is never written over:
-        the save that left it may only be slow, and about to list it.
+        Raises what `publishing.place_version` raises; `version_exists` also when another document was left
+        under that id by a save that did not come to its end. Such a document is never written over: the save
+        that left it may only be slow, and about to list it. `document` are bytes of JSON.
         """
         stored = StoredVersion(entry.version_id, flow_id, document)
 

@@ -87,9 +87,9 @@ def place_version(
 def move_tag(flow: FlowRecord, *, tag: str, version_id: str, moved_by: str, now: datetime) -> FlowRecord:
     """Point `tag` at a version that can run: a promotion, or a rollback. A new tag is created.
 
-    A tag that is there already keeps its author and date, so that a repeated request changes nothing but
-    the revision. Raises CorrectTheInput (`tag_invalid`), LookElsewhere (`version_unknown`) and
-    ReloadAndDecide (`version_is_draft`).
+    A tag that is there already keeps its author and date, so that a repeated request changes nothing but the
+    revision. Raises CorrectTheInput (`tag_invalid`), LookElsewhere (`version_unknown`) and ReloadAndDecide
+    (`version_is_draft`). `now` is in UTC.
     """
     check_tag_name(tag)
     if find_entry(flow, version_id).draft:
@@ -105,7 +105,7 @@ def move_tag(flow: FlowRecord, *, tag: str, version_id: str, moved_by: str, now:
 
 
 def rename(flow: FlowRecord, *, name: str, updated_by: str, now: datetime) -> FlowRecord:
-    """Give the flow another name. Names need not be unique: ids are."""
+    """Give the flow another name. Names need not be unique: ids are. `now` is in UTC."""
     return _next_revision(replace(flow, name=name, updated_by=updated_by, updated_at=now))
 
 
@@ -132,7 +132,7 @@ def lists_version(flow: FlowRecord, version_id: str) -> bool:
 
 
 def find_entry(flow: FlowRecord, version_id: str) -> VersionEntry:
-    """The entry of a listed version. Raises LookElsewhere (`version_unknown`)."""
+    """The entry of a listed version. Raises LookElsewhere (`version_unknown`). Its date is in UTC."""
     for entry in flow.versions:
         if entry.version_id == version_id:
             return entry

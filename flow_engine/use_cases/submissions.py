@@ -35,7 +35,8 @@ class Submission:
 
 
 class Submissions:
-    """Checks against what this installation offers and allows. `url_refusal`: see `ReviewEnvironment`."""
+    """Checks against what this installation offers and allows. `url_refusal`: see `ReviewEnvironment`.
+    Documents are bytes of JSON in UTF-8."""
 
     def __init__(
         self,
