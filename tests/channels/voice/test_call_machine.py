@@ -545,7 +545,9 @@ class TestRenewal:
             "(pressed on the keypad: 5)",
         ]
 
-    def test_a_tool_that_answers_while_there_is_no_model_is_answered_in_the_history(self) -> None:  # voice-1
+    def test_a_tool_that_answers_while_there_is_no_model_is_answered_in_the_history(
+        self,
+    ) -> None:  # 22, voice-1
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
         scene.call.detach()
@@ -555,7 +557,9 @@ class TestRenewal:
         assert renewed.said("send_function_output") == []
         assert renewed.said("create_response") == [("create_response", None)]
 
-    def test_what_was_half_heard_of_a_lost_model_is_in_the_transcript_and_told_again(self) -> None:  # voice-1
+    def test_what_was_half_heard_of_a_lost_model_is_in_the_transcript_and_told_again(
+        self,
+    ) -> None:  # 22, voice-1
         scene = Scene()
         text = "Good evening, this is the restaurant, what can I do for you tonight?"
         scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), OutputTranscriptDelta("a", text))

@@ -402,7 +402,7 @@ def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None
     assert stage.models.links[0].said("add_text")[-1] == ("add_text", "user", "Go on.")
 
 
-def test_a_tool_under_way_is_waited_for_after_the_caller_has_hung_up() -> None:  # voice-2
+def test_a_tool_under_way_is_waited_for_after_the_caller_has_hung_up() -> None:  # 21, voice-2
     done: list[float] = []
 
     async def works(name: str) -> JsonValue:
@@ -425,7 +425,7 @@ def test_a_tool_under_way_is_waited_for_after_the_caller_has_hung_up() -> None: 
     assert stage.book.ending.duration_s == pytest.approx(3)  # the call's, without what was waited for
 
 
-def test_what_the_caller_said_last_is_waited_for() -> None:  # voice-3
+def test_what_the_caller_said_last_is_waited_for() -> None:  # 21, voice-3
     async def talks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         stage.event(InputCommitted("u"))
@@ -441,7 +441,7 @@ def test_what_the_caller_said_last_is_waited_for() -> None:  # voice-3
     assert stage.finished_at < 2
 
 
-def test_words_that_nobody_writes_down_are_waited_for_three_seconds() -> None:  # voice-3
+def test_words_that_nobody_writes_down_are_waited_for_three_seconds() -> None:  # 21, voice-3
     async def talks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         stage.event(InputCommitted("u"))

@@ -62,7 +62,9 @@ def deliveries_of(business: Business, directory: Path | None = None) -> Deliveri
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, OutboundFailed("nothing came")])
-def test_what_is_not_answered_is_sent_again_under_the_same_key(trouble: int | Exception) -> None:  # voice-2
+def test_what_is_not_answered_is_sent_again_under_the_same_key(
+    trouble: int | Exception,
+) -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(*[trouble] * 7, 200)
         deliveries = deliveries_of(business)
@@ -77,7 +79,7 @@ def test_what_is_not_answered_is_sent_again_under_the_same_key(trouble: int | Ex
 
 
 @pytest.mark.parametrize("answer", [200, 204, 400, 404, 409, OutboundRefused("no")])
-def test_an_answer_is_an_answer_even_if_it_is_a_refusal(answer: int | Exception) -> None:  # voice-2
+def test_an_answer_is_an_answer_even_if_it_is_a_refusal(answer: int | Exception) -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(answer)
         deliveries = deliveries_of(business)
@@ -89,7 +91,7 @@ def test_an_answer_is_an_answer_even_if_it_is_a_refusal(answer: int | Exception)
     run_in_virtual_time(run())
 
 
-def test_every_request_has_a_key_of_its_own() -> None:  # voice-2
+def test_every_request_has_a_key_of_its_own() -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(200)
         deliveries = deliveries_of(business)
@@ -100,7 +102,7 @@ def test_every_request_has_a_key_of_its_own() -> None:  # voice-2
     run_in_virtual_time(run())
 
 
-def test_a_caller_that_waits_no_longer_leaves_the_request_to_be_sent_again() -> None:  # voice-2
+def test_a_caller_that_waits_no_longer_leaves_the_request_to_be_sent_again() -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(200, after_s=20)
         deliveries = deliveries_of(business)
@@ -115,7 +117,7 @@ def test_a_caller_that_waits_no_longer_leaves_the_request_to_be_sent_again() -> 
     run_in_virtual_time(run())
 
 
-def test_after_a_day_it_is_given_up_which_is_logged() -> None:  # voice-2
+def test_after_a_day_it_is_given_up_which_is_logged() -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(500)
         deliveries = deliveries_of(business)
@@ -130,7 +132,7 @@ def test_after_a_day_it_is_given_up_which_is_logged() -> None:  # voice-2
 
 
 class TestSpool:
-    def test_what_a_process_leaves_behind_the_next_one_delivers(self, tmp_path: Path) -> None:  # voice-2
+    def test_what_a_process_leaves_behind_the_next_one_delivers(self, tmp_path: Path) -> None:  # 21, voice-2
         async def first() -> list[str]:
             business = Business(500)
             deliveries = deliveries_of(business, tmp_path)
@@ -153,7 +155,7 @@ class TestSpool:
         assert run_in_virtual_time(second()) == [keys[0]]
         assert list(tmp_path.iterdir()) == []
 
-    def test_it_is_on_disk_before_the_first_try(self, tmp_path: Path) -> None:  # voice-2
+    def test_it_is_on_disk_before_the_first_try(self, tmp_path: Path) -> None:  # 21, voice-2
         class Looks(Business):
             async def request(self, *args: object, **given: object) -> OutboundReply:
                 seen.extend(file.name for file in tmp_path.iterdir())
@@ -211,7 +213,7 @@ def test_only_so_many_wait_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_a_directory_the_end_of_the_process_says_what_is_lost() -> None:  # voice-2
+def test_without_a_directory_the_end_of_the_process_says_what_is_lost() -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(500)
         deliveries = deliveries_of(business)

@@ -66,7 +66,7 @@ def told(session: RealtimeSession) -> list[tuple[str, str]]:
     return [(item["type"], text) for item, text in zip(items, texts, strict=True)]
 
 
-async def test_a_tool_that_has_answered_is_not_asked_again_by_the_next_session() -> None:  # voice-1
+async def test_a_tool_that_has_answered_is_not_asked_again_by_the_next_session() -> None:  # 22, voice-1
     # Words that are not written down yet are lost with their model: here they are before the tool is asked.
     async with talking(ORDERS, Script(), pace=Pace(transcription_ms=0)) as (model, business, agent):
         async with FakeTwilioCall(agent.line_url, latency_s=0.0) as call:
@@ -91,7 +91,7 @@ async def test_a_tool_that_has_answered_is_not_asked_again_by_the_next_session()
         assert business.count("/tool") == 1
 
 
-async def test_a_greeting_that_breaks_off_is_told_again_as_far_as_it_came() -> None:  # voice-1
+async def test_a_greeting_that_breaks_off_is_told_again_as_far_as_it_came() -> None:  # 22, voice-1
     long = Script.of(Say(GREETING, 5400))
     async with talking(long, Script(), pace=Pace(chunk_ms=100, speed=2.0)) as (model, business, agent):
         async with FakeTwilioCall(agent.line_url, latency_s=0.0) as call:
@@ -113,7 +113,9 @@ async def test_a_greeting_that_breaks_off_is_told_again_as_far_as_it_came() -> N
         assert body["said"][0]["content"] == half
 
 
-async def test_an_order_that_is_being_placed_when_the_caller_hangs_up_is_in_the_books() -> None:  # voice-2
+async def test_an_order_that_is_being_placed_when_the_caller_hangs_up_is_in_the_books() -> (
+    None
+):  # 21, voice-2
     with capture_logs() as logged:
         async with talking(ORDERS) as (_, business, agent):
             business.delays["/tool"] = 0.6
@@ -129,7 +131,7 @@ async def test_an_order_that_is_being_placed_when_the_caller_hangs_up_is_in_the_
     assert sum(entry["event"] == "http_call" for entry in logged) == 3  # on_start, the tool, on_end
 
 
-async def test_the_last_words_of_a_caller_who_hangs_up_are_in_the_transcript() -> None:  # voice-3
+async def test_the_last_words_of_a_caller_who_hangs_up_are_in_the_transcript() -> None:  # 21, voice-3
     async with talking(ORDERS, pace=Pace(transcription_ms=800)) as (model, business, agent):
         async with FakeTwilioCall(agent.line_url, latency_s=0.0) as call:
             await eventually(lambda: call.playout.heard != [])
@@ -142,7 +144,7 @@ async def test_the_last_words_of_a_caller_who_hangs_up_are_in_the_transcript() -
         assert "cancel my order" in [turn["content"] for turn in body["said"]]
 
 
-async def test_an_end_that_the_business_could_not_take_comes_again_under_its_key() -> None:  # voice-2
+async def test_an_end_that_the_business_could_not_take_comes_again_under_its_key() -> None:  # 21, voice-2
     async with talking(ORDERS) as (_, business, agent):
         business.troubles["/end"] = "500"
         async with FakeTwilioCall(agent.line_url, latency_s=0.0) as call:
@@ -157,7 +159,7 @@ async def test_an_end_that_the_business_could_not_take_comes_again_under_its_key
 
 
 async def test_a_tool_that_is_given_up_leaves_its_lines_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """voice-2, V14"""
+    """21, voice-2, V14"""
     monkeypatch.setattr("channels.voice.runner.LAST_TOOLS_WITHIN_S", 0.1)
     with capture_logs() as logged:
         async with talking(ORDERS) as (_, business, agent):

@@ -34,7 +34,7 @@ class Told:
         assert self.followers.pop(conversation_id) == changed
 
 
-async def test_a_value_that_another_has_written_reaches_the_model_during_silence() -> None:  # voice-5, F31
+async def test_a_value_that_another_has_written_reaches_the_model_during_silence() -> None:  # F31, V2
     told = Told()
     async with flow_call(health_booking(), notices=told) as call:
         await call.opened()
@@ -48,7 +48,7 @@ async def test_a_value_that_another_has_written_reaches_the_model_during_silence
         assert told.followers == {}
 
 
-async def test_many_notices_at_once_are_one_look_more() -> None:  # voice-5
+async def test_many_notices_at_once_are_one_look_more() -> None:  # F31
     watch, engine, model = watched()
     for _ in range(5):
         watch.noticed()
@@ -72,7 +72,7 @@ async def notices(url: str) -> AsyncGenerator[RedisNotices]:
         await made.aclose()
 
 
-async def test_each_conversation_hears_of_its_own_changes(redis_server: RedisServer) -> None:  # voice-5
+async def test_each_conversation_hears_of_its_own_changes(redis_server: RedisServer) -> None:  # F31
     heard: list[str] = []
 
     def first() -> None:
@@ -94,7 +94,7 @@ async def test_each_conversation_hears_of_its_own_changes(redis_server: RedisSer
         await eventually(lambda: sorted(heard) == ["c 1", "c 2", "c 2"])
 
 
-async def test_without_redis_a_call_goes_on(capsys: pytest.CaptureFixture[str]) -> None:  # voice-5
+async def test_without_redis_a_call_goes_on(capsys: pytest.CaptureFixture[str]) -> None:  # F31
     async with notices(f"redis://127.0.0.1:{free_port()}") as followed:
         async with asyncio.timeout(10):
             await followed.follow("c 1", lambda: None)
