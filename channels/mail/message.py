@@ -240,8 +240,9 @@ class _Parts:
         if disposition != "attachment" and not name and is_text and content_type != "text/calendar":
             text = decoded(_payload(part)[:MOST_BYTES], charset)
             is_html = content_type == "text/html"
-            self._texts.append(html_text(text) if is_html else tidy(text))
-            own = html_text(text, own=not self._is_forward) if is_html else tidy(text)
+            whole = html_text(text)[:MOST_TEXT] if is_html else tidy(text[:MOST_TEXT])
+            self._texts.append(whole)
+            own = html_text(text, own=not self._is_forward)[:MOST_TEXT] if is_html else whole
             self._own.append(own_words(own, is_forward=self._is_forward))
         elif content_type != "text/calendar" or name:
             self._attach(part, content_type, name, charset, disposition)

@@ -188,6 +188,7 @@ _SENT_FROM: Final = re.compile(
     r"\b.{0,80}",
     re.IGNORECASE,
 )
+_MOST_ATTRIBUTIONS: Final = 20
 _LONGEST_SIGNATURE: Final = 12
 """Lines below `--` that may be a signature."""
 
@@ -196,18 +197,20 @@ def own_words(text: str, *, is_forward: bool = False) -> str:
     """Without the quoted history at the end and the signature. Quotes between the author's own lines stay;
     what would leave nothing is not cut. A forward's history is what the mail is about."""
     lines = text.split("\n")
-    kept = lines if is_forward else lines[: _history_begins(lines)]
-    kept = kept[: _signature_begins(kept)]
-    while kept and (not kept[-1].strip() or (kept[-1].startswith(">") and not is_forward)):
-        kept = kept[:-1]
-    if kept and not is_forward and len(kept) < len(lines) and _ATTRIBUTION.search(kept[-1][-400:]):
-        kept = kept[:-1]
+    end = len(lines) if is_forward else _history_begins(lines)
+    end = min(end, _signature_begins(lines[:end]))
+    while end and (not lines[end - 1].strip() or (lines[end - 1].startswith(">") and not is_forward)):
+        end -= 1
+    if end and not is_forward and end < len(lines) and _ATTRIBUTION.search(lines[end - 1][-400:]):
+        end -= 1
+    kept = lines[:end]
     own = tidy("\n".join(kept))
     return own or tidy(text)
 
 
 def _history_begins(lines: Sequence[str]) -> int:
     """The number of the first line of history, or how many lines there are."""
+    tries = 0
     for at, line in enumerate(lines):
         if at > 0 and _HISTORY.fullmatch(line[:400]):
             return at
@@ -220,16 +223,12 @@ def _history_begins(lines: Sequence[str]) -> int:
             and len(lines) - at >= 3
         ):
             return at
-        if (
-            line.rstrip().endswith(":")
-            and _ATTRIBUTION.search(line[-400:])
-            and _only_quotes(islice(lines, at + 1, None))
-        ):
-            begins = at
-            # Long attributions are broken over two lines.
-            if begins > 0 and lines[begins - 1].strip() and not re.search(r"\d", line):
-                begins -= 1
-            return begins
+        if tries < _MOST_ATTRIBUTIONS and line.rstrip().endswith(":") and _ATTRIBUTION.search(line[-400:]):
+            tries += 1
+            if _only_quotes(islice(lines, at + 1, None)):
+                # Long attributions are broken over two lines.
+                is_broken = at > 0 and lines[at - 1].strip() and not re.search(r"\d", line)
+                return at - 1 if is_broken else at
     return len(lines)
 
 

@@ -200,6 +200,8 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
     yield "HTML broken", raw_mail("<p <b>>x</i></td><![CDATA[<", Content_Type=html)
     yield "HTML entities", raw_mail("&#x0; &#xD800; &#99999999; &amp;lt;" * 1_000, Content_Type=html)
     yield "quotes only", raw_mail("> a\r\n> b\r\n")
+    yield "quotes without end", raw_mail("Yes.\r\n" + ">\r\n" * 600_000)
+    yield "dialogue without end", raw_mail("Bob wrote:\r\n> a\r\n" * 100_000 + "Yes.")
     yield "quotes deep", raw_mail(">" * 5_000 + " a\r\nmine")
     yield "signature only", raw_mail("-- \r\nAnna")
     yield "attribution long", raw_mail("On " + "x" * 50_000 + " wrote:\r\n> a")
