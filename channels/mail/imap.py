@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,10 @@ class ImapConnection:
     async def aclose(self) -> None:
         """Cuts what goes on; the connection cannot be used after that."""
         self._closing = True
+        client = self._client
+        if client is not None:
+            with contextlib.suppress(OSError):
+                client.socket().shutdown(socket.SHUT_RDWR)  # whatever waits for an answer there ends now
         with contextlib.suppress(RuntimeError):
             await asyncio.wrap_future(self._thread.submit(self._drop))
         self._thread.shutdown(wait=False)

@@ -266,9 +266,9 @@ async def prove(plan: Plan, folder: Path) -> Found:
             await _disturb(plan, fleet, link, server, smtp)
             await _settled(plan, folder, fleet)
             while fleet.kills < plan.kills:  # the mails were done too early: kill idle ones
+                fleet.revive()
                 fleet.kill(fleet.alive[0])
                 await asyncio.sleep(0.2)
-                fleet.revive()
             await _settled(plan, folder, fleet)
         drafts = [parse_mail(raw) for raw in server.messages(USER, "Drafts")]
         return Found(

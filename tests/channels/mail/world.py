@@ -140,14 +140,14 @@ async def until(holds: Callable[[], Any], within_s: float = WITHIN_S) -> None:
             await asyncio.sleep(0.05)
 
 
-async def ended(service: MailService, number: int) -> Sequence[Row]:
+async def ended(service: MailService, number: int, within_s: float = WITHIN_S) -> Sequence[Row]:
     """All runs, once there are so many and each has ended or waits."""
 
     async def all_there() -> bool:
         rows = await service.runs.rows("default")
         return len(rows) >= number and all(row["status"] not in ("queued", "running") for row in rows)
 
-    await until(all_there)
+    await until(all_there, within_s)
     return await service.runs.rows("default")
 
 
