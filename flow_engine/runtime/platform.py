@@ -85,9 +85,11 @@ class MediaSettings:
         spoken = channel == "phone"
         settings = self.audio if spoken else self.text
         courtesy = _object(settings, "courtesyMessageConfig")
-        params = cast("JsonObject", courtesy.get("providerParams")) if courtesy else {}
-        if courtesy and courtesy.get("provider") == "groq" and params.get("prompt") is None:
-            courtesy = {**courtesy, "providerParams": {**params, "prompt": courtesy_prompt}}
+        if courtesy is not None and courtesy.get("provider") == "groq":
+            params = {"prompt": None, **cast("JsonObject", courtesy.get("providerParams"))}
+            if params["prompt"] is None:
+                params["prompt"] = courtesy_prompt
+            courtesy = {**courtesy, "providerParams": params}
         return MediaReply(
             llm=_object(settings, "llm"),
             tts=_speech(_object(settings, "tts"), scope) if spoken else None,
