@@ -180,6 +180,7 @@ async def test_a_bridge_that_ends_takes_its_calls_and_its_registration_with_it()
         async with bridged(trunk, agent.port) as phone:
             await eventually(lambda: phone.is_registered)
             call = await trunk.call("desk")
+            await eventually(lambda: played_ms(call) != [])
         assert call.is_over
         assert trunk.registered == {}
         await eventually(lambda: business.count("/end") == 1)
