@@ -28,6 +28,8 @@ from typing import Final
 
 _OPENAT2: Final = 437
 _RESOLVE: Final = 0x08 | 0x02 | 0x01  # BENEATH, NO_MAGICLINKS, NO_XDEV
+LONGEST_PATH: Final = 4_000
+DEEPEST: Final = 200
 PROTECTED: Final = frozenset((".agentichat", ".git"))
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -118,9 +120,10 @@ class Root:
             raise
 
     def _relative(self, path: str) -> str:
-        """Raises Outside for an absolute path elsewhere; one below the root is taken as relative to it."""
-        if "\0" in path or ("\\" in path and os.sep == "\\"):
-            raise Outside("a path holds no NUL")
+        """Raises Outside for an absolute path elsewhere, Refused `INVALID_PATH` for what is none. One below
+        the root is taken as relative to it."""
+        if "\0" in path or len(path) > LONGEST_PATH or path.count("/") > DEEPEST:
+            raise Refused("INVALID_PATH", "a path holds no NUL, and is not endless")
         if path.startswith("/"):
             base = str(self.path)
             if path != base and not path.startswith(base.rstrip("/") + "/"):
