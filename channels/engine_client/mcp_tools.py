@@ -160,7 +160,7 @@ class McpConnections:
                 follow_redirects=False,
                 timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_WITHIN_S, timeout_s)),
             )
-            known = _Connection(url, host, http)
+            known = self._connections[url] = _Connection(url, host, http)
         return known
 
 
