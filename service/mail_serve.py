@@ -30,7 +30,7 @@ from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
 from channels.mail.agent import AgentParts, MailAgent
-from channels.mail.config import MailboxConfig
+from channels.mail.config import MailboxConfig, MailConfig
 from channels.mail.delivery import MailboxParts
 from channels.mail.flow import FlowConversations
 from channels.mail.imap import ImapConnection
@@ -42,6 +42,7 @@ from channels.mail.runs import RunStore, RunTables
 from channels.mail.smtp import SmtpSender
 from channels.mail.working import RunWorker, WorkTuning
 from flow_engine.errors import FlowEngineError
+from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
 from service.logs import configure_logging
 from service.mail import mail_model, mail_outbound
@@ -83,8 +84,7 @@ async def mail_service(
     since: date | None = None,
     model: ConnectedModel | None = None,
 ) -> AsyncGenerator[MailService]:
-    """Open while the agent may work; `model` stands in for the configured one. `since` takes in mails that
-    were received from that day on.
+    """Open while the agent may work. `model` stands in for the configured one; `since`: from that day on.
 
     Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
     """
@@ -97,65 +97,66 @@ async def mail_service(
         stack.push_async_callback(connected.aclose)
         outbound = mail_outbound(settings, config)
         stack.push_async_callback(outbound.aclose)
-        tokens = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False))
-
-        def mcp(engine_url: str, trusted: Mapping[str, Mapping[str, str]]) -> McpConnections:
-            allow = AllowList.parse(
-                ",".join(filter(None, (settings.outbound_allow, host_and_port(engine_url))))
-            )
-            return McpConnections(allow, trusted)
-
-        flows = FlowConversations(os.environ, mcp, clock)
+        logins = Logins(os.environ, await stack.enter_async_context(httpx2.AsyncClient(trust_env=False)))
+        flows = FlowConversations(os.environ, partial(_connections, settings), clock)
         stack.push_async_callback(flows.aclose)
-        tables = RunTables(
-            *(records_of(database, name) for name in ("agent_runs", "llm_calls", "email_events"))
-        )
-        store = RunStore(tables, clock, tenant_id=TENANT, holder=f"{socket.gethostname()}-{new_id()}")
-        state, logins = records_of(database, "mail_state"), Logins(os.environ, tokens)
-        for table in (tables.runs, tables.calls, tables.events, state):
-            await table.get(TENANT, "")  # made where it is missing, for whoever reads the audit
-        boxes: dict[str, MailboxParts] = {}
-        watched: list[tuple[MailboxConfig, ImapConnection]] = []
-        for box in config.every_mailbox:
-            connections = [ImapConnection(partial(logins.login, box.imap)) for _ in range(2)]
-            for connection in connections:
-                stack.push_async_callback(connection.aclose)
-            sender = None if box.smtp is None else SmtpSender(partial(logins.login, box.smtp))
-            boxes[box.name] = MailboxParts(
-                box, connections[0], sender, state, TENANT, clock, observe=partial(metrics.outgoing, box.name)
-            )
-            watched.append((box, connections[1]))
-        agent = MailAgent(
-            AgentParts(
-                loaded,
-                connected,
-                bool(settings.llm_model or model),
-                boxes,
-                flows,
-                LoggedCalls(),
-                outbound,
-                clock,
-            )
-        )
-        tuning = WorkTuning(
-            lease_s=settings.job_lease_s,
-            at_once=settings.jobs_at_once,
-            attempts=settings.job_attempts,
-            bodies_kept=timedelta(days=config.limits.keep_days),
-        )
-        worker = RunWorker(store, agent.process, tuning, metrics)
+        store, state = await _stores(database, clock)
 
-        def intake(box: MailboxConfig, connection: ImapConnection) -> Intake:
+        def connected_to(box: MailboxConfig) -> ImapConnection:
+            connection = ImapConnection(partial(logins.login, box.imap))
+            stack.push_async_callback(connection.aclose)
+            return connection
+
+        def parts_of(box: MailboxConfig) -> MailboxParts:
+            sender = None if box.smtp is None else SmtpSender(partial(logins.login, box.smtp))
+            observe = partial(metrics.outgoing, box.name)
+            return MailboxParts(box, connected_to(box), sender, state, TENANT, clock, observe=observe)
+
+        boxes = {box.name: parts_of(box) for box in config.every_mailbox}
+        answers = bool(settings.llm_model or model)
+        parts = AgentParts(loaded, connected, answers, boxes, flows, LoggedCalls(), outbound, clock)
+        worker = RunWorker(store, MailAgent(parts).process, _tuning(settings, config), metrics)
+
+        def intake(box: MailboxConfig) -> Intake:
             def arrived() -> None:
                 metrics.taken_in(box.name)
                 worker.wake()
 
             arrivals = Arrivals(arrived, partial(metrics.trouble, box.name))
-            return Intake(config, box, connection, store, state, arrivals, since=since)
+            return Intake(config, box, connected_to(box), store, state, arrivals, since=since)
 
-        intakes = tuple(intake(box, connection) for box, connection in watched)
-        app = _operators(intakes, database, metrics)
-        yield MailService(app, intakes, worker, agent_runs(database, clock))
+        intakes = tuple(map(intake, config.every_mailbox))
+        yield MailService(
+            _operators(intakes, database, metrics), intakes, worker, agent_runs(database, clock)
+        )
+
+
+async def _stores(database: FlowDatabase, clock: SystemClock) -> tuple[RunStore, RecordStore]:
+    """The runs, and what is remembered of mailboxes. Tables that are missing are made, for whoever reads the
+    audit."""
+    runs, calls = records_of(database, "agent_runs"), records_of(database, "llm_calls")
+    events, state = records_of(database, "email_events"), records_of(database, "mail_state")
+    for table in (runs, calls, events, state):
+        await table.get(TENANT, "")
+    holder = f"{socket.gethostname()}-{new_id()}"
+    return RunStore(RunTables(runs, calls, events), clock, tenant_id=TENANT, holder=holder), state
+
+
+def _connections(
+    settings: Settings, engine_url: str, trusted: Mapping[str, Mapping[str, str]]
+) -> McpConnections:
+    """What the operator allows may be connected to, and the engine of the flow."""
+    allowed = filter(None, (settings.outbound_allow, host_and_port(engine_url)))
+    return McpConnections(AllowList.parse(",".join(allowed)), trusted)
+
+
+def _tuning(settings: Settings, config: MailConfig) -> WorkTuning:
+    return WorkTuning(
+        lease_s=settings.job_lease_s,
+        at_once=settings.jobs_at_once,
+        attempts=settings.job_attempts,
+        bodies_kept=timedelta(days=config.limits.keep_days),
+    )
 
 
 def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailMetrics) -> Starlette:

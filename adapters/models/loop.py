@@ -122,12 +122,11 @@ async def tool_loop(
     """Ask, run what is called for, append, ask again; the model is asked `max_iterations` times at most.
 
     Yields the events of each answer, `ToolStarted` and `ToolFinished` of each call in the model's order,
-    one after the other (a later call may count on what an earlier one did), and at last the `LoopResult`.
-    A failing model ends it with status `error`; a failing tool does not. `request.messages` are the
-    dialogue so far, the system message included; its `tools` are those of the registry.
+    one after the other (a later one may count on an earlier), and at last the `LoopResult`. A failing model
+    ends it with status `error`; a failing tool does not. `request.messages` are the dialogue so far with the
+    system message; its `tools` are those of the registry.
 
-    With `earlier`, a loop that had to stop goes on from what it came to, calls that nobody has answered
-    first; its messages stand for the request's.
+    `earlier` goes on with a loop that had to stop, open calls first; its messages stand for the request's.
     """
     run = _Run(list(request.messages)) if earlier is None else _going_on(earlier)
     if earlier is not None and run.has_ended:

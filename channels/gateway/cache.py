@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -193,16 +193,14 @@ class ResponseCache:
 
 async def _opened(path: Path) -> aiosqlite.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    database = await aiosqlite.connect(path, timeout=5)
-    try:
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(aiosqlite.connect(path, timeout=5))
         await database.execute_fetchall("PRAGMA journal_mode = WAL")
         await database.execute_fetchall("PRAGMA synchronous = NORMAL")
         for statement in _SCHEMA:
             await database.execute_fetchall(statement)
         await database.commit()
-    except BaseException:
-        await database.close()
-        raise
+        stack.pop_all()  # it stays open
     return database
 
 

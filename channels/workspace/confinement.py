@@ -21,7 +21,7 @@ import secrets
 import stat
 import struct
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -228,7 +228,8 @@ class Root:
             beside = f".{name[:100]}.{secrets.token_hex(6)}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(beside, flags, mode, dir_fd=folder)
-            try:
+            with ExitStack() as undo:
+                undo.callback(_unlink_if_there, beside, folder)
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)
                     file.flush()
@@ -236,10 +237,7 @@ class Root:
                     os.fsync(file.fileno())
                 self.name_of(folder)
                 os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(beside, dir_fd=folder)
-                raise
+                undo.pop_all()
             os.fsync(folder)
         return made
 
@@ -278,3 +276,8 @@ class Root:
             for name in sorted(os.listdir(folder)):
                 with suppress(FileNotFoundError):
                     yield name, os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _unlink_if_there(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)

@@ -6,7 +6,7 @@ Every result is an object with `success`; a failure has `error`, a code in capit
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
@@ -317,11 +317,10 @@ class Toolbox:
         change = self._store.record(
             self._session, self._turn, self.step, path, old, new, before.mode if before else None
         )
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._store.forget_change, change)
             made = do()
-        except BaseException:
-            self._store.forget_change(change)
-            raise
+            undo.pop_all()
         if made:
             self._store.made_folders(change, made)
         return new
