@@ -409,7 +409,7 @@ class TestMedia:
 @pytest.mark.parametrize(("language", "part"), [("en-US", "short sentence"), ("it-IT", "frase breve")])
 async def test_courtesy_messages_of_a_model_have_a_prompt_also_where_the_flow_gives_none(
     language: str, part: str
-) -> None:  # engine seed 7
+) -> None:  # engine 7
     groq = {"provider": "groq", "timeout": 2.5, "silenceAfterMessage": 0.5, "providerParams": {}}
     own = {**groq, "providerParams": {"prompt": "Say one moment."}}
     audio = {"presetId": "default", "courtesyMessageConfig": groq}

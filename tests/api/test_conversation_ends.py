@@ -144,7 +144,7 @@ class TestNothingIsForgotten:
             await work(scene, "conclude", "call-1", says({}))
             assert len(await bodies(scene, "checkpoint_missed")) == 2
 
-    async def test_a_checkpoint_event_carries_the_flows_own_type(self) -> None:  # seed 5
+    async def test_a_checkpoint_event_carries_the_flows_own_type(self) -> None:  # engine 5
         document = with_checkpoints()
         document["tasks"][0]["enabledCheckpoints"][0]["type"] = "success"
         async with open_scene(document) as scene:
@@ -348,7 +348,7 @@ class TestWhatCallersSayInAPrompt:
             await scene.started(contactId="call-2")
             assert (await scene.end()).json()["status"] == first == "closed"
 
-    async def test_tools_learn_the_campaign(self) -> None:  # seed 6
+    async def test_tools_learn_the_campaign(self) -> None:  # engine 6
         async with open_scene(clinic()) as scene:
             await scene.started()
             assert (await scene.http.get("/v1/memory/conv-1")).json()["tenant"]["campaignId"] == "campaign-1"
