@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from tests.redis_fixture import redis_cluster, redis_server, start_redis
 
 __all__ = ["redis_cluster", "redis_server", "start_redis"]
+
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ _requests = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=timedelta(seconds=2))
+@settings(max_examples=300, deadline=timedelta(seconds=20))
 @given(_requests)
 def test_any_turn_gives_canonical_values_of_open_variables_and_the_same_ones_again(
     request: ExtractionRequest,
@@ -55,7 +55,7 @@ def test_any_turn_gives_canonical_values_of_open_variables_and_the_same_ones_aga
     assert extract(request) == values
 
 
-@settings(max_examples=100, deadline=timedelta(seconds=2))
+@settings(max_examples=100, deadline=timedelta(seconds=20))
 @given(_texts, _languages, _moments)
 def test_a_user_who_says_nothing_gives_nothing_whatever_the_bot_said(
     bot: str, language: str, said_at: datetime

@@ -51,9 +51,10 @@ class Watched:
     async def work(self, *, after_s: float = 1.0) -> list[str]:
         """Run every job that is due by then, and say which kinds those were."""
         self.scene.clock.advance(seconds=after_s)
-        claims = await self.service.jobs.schedule.claim(self.scene.clock.now(), at_most=50, lease_s=15.0)
+        [jobs] = self.service.jobs
+        claims = await jobs.schedule.claim(self.scene.clock.now(), at_most=50, lease_s=15.0)
         for claim in claims:
-            await self.service.jobs.run(claim)
+            await jobs.run(claim)
         return [claim.job.kind for claim in claims]
 
     def metric(self, name: str, **labels: str) -> float:

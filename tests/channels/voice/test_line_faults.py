@@ -112,7 +112,7 @@ async def test_a_socket_on_which_no_call_begins_is_closed(monkeypatch: pytest.Mo
     book = Book()
     async with bridged(book, "ws://127.0.0.1:9/v1/realtime") as bridge:
         call = FakeTwilioCall(bridge.url)
-        call._start = lambda: {"event": "connected"}  # type: ignore[method-assign] - says no start
+        call._numbered = lambda *_: {"event": "connected"}  # type: ignore[method-assign] - says no start
         async with call:
             await call.closed(4.0)
         assert book.asked == []

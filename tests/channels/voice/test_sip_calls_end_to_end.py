@@ -346,7 +346,7 @@ class TestTransfer:
             call = SipCall("rtc_1", "+33612345678", {"callerPhone": "+33612345678"})
             line = SipConnection(call, calls, Realtime(sip.url, {}), None)
             line.runner = CallRunner(
-                replace(plan, connect=line.connect), line, line.started, transfer=line.move, line_plays=False
+                replace(plan, connect=line.connect), line, line.started, transfer=line.refer, line_plays=False
             )
             running = asyncio.ensure_future(bridge.kept(line.runner, None, line.ended))
             await sip.session("rtc_1")

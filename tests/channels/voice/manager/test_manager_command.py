@@ -191,18 +191,24 @@ def test_signals_refresh_and_stop(site: Site) -> None:  # V13
         assert orjson.loads(line)["event"]
 
 
+def healthz(port: int) -> dict[str, Any]:
+    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
+        return orjson.loads(reply.read())
+
+
 def test_without_a_command_the_agents_are_those_of_voice_serve(site: Site) -> None:  # V13
     site.business.agents = [entry("a")]
     manager, _ = site.start("--drain-s", "30", agent=())
     port = runs(site, manager, "a")["a"]
-    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
-        assert orjson.loads(reply.read())["draining"] is False
+    before = healthz(port)
+    assert before["draining"] is False
     agent = site.status()["agents"][0]["pid"]
     assert {"voice", "serve"} < set(psutil.Process(agent).cmdline())
     site.business.agents = [entry("a", name="Chez un autre")]
     manager.send_signal(signal.SIGHUP)
-    wait_until(lambda: gone(agent), "the changed agent has drained and ended", 30)
+    wait_until(lambda: healthz(port)["config"] != before["config"], "the agent has the changed config", 30)
     assert runs(site, manager, "a") == {"a": port}
+    assert site.status()["agents"][0]["pid"] == agent
     manager.terminate()
     assert manager.wait(timeout=30) == 0
     assert "process_crashed" not in site.output()
