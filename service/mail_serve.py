@@ -118,10 +118,7 @@ async def mail_service(
         worker = RunWorker(store, MailAgent(parts).process, _tuning(settings, config), metrics)
 
         def intake(box: MailboxConfig) -> Intake:
-            def arrived() -> None:
-                metrics.taken_in(box.name)
-                worker.wake()
-
+            arrived = partial(_arrived, metrics, worker, box.name)
             arrivals = Arrivals(arrived, partial(metrics.trouble, box.name))
             return Intake(config, box, connected_to(box), store, state, arrivals, since=since)
 
@@ -129,6 +126,11 @@ async def mail_service(
         yield MailService(
             _operators(intakes, database, metrics), intakes, worker, agent_runs(database, clock)
         )
+
+
+def _arrived(metrics: MailMetrics, worker: RunWorker, mailbox: str) -> None:
+    metrics.taken_in(mailbox)
+    worker.wake()
 
 
 async def _stores(database: FlowDatabase, clock: SystemClock) -> tuple[RunStore, RecordStore]:
