@@ -113,6 +113,7 @@ def _said(message: str) -> Step:
         ("pizza again", _calls("pay", amount=5)),
         ("hello", Says("Hello! What can I do for you?")),
         (PERSON, _calls("change_task", task="perito")),
+        ("/start_task perito", Says("Le paso con un perito.")),  # the task's command is the last turn
     ):
         if word.casefold() in message.casefold():
             return step
