@@ -218,7 +218,11 @@ def test_a_thread_that_swaps_links_wins_nothing(openat2: bool, tmp_path: Path) -
             names = [world.root / "current", real, link]
             while not stop.is_set():
                 for source in names[1:]:
-                    os.rename(source, names[0])
+                    try:
+                        os.rename(source, names[0])
+                    except OSError:  # a write has made the folder anew meanwhile
+                        shutil.rmtree(names[0], ignore_errors=True)
+                        continue
                     os.rename(names[0], source)
 
         thread = threading.Thread(target=swap)
