@@ -178,6 +178,8 @@ async def test_of_twenty_clients_of_one_user_on_two_replicas_one_is_left(
         AsyncExitStack() as stack,
     ):
         await one.add(WEATHER)
+        while len((await other.http.get("/v1/ai-agents")).json()) < 3:  # live there within 2 s
+            await asyncio.sleep(0.05)
         sockets = [
             await stack.enter_async_context(connect(chat.url, proxy=None)) for chat in (one, other) * 10
         ]
@@ -200,9 +202,7 @@ async def test_of_twenty_clients_of_one_user_on_two_replicas_one_is_left(
         await asyncio.wait({last})
         assert {task.result() for task in ends.values()} == {4001}
         client = Client(sockets[left])
-        # Two replicas write one SQLite file: a message that finds it locked is refused and may be sent again.
-        states = [(await client.say(name, QUESTION))["state"] for name in ("m-1", "m-2", "m-3")]
-        assert "done" in states
+        assert (await client.say("m-1", QUESTION))["state"] == "done"
     await asyncio.sleep(0.1)
     assert not [task for task in asyncio.all_tasks() - before if "chat" in repr(task.get_coro())]
 
