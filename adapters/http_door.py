@@ -13,13 +13,19 @@ A request that arrives in one piece, as nearly all do, costs no timer.
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import orjson
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from flow_engine.errors import CallTheOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +209,51 @@ def problem(status: HTTPStatus, code: str, detail: str) -> bytes:
         f"content-length: {len(document)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode("ascii") + document
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 is any free one. Raises CallTheOperator `address_not_free`."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
+    except OSError as error:
+        raise CallTheOperator(
+            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
+        ) from error
+
+
+class _Guest(uvicorn.Server):
+    """Signals are those of the program that it runs in."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def door_server(
+    app: Any,
+    *,
+    door: type[Door] = Door,
+    ws: Any = "none",
+    signals: bool = True,
+    ends_within_s: int = 3,
+    **more: Any,
+) -> uvicorn.Server:
+    """A server behind a door, to be served on a socket that is bound already. Without `signals` it leaves
+    those of the process alone. Requests that are under way when it stops have `ends_within_s` seconds.
+    `more` is uvicorn's own."""
+    config = uvicorn.Config(
+        app,
+        http=cast("Any", door),
+        ws=ws,
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,  # which proxies are believed, and in what, is decided behind the door
+        server_header=False,
+        log_config=None,
+        timeout_graceful_shutdown=ends_within_s,
+        **more,
+    )
+    return (uvicorn.Server if signals else _Guest)(config)

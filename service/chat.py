@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import signal
 from collections.abc import AsyncGenerator, Sequence
@@ -19,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from adapters.http_door import Door
+from adapters.http_door import door_server, listen
 from adapters.models.audit import CallLog, LoggedCalls
 from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.models.tools import ToolRules, read_rules
@@ -60,7 +59,6 @@ from service.wiring import (
     FlowDatabase,
     SystemClock,
     authenticator_for,
-    listen,
     open_flow_database,
     open_memory,
     records_of,
@@ -163,20 +161,11 @@ def metrics_of(observer: CountingObserver) -> Response:
 
 def chat_server(app: Starlette) -> uvicorn.Server:
     """To be served on a socket that is bound already."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=cast("type[asyncio.Protocol]", Door),
-            ws="websockets-sansio",
-            ws_max_size=MAX_FRAME_BYTES,
-            ws_per_message_deflate=False,  # frames are short; each connection would hold its compressor
-            lifespan="off",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            log_config=None,
-            timeout_graceful_shutdown=3,
-        )
+    return door_server(
+        app,
+        ws="websockets-sansio",
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,  # frames are short; each connection would hold its compressor
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from adapters.http_door import Door, DoorLimits
+from adapters.http_door import Door, DoorLimits, door_server, listen
 from adapters.models.bounded_http import model_http_client
 from adapters.telemetry import tracing_to
 from api.auth import Authenticator, LocalOnly, Principal, refuse_proxied, require
@@ -120,42 +119,9 @@ def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
     return key
 
 
-class _Guest(uvicorn.Server):
-    """A server in a program that looks after signals itself."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 def gateway_server(app: Starlette, *, signals: bool = True) -> uvicorn.Server:
-    """To be served on a socket that is bound already."""
-    return (uvicorn.Server if signals else _Guest)(
-        uvicorn.Config(
-            app,
-            http=cast("Any", GatewayDoor),
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            log_config=None,
-            timeout_graceful_shutdown=3,
-        )
-    )
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 is any free one. Raises CallTheOperator `address_not_free`."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
-    except OSError as error:
-        raise CallTheOperator(
-            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
-        ) from error
+    """To be served on a socket that is bound already. Bodies have at most 32 MiB."""
+    return door_server(app, door=GatewayDoor, signals=signals)
 
 
 def serve_until_stopped(config: Path | None, host: str, port: int) -> None:
@@ -180,7 +146,7 @@ async def _serve(
     host: str,
     port: int,
 ) -> None:
-    listening = bound(host, port)
+    listening = listen(host, port)
     at = cast("int", listening.getsockname()[1])
     door = OwnDoor(KeyDoor(authenticator))
     own = "127.0.0.1" if host in ("0.0.0.0", "", "localhost") else "[::1]" if host == "::" else host  # noqa: S104

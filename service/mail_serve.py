@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
@@ -16,7 +16,6 @@ from typing import cast
 
 import httpx2
 import typer
-import uvicorn
 import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -24,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adapters.http_door import Door
+from adapters.http_door import door_server, listen
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
@@ -51,7 +50,6 @@ from service.wiring import (
     FlowDatabase,
     SystemClock,
     agent_runs,
-    listen,
     new_id,
     open_flow_database,
     records_of,
@@ -190,14 +188,6 @@ def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailM
     )
 
 
-class _Server(uvicorn.Server):
-    """Signals are the agent's: they end its work first."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 def serve_until_stopped(path: Path, host: str, port: int | None, since: date | None) -> None:
     """Returns after SIGINT or SIGTERM, with what was under way finished or given back. Raises FlowEngineError
     when the config or the set-up forbids to start."""
@@ -216,19 +206,7 @@ async def _serve(
     async with mail_service(settings, loaded, since=since) as service, asyncio.TaskGroup() as group:
         server = None
         if listening is not None:
-            server = _Server(
-                uvicorn.Config(
-                    service.app,
-                    http=cast("type[asyncio.Protocol]", Door),
-                    ws="none",
-                    lifespan="off",
-                    access_log=False,
-                    proxy_headers=False,
-                    server_header=False,
-                    log_config=None,
-                    timeout_graceful_shutdown=3,
-                )
-            )
+            server = door_server(service.app, signals=False)  # they end the agent's work first
             group.create_task(server.serve(sockets=[listening]))
             at = cast("int", listening.getsockname()[1])
             typer.echo(f"Health and metrics on http://{host}:{at}.", err=True)

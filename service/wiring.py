@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
-from typing import cast
 
 from fastapi import FastAPI
 
@@ -97,19 +95,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Raises CallTheOperator `address_not_free`."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
-    except OSError as error:
-        raise CallTheOperator(
-            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
-        ) from error
 
 
 def authenticator_for(settings: Settings, host: str) -> Authenticator:

@@ -22,6 +22,7 @@ from rich.markdown import Markdown
 from rich.syntax import Syntax
 from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - it names anyio loosely
 
+from adapters.http_door import listen
 from adapters.models.factory import ConnectedModel
 from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import CallsTools, Says
@@ -43,7 +44,7 @@ from channels.workspace.undo import undo
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
 from flow_engine.ports.models import Message, ToolCall
 from service.assistant import Base, assistant_model
-from service.gateway import KeyDoor, bound, gateway_file, gateway_server, gateway_service
+from service.gateway import KeyDoor, gateway_file, gateway_server, gateway_service
 from service.logs import configure_logging
 from service.settings import Settings, read_settings
 
@@ -76,7 +77,7 @@ async def gateway_base(options: Options, file: GatewayFile | None = None) -> Asy
     gateway = read_settings(GatewaySettings)
     file = file or gateway_file(options.config, gateway)
     async with gateway_service(read_settings(Settings), gateway, file, KeyDoor(LocalOnly())) as service:
-        listening = bound("127.0.0.1", 0)
+        listening = listen("127.0.0.1", 0)
         server = gateway_server(service.app, signals=False)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:

@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import structlog
 import uvicorn
 
-from adapters.http_door import Door
+from adapters.http_door import door_server, listen
 from channels.voice.server.app import VoiceApp
 from channels.voice.server.call_server import CallServer
-from flow_engine.errors import CallTheOperator
 
 END_WITHIN_S = 45.0
 """For the ends of calls that were cut: each may tell the business by HTTP."""
@@ -32,27 +29,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 log: Any = structlog.get_logger("flow_engine.voice")
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are taken by `serve_voice`: for uvicorn the first one would close every call's socket."""
-        yield
-
-
 def server_of(app: VoiceApp) -> uvicorn.Server:
     """To be served on a socket that is bound already; leaves the process's signals alone."""
-    config = uvicorn.Config(
-        app.asgi,
-        http=cast("type[asyncio.Protocol]", Door),
-        ws=cast("type[asyncio.Protocol]", app.sockets),
-        lifespan="off",
-        access_log=False,
-        proxy_headers=False,  # which proxies are believed, and in what, is decided in `public_address`
-        server_header=False,
-        log_config=None,
-        timeout_graceful_shutdown=CLOSE_WITHIN_S,
-    )
-    return _Server(config)
+    # Signals are taken by `serve_voice`: for uvicorn the first one would close every call's socket.
+    return door_server(app.asgi, ws=app.sockets, signals=False, ends_within_s=CLOSE_WITHIN_S)
 
 
 class _Stopping:
@@ -77,7 +57,7 @@ async def serve_voice(
 
     Raises CallTheOperator `address_not_free`. Calls have `drain_s` seconds to end.
     """
-    listening = _bound(host, port)
+    listening = listen(host, port)
     server = server_of(app)
     stopping = _Stopping()
     loop = asyncio.get_running_loop()
@@ -131,15 +111,3 @@ async def _first(task: asyncio.Task[None], other: Coroutine[None, None, object])
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
-    except OSError as error:
-        raise CallTheOperator(
-            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
-        ) from error

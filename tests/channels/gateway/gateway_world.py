@@ -13,11 +13,12 @@ import httpx2
 import openai
 import orjson
 
+from adapters.http_door import listen
 from adapters.models.fake_http import Received, Reply
 from api.auth import Authenticator, LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
 from channels.gateway.wire import EventReader
-from service.gateway import KeyDoor, bound, gateway_server, gateway_service
+from service.gateway import KeyDoor, gateway_server, gateway_service
 from service.settings import Settings
 
 HELLO: Sequence[Mapping[str, str]] = ({"role": "user", "content": "Hello"},)
@@ -70,7 +71,7 @@ async def gateway(
         KeyDoor(authenticator or LocalOnly()),
         environ={"SECRET": "sk-upstream"},
     ) as service:
-        listening = bound("127.0.0.1", 0)
+        listening = listen("127.0.0.1", 0)
         server = gateway_server(service.app)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
