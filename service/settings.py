@@ -1,4 +1,5 @@
-"""Every setting of the service, read from the environment with the prefix `FLOW_ENGINE_`."""
+"""Every setting of the service, read from the environment with the prefix `FLOW_ENGINE_`. A variable that is
+empty is as if it were not set."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ _Read = TypeVar("_Read", bound=BaseSettings)
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
 
     redis_url: str | None = Field(
         default=None, description="Redis for conversations, redis:// or rediss://; unset: inside this process"

@@ -14,7 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class ChatSettings(BaseSettings):
     """Scores and confidences are from 0 to 1, times in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
 
     chat_min_score: float = Field(
         default=0.2, ge=0, le=1, description="Least score of the router for an agent to be accepted"

@@ -164,7 +164,9 @@ class GatewaySettings(BaseSettings):
     """Settings of `flow-engine gateway`, by the environment with the prefix `FLOW_ENGINE_`. Times are in
     seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
 
     gateway_config: Path | None = Field(default=None, description="The gateway's file, TOML")
     gateway_cache: CacheMode = Field(

@@ -62,7 +62,9 @@ Language = Literal["en", "fr", "it", "es"]
 class WorkspaceSettings(BaseSettings):
     """Settings of `flow-engine workspace`, by the environment with the prefix `FLOW_ENGINE_`."""
 
-    model_config = SettingsConfigDict(env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
 
     workspace_rules: Path = Field(
         default=Path("~/.agentichat/rules.toml"), description="The operator's rules about tools, TOML"

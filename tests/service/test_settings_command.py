@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pydantic_settings import BaseSettings
 from typer.testing import CliRunner
 
+from channels.chat.settings import ChatSettings
+from channels.gateway.config import GatewaySettings
 from channels.voice.server.settings import VoiceSettings, variable_of
+from channels.workspace.assistant import WorkspaceSettings
 from service.cli import app
 from service.settings import Settings
 
@@ -37,3 +41,13 @@ def test_a_wrong_setting_of_the_agent_is_named_by_its_variable(
     done = CliRunner().invoke(app, ["settings"])
     assert done.exit_code == 2
     assert "FLOW_ENGINE_VOICE_MAX_CALLS: " in done.stderr
+
+
+@pytest.mark.parametrize("kind", [Settings, ChatSettings, GatewaySettings, WorkspaceSettings])
+def test_an_empty_variable_is_as_if_it_were_not_set(
+    kind: type[BaseSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:  # peers 8
+    unset = kind()
+    for name in kind.model_fields:
+        monkeypatch.setenv(f"FLOW_ENGINE_{name.upper()}", "")
+    assert kind() == unset
