@@ -151,8 +151,8 @@ class Inspection:
 
     @cached_property
     def templates(self) -> tuple[PlacedTemplate, ...]:
-        """Everything that is rendered, with its place: prompts, descriptions, providers, voices. Places are
-        RFC 6901 pointers. What cannot be compiled has its problems, nothing is raised."""
+        """Everything that is rendered, with its place: prompts, descriptions, providers, voices, models.
+        Places are RFC 6901 pointers. What cannot be compiled has its problems, nothing is raised."""
         sources = [("/globalPrompt", self.version.global_prompt)]
         for number, task in enumerate(self.version.tasks):
             sources.append((pointer("tasks", number, "prompt"), task.prompt))
@@ -162,6 +162,10 @@ class Inspection:
                 sources.append((f"{place}/provider", config.provider))
             if isinstance(config, BaseTtsConfig) and "{{" in config.voice:
                 sources.append((f"{place}/voice", config.voice))
+        media = self.version.media_config
+        for channels, llm in (("audio", media.audio.llm), ("text", media.text.llm)):
+            if llm is not None and llm.model and "{{" in llm.model:
+                sources.append((pointer("mediaConfig", channels, "llm", "model"), llm.model))
         return tuple(
             PlacedTemplate(place, source, compile_template(source, lenient=True)) for place, source in sources
         )

@@ -78,8 +78,9 @@ class MediaSettings:
         return cls(audio_settings(version, presets), text)
 
     def reply(self, channel: str, scope: TemplateScope, courtesy_prompt: str) -> MediaReply:
-        """The channel's settings, provider and voice templates rendered, the language's entry chosen. JSON
-        values, times in seconds. Never raises: a template without a value has the fallback chosen.
+        """The channel's settings, templates rendered, the language's entry chosen. JSON values, times in
+        seconds. Never raises: a provider or voice without a value has the fallback chosen, a model without
+        one is null.
 
         Courtesy messages that a model makes have `courtesy_prompt` where the version gives none."""
         spoken = channel == "phone"
@@ -91,7 +92,7 @@ class MediaSettings:
                 params["prompt"] = courtesy_prompt
             courtesy = {**courtesy, "providerParams": params}
         return MediaReply(
-            llm=_object(settings, "llm"),
+            llm=_chosen_model(_object(settings, "llm"), scope),
             tts=_speech(_object(settings, "tts"), scope) if spoken else None,
             stt=_speech(_object(settings, "stt"), scope) if spoken else None,
             vad=_object(settings, "vad") if spoken else None,
@@ -104,10 +105,10 @@ class MediaSettings:
         )
 
     def model(self, channel: str) -> str | None:
-        """The name of the model that will read the prompt: it chooses the system prompts (F26)."""
-        llm = (self.audio if channel == "phone" else self.text).get("llm")
-        name = cast("Mapping[str, object]", llm).get("model") if isinstance(llm, Mapping) else None
-        return name if isinstance(name, str) else None
+        """The name of the model that will read the prompt: it chooses the system prompts (F26). None for a
+        template, which may change its mind in the middle of a conversation."""
+        name = (_object(self.audio if channel == "phone" else self.text, "llm") or {}).get("model")
+        return name if isinstance(name, str) and "{{" not in name else None
 
 
 def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
@@ -128,6 +129,12 @@ def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
 
 def _object(settings: JsonObject, key: str) -> JsonObject | None:
     return cast("JsonObject | None", settings.get(key))
+
+
+def _chosen_model(llm: JsonObject | None, scope: TemplateScope) -> JsonObject | None:
+    rendered, whole = _rendered(llm, scope, Allowance())
+    settings = cast("JsonObject | None", rendered)
+    return settings if whole or settings is None else {**settings, "model": None}
 
 
 def _speech(config: JsonObject | None, scope: TemplateScope) -> JsonObject | None:
@@ -157,12 +164,12 @@ def _speech(config: JsonObject | None, scope: TemplateScope) -> JsonObject | Non
 def _rendered(settings: object, scope: TemplateScope, allowance: Allowance) -> tuple[object, bool]:
     """Settings of one engine, and whether each of their templates has a value.
 
-    Only `provider` and `voice` may be templates. A reference to the memory is no value here.
+    Only `provider`, `voice` and `model` may be templates. A reference to the memory is no value here.
     """
     if not isinstance(settings, Mapping):
         return settings, True
     rendered, whole = {**cast("JsonObject", settings)}, True
-    for key in ("provider", "voice"):
+    for key in ("provider", "voice", "model"):
         source = rendered.get(key)
         if isinstance(source, str) and "{{" in source:
             value = render_source(source, scope, allowance)

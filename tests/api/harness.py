@@ -207,7 +207,7 @@ def clinic(**changes: Any) -> JsonObject:
         aio_task("written", channels=["chat"], **back),
         aio_task("island", connectedTasks=["reception"]),
     ]
-    return minimal_version(tasks=tasks, **changes)
+    return minimal_version(**{"tasks": tasks, **changes})
 
 
 def over_many_contacts(**changes: Any) -> JsonObject:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.api.harness import clinic, open_scene
-from tests.flow_engine.documents.samples import minimal_version
+from tests.flow_engine.documents.samples import aio_task, minimal_version
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +48,36 @@ async def test_a_template_without_a_value_makes_the_fallback_active() -> None:  
         given = await scene.started(**other, tenant={"voice": "alloy", "stt": "openai"})
         assert given["tts"]["active"]["voice"] == "alloy"
         assert given["stt"]["active"]["provider"] == "openai"
+
+
+async def test_each_task_may_have_another_model() -> None:  # peers 3, peers row 16
+    model = "{% if $task.name == 'reception' %}small{% else %}{{ $tenant.model }}{% endif %}"
+    llm = {"provider": "openai", "model": model}
+    media = {"audio": {"presetId": "default", "llm": llm}, "text": {"llm": llm}}
+    ends = {"connectedTasks": ["visit"]}
+    document = clinic(mediaConfig=media, tasks=[aio_task(**ends), aio_task("visit")])
+    async with open_scene(document) as scene:
+        assert (await scene.started())["llm"]["model"] == "small"
+        written = {"contactId": "chat-1", "conversationId": "conv-2", "channel": "chat"}
+        assert (await scene.started(**written))["llm"] == {**llm, "temperature": None, "model": "small"}
+        assert (await scene.changed("visit", conversationId="conv-2", contactId="chat-1"))["llm"][
+            "model"
+        ] is None
+        known = {"contactId": "call-3", "conversationId": "conv-3", "tenant": {"model": "large"}}
+        await scene.started(**known)
+        changed = await scene.changed("visit", conversationId="conv-3", contactId="call-3")
+        assert changed["llm"]["model"] == "large"
+
+
+async def test_a_model_whose_template_is_not_closed_is_refused() -> None:  # peers 3, D10
+    media = {"audio": {"presetId": "default"}, "text": {"llm": {"model": "{{ $task.name"}}}
+    document = minimal_version(mediaConfig=media)
+    async with open_scene(clinic()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        del document["conversationalFlowId"]
+        reply = await scene.post(f"/v1/flows/{flow_id}/versions", document)
+        assert reply.status_code == 422
+        assert [error["pointer"] for error in reply.json()["errors"]] == ["/mediaConfig/text/llm/model"]
 
 
 async def test_everything_unusable_is_refused_at_once() -> None:  # D10
