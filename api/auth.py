@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -139,6 +141,28 @@ class LocalOnly:
 
 
 Authenticator = Keyring | LocalOnly
+
+
+def authenticator_for(keys: Path | None, host: str) -> Authenticator:
+    """Of a file of keys, in JSON; without one whoever is on this machine. Raises CallTheOperator
+    `keys_required`: without keys the service stays on this machine (F43); `api_keys_unreadable` for a file
+    that is not valid."""
+    if keys is not None:
+        try:
+            return Keyring.parse(keys.read_bytes())
+        except OSError as error:
+            raise CallTheOperator("api_keys_unreadable", f"the file of API keys: {error.strerror}") from error
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise CallTheOperator(
+            "keys_required",
+            f"to listen on {host} set FLOW_ENGINE_API_KEYS_FILE; without keys only loopback is served",
+        )
+    return LocalOnly()
+
 
 _BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")
 

@@ -19,8 +19,8 @@ from channels.workspace.assistant import Workspace, WorkspaceSettings
 from channels.workspace.index import GatewayEmbedder
 from channels.workspace.routes import AssistantRoutes
 from channels.workspace.rules import read_rules
+from flow_engine.ports.clock import SystemClock
 from service.settings import Settings, read_settings
-from service.wiring import SystemClock
 
 MODEL_WITHIN_S: Final = 180.0
 """Seconds of silence after which a model of the assistant has failed."""

@@ -26,7 +26,7 @@ from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry import tracing_to
-from api.auth import Authenticator, Principal, require
+from api.auth import Authenticator, Principal, authenticator_for, require
 from channels.chat.accounts import Accounts
 from channels.chat.agents import AgentLoader
 from channels.chat.answering import Answering
@@ -58,7 +58,6 @@ from service.settings import Settings, read_settings
 from service.wiring import (
     FlowDatabase,
     SystemClock,
-    authenticator_for,
     open_flow_database,
     open_memory,
     records_of,
@@ -173,7 +172,7 @@ def serve_until_stopped(host: str, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start. Prints its
     URL on standard error."""
     settings, chat = read_settings(Settings), read_settings(ChatSettings)
-    authenticator = authenticator_for(settings, host)
+    authenticator = authenticator_for(settings.api_keys_file, host)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tracing_to(settings.traces) as tracing:
         configure_logging(settings.log_level, tracing)

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute
 from adapters.http_door import Door, DoorLimits, door_server, listen
 from adapters.models.bounded_http import model_http_client
 from adapters.telemetry import tracing_to
-from api.auth import Authenticator, LocalOnly, Principal, refuse_proxied, require
+from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
 from channels.gateway.accounts import Books, Metrics
 from channels.gateway.answering import Answering
 from channels.gateway.app import MOST_BODY_BYTES, Doorkeeper, GatewayRoutes, Scope, gateway_app
@@ -37,7 +37,6 @@ from flow_engine.ports.telemetry import Tracing, Untraced
 from service.assistant import OwnDoor, assistant_routes
 from service.logs import configure_logging
 from service.settings import Settings, read_settings
-from service.wiring import authenticator_for
 
 log: Any = structlog.get_logger("flow_engine.gateway")
 
@@ -127,7 +126,7 @@ def gateway_server(app: Starlette, *, signals: bool = True) -> uvicorn.Server:
 def serve_until_stopped(config: Path | None, host: str, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
     settings, gateway = read_settings(Settings), read_settings(GatewaySettings)
-    file, authenticator = gateway_file(config, gateway), authenticator_for(settings, host)
+    file, authenticator = gateway_file(config, gateway), authenticator_for(settings.api_keys_file, host)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tracing_to(settings.traces) as tracing:
         configure_logging(settings.log_level, tracing)

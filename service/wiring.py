@@ -22,7 +22,7 @@ from adapters.outbound.policy import AllowList
 from adapters.telemetry.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
 from api.agent_runs import AgentRunRoutes
 from api.app import Routes, create_app
-from api.auth import Authenticator, Keyring, LocalOnly
+from api.auth import Authenticator, authenticator_for
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.cti import CtiIntake
 from api.designers import DesignerRoutes
@@ -88,30 +88,6 @@ class Service:
 
 def new_id() -> str:
     return uuid.uuid4().hex
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def authenticator_for(settings: Settings, host: str) -> Authenticator:
-    """Raises CallTheOperator `keys_required`: without keys the service stays on this machine (F43). Keys are
-    read as JSON; `api_keys_unreadable` for a file that is not valid."""
-    if settings.api_keys_file is not None:
-        try:
-            text = settings.api_keys_file.read_bytes()
-        except OSError as error:
-            raise CallTheOperator("api_keys_unreadable", f"the file of API keys: {error.strerror}") from error
-        return Keyring.parse(text)
-    if not is_loopback(host):
-        raise CallTheOperator(
-            "keys_required",
-            f"to listen on {host} set FLOW_ENGINE_API_KEYS_FILE; without keys only loopback is served",
-        )
-    return LocalOnly()
 
 
 def open_flow_database(settings: Settings) -> FlowDatabase:
@@ -184,7 +160,7 @@ class ServiceDependencies:
 def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing | None = None) -> Service:
     """Raises CallTheOperator when the service must not start with these settings."""
     observer, tracing = own_observer(), tracing or Untraced()
-    authenticator = authenticator_for(settings, host)
+    authenticator = authenticator_for(settings.api_keys_file, host)
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
     clock, memory = SystemClock(), open_memory(settings)
     budget = RedisCallBudget(memory.driver, settings.llm_calls_per_minute)
