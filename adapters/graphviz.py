@@ -1,7 +1,5 @@
 """Graphviz's `dot` as a process of its own, bounded in time, input and number."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Sequence

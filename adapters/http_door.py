@@ -10,8 +10,6 @@ What it still sends is thrown away for `linger_s` seconds, since a reset would t
 A request that arrives in one piece, as nearly all do, costs no timer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Generator

@@ -4,8 +4,6 @@ The signature is HMAC-SHA256 over `<t>.<body>`, `t` being the seconds since 1970
 was made: whoever checks it can refuse what is old. docs/events.md shows how.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Routes for the runs of mail agents: what they did, and what a person decides on calls that wait (M14)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, cast
 

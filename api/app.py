@@ -1,7 +1,5 @@
 """The HTTP application: endpoints of a table behind one way in, and every error as a problem document."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

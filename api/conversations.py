@@ -1,8 +1,6 @@
 """Routes of one conversation: for the agents that talk (F28–F31, F33, F34), and its memory for their tools
 (F19, F32)."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, cast
 

@@ -4,8 +4,6 @@
 `POST /v1/handle-utterance` take, judged by the same rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from pydantic import TypeAdapter

@@ -1,7 +1,5 @@
 """Routes for those who design flows (F27)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated

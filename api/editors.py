@@ -1,7 +1,5 @@
 """What a designer's editor works with (F27): choices, help with writing, diagrams, the documents' schema."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache

@@ -4,8 +4,6 @@ Endpoints are rows: route, scope, shapes and handler stand in one place, from wh
 OpenAPI document, and the tests that go through all of them. Handlers answer with ready bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

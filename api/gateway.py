@@ -4,8 +4,6 @@ Labels of metrics are routes and codes, never ids. A span tells the route, the o
 no body, no header, no path with its ids, nothing about a person.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Awaitable, Callable

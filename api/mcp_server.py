@@ -6,8 +6,6 @@ replica answers any of them, and each is answered with one JSON document: nothin
 is no GET.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from functools import cached_property

@@ -6,8 +6,6 @@ chooses the rest, and a reply carries a text for the model beside the data for t
 knows the protocol that brings the calls.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

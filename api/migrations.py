@@ -1,7 +1,5 @@
 """The route that moves live conversations to another version."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

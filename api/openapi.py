@@ -5,8 +5,6 @@ publishes; its definitions stand among the components, as `FlowVersion.Task`. Th
 this service itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """Routes for operators: health and metrics. They need no key."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest

@@ -1,7 +1,5 @@
 """Every status that this API answers with other than success, in one table (F36, RFC 9457)."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NotRequired, TypeVar
 

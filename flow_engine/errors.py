@@ -8,8 +8,6 @@ FlowEngineError
 └── CallTheOperator       stored data or the set-up is wrong: no retry helps
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Agents' requests keep their replies beside the conversation, designers' in the r
 words for both are these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from flow_engine.errors import CorrectTheInput

@@ -1,7 +1,5 @@
 """JSON values as such: their size, their parts, when two are equal, whatever they mean."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import cast
 

@@ -3,8 +3,6 @@
 `AIO` is led by the AI alone, `AIS` by the AI under a human's supervision, `HUM` by a human (F10, F34).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

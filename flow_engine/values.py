@@ -18,8 +18,6 @@
 4. Being canonical is stable: a canonical value is its own canonical form.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ in `task_types.TASK_KINDS`, what values a variable type takes in `values.canonic
 or in the type checker when a member is added here and not there.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]

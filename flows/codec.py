@@ -4,8 +4,6 @@ Field names are those of `flow_engine.ports.FlowRecord`. Times are ISO 8601 text
 BSON dates end at milliseconds; the bodies of kept replies are base64, since JSON has no bytes.
 """
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any

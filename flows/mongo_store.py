@@ -13,8 +13,6 @@ Only commands that every server of the wire protocol has are used: insert, repla
 find, and one index. No transactions, since one document is the unit of every change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any

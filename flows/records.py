@@ -4,8 +4,6 @@ A document is kept as JSON text in both: MongoDB's own documents refuse names wi
 which templates have, and lose integers beyond 64 bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 

@@ -7,8 +7,6 @@ samples/claim.es.json             an insurance claim over several contacts, chan
 A sample's file holds `{"flow": …, "version": …}`; commands that take version documents take such files too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ Every operation is one SQL statement in autocommit, so it is atomic by itself, w
 share the file; the driver runs the statements of one connection one after the other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Generator, Sequence

@@ -1,7 +1,5 @@
 """The budget of model calls a minute, shared by every process on one Redis."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Sessions of the chat in this process, gone with it: the embedded default."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import deque

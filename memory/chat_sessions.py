@@ -14,8 +14,6 @@ Whatever touches one session is one script. The two sorted sets are in another s
 first from before its message is taken until after its queue was found empty.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

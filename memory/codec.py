@@ -1,7 +1,5 @@
 """Stored forms of instants, turns and kept replies; entries and snapshots have theirs in the core."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import TypedDict
 

@@ -4,8 +4,6 @@ Whether a Redis may hold conversations (F44) is decided here too: it must not ev
 the installation asks for.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -7,8 +7,6 @@ An entry is acknowledged after it took effect, so it comes at least once. One wh
 handed out again when its lease is over. Nothing is ever removed from the stream: that is its writer's.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

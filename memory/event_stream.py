@@ -10,8 +10,6 @@ an event by one script, so that it comes to the stream exactly once. On a cluste
 slot than the outbox: the event is first appended, then moved, and a crash in between appends it again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The two scripts are the only way in and out. `load` sees one instant, never half
 commit; `commit` compares the revision and writes everything, or nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar

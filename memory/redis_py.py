@@ -4,8 +4,6 @@ The only module that knows redis-py and its errors. Its clients have no common t
 check, so `client` is untyped here, and here only.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,12 +24,8 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from flow_engine.errors import CallTheOperator, RetryLater

@@ -4,8 +4,6 @@ Commits put jobs in; everything here takes them out again. The clocks of the pro
 than a lease: a job is then taken over late or done twice, never lost.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The assistant inside the gateway: whose workspaces it opens, and how it asks the gateway's own models."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

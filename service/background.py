@@ -1,7 +1,5 @@
 """Background work wired together: which kind of job is run by what, and in which process (F37–F41)."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

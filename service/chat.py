@@ -1,7 +1,5 @@
 """Run the chat in this process until it is stopped: its parts put together, on the stores of the engine."""
 
-from __future__ import annotations
-
 import gc
 import signal
 from collections.abc import AsyncGenerator, Sequence
@@ -55,13 +53,7 @@ from memory.chat_sessions import RedisBus, RedisChat
 from service.logs import configure_logging
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
 from service.settings import Settings, read_settings
-from service.wiring import (
-    FlowDatabase,
-    SystemClock,
-    open_flow_database,
-    open_memory,
-    records_of,
-)
+from service.wiring import FlowDatabase, SystemClock, open_flow_database, open_memory, records_of
 
 LLM_AT_ONCE = 256
 LLM_CALLS_PER_MINUTE = 12_000

@@ -1,7 +1,5 @@
 """The chat in a terminal: talk to one that is running, or watch a dialogue on a scripted model."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import tempfile

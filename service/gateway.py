@@ -1,7 +1,5 @@
 """Run the gateway in this process until it is stopped: its table of backends put together with the rest."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

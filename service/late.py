@@ -4,8 +4,6 @@
 that loads late: type checkers and the import contracts see the imports below, the process the table.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """Structured logs: one JSON object a line on standard output, or standard error (F46)."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

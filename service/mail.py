@@ -1,7 +1,5 @@
 """`flow-engine mail check | explain | process`: a config and single mails, without a mailbox."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ Rules, trust, tools, the pharmacy's API with its stock, and the composed mails a
 script, and nothing leaves this machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import socket

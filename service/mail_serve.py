@@ -1,7 +1,5 @@
 """Run the mail agent in this process until it is stopped, and look into its runs from the command line."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -46,14 +44,7 @@ from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
 from service.logs import configure_logging
 from service.mail import mail_model, mail_outbound
 from service.settings import Settings, read_settings
-from service.wiring import (
-    FlowDatabase,
-    SystemClock,
-    agent_runs,
-    new_id,
-    open_flow_database,
-    records_of,
-)
+from service.wiring import FlowDatabase, SystemClock, agent_runs, new_id, open_flow_database, records_of
 
 TENANT = "default"
 

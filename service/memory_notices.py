@@ -1,7 +1,5 @@
 """Notices of memory changes for the voice agent, by the Redis of its flow engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Labels are kinds, codes, channels and purposes: few, and never ids, names of tasks or texts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """Run the service, or its background work alone, in this process until SIGINT or SIGTERM."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

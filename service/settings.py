@@ -1,8 +1,6 @@
 """Every setting of the service, read from the environment with the prefix `FLOW_ENGINE_`. A variable that is
 empty is as if it were not set."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run the SIP bridge of one voice agent in this process until it is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from contextlib import suppress

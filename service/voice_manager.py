@@ -1,7 +1,5 @@
 """Run the service manager in this process until it is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Replay a recording of a call against a config, and print what the agent would do."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys

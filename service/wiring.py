@@ -1,7 +1,5 @@
 """The composition root: settings in, a running application out. Concrete stores are named only here."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """The assistant's commands: a workspace opened, a gateway found or started, and people at a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import readline

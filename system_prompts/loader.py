@@ -13,8 +13,6 @@ suits some models and not others; the composer only puts lines together. Adding 
 compatible, taking one away needs a new API version (F26).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

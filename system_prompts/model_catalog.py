@@ -1,7 +1,5 @@
 """Reads `model_catalog.json`: the models, voices, STT engines and languages that editors offer (F27)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

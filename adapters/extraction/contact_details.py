@@ -6,8 +6,6 @@ them are one part of it only where nothing else can be meant: behind "my address
 the answer. Elsewhere its beginning is a guess, and left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

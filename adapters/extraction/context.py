@@ -1,8 +1,6 @@
 """A turn and what is mentioned in it, and what the words around a mention say about it: whose it is, taken
 back, refused, one of two, no answer at all."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

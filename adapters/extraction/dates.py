@@ -8,8 +8,6 @@
 5. What is no single day is nothing: "next week", "since Monday", "from the 3rd to the 5th", "on Mondays".
 """
 
-from __future__ import annotations
-
 import calendar
 import re
 from collections.abc import Iterator, Sequence

@@ -10,8 +10,6 @@
 Yes and no are looked for as people say them; only a variable that was asked for takes one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache

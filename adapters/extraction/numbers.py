@@ -1,7 +1,5 @@
 """Numbers, each with the topics (price, age, floor …) that its neighbours give it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

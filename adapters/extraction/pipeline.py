@@ -8,8 +8,6 @@ variable its own → canonical form.
    a question asked again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Times of day: "at half past three", "alle 15:30", "a las cuatro y media de la tarde"."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ shapes. The tables hold words; how words become patterns is in this file alone.
 3. Every pattern made here is linear: alternatives of literal words, no repetition inside a repetition.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import unicodedata

@@ -8,8 +8,6 @@
 4. A job that has no handler in this process is left for one that has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """A worker in this process: claims what is due and runs it, so many at a time (F41, F42)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager

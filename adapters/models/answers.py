@@ -1,7 +1,5 @@
 """Reading what models write: objects out of texts, arguments of tool calls, and the answer as a whole."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast

@@ -1,7 +1,5 @@
 """A record of every model call: who, when, for what, how long and how much, never what was said."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing

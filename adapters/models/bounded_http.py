@@ -1,7 +1,5 @@
 """The HTTP client for model servers: no proxies of the environment, no redirects, bounded answers."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The installation's model: what is configured, with everything around it that every call gets."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

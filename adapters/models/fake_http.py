@@ -1,8 +1,6 @@
 """A small HTTP server on loopback for the doubles of model servers: one request a connection, and exact
 bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The one tool loop: a model calls tools until it has nothing more to call (M6–M9)."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace

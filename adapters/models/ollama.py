@@ -10,8 +10,6 @@ Ollama does not read it on its OpenAI route.
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field

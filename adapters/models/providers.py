@@ -7,8 +7,6 @@ Addresses and keys come from the providers' own environment variables. A key is 
 address that it belongs to: both come from the same pair.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Every answer is streamed, even where nobody watches it grow: so it can be cut at
 that never ends is left after the time that a request may take.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, aclosing, contextmanager
@@ -61,13 +59,7 @@ from adapters.models.answers import estimated_tokens, finished_answer, longest_a
 from adapters.models.bounded_http import model_http_client
 from adapters.models.ollama import stream_native
 from adapters.models.openai_stream import stream_chat
-from adapters.models.providers import (
-    Endpoint,
-    ModelName,
-    UnknownModelName,
-    endpoint_of,
-    parse_model_name,
-)
+from adapters.models.providers import Endpoint, ModelName, UnknownModelName, endpoint_of, parse_model_name
 from flow_engine.ports.models import (
     FailureReason,
     LLMAnswer,

@@ -1,7 +1,5 @@
 """Descriptions of tasks, rewritten by a model into rules for entering them (F27)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from flow_engine.errors import CallTheOperator, RetryLater

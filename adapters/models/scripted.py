@@ -4,8 +4,6 @@ Every way in which models go wrong is a step, so that whoever calls models can r
 follows the same steps over the wire.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A request whose first piece is out is tried neither again nor elsewhere: its reader would get two answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

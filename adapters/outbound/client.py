@@ -14,8 +14,6 @@ between resolving and connecting open to a check, with pooling still by name: a 
 hand a TLS connection verified for one name to another name on the same address.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A caller that answers from a table, for tests of whatever sends outbound calls."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -8,8 +8,6 @@ Names that somebody else chose are looked up in threads of their own: a name ser
 would otherwise keep the few threads in which a process resolves the names of its own stores.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Traces by OpenTelemetry, whose SDK is imported here, when they are wanted, and metrics of the stores."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Literal

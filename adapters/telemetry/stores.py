@@ -1,7 +1,5 @@
 """Stores as others see them: their errors counted, and their calls as spans where traces are on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType

@@ -1,7 +1,5 @@
 """The accounts of agents (M14): runs, calls of models, decisions; and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast

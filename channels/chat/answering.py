@@ -8,8 +8,6 @@ From 1 and 2 the user may break out, in so many words or by a message that fits 
 Every answer ends in exactly one of `clarifying`, `done`, `refused`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ frames without gap or double.
    is not allowed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -33,16 +31,7 @@ from channels.chat.frames import (
     numbered,
     read_frame,
 )
-from channels.chat.http import (
-    Doorkeeper,
-    Endpoint,
-    Principal,
-    bug,
-    http_problem,
-    json_response,
-    log,
-    routes,
-)
+from channels.chat.http import Doorkeeper, Endpoint, Principal, bug, http_problem, json_response, log, routes
 from channels.chat.sessions import Sessions
 from channels.chat.state import SessionState
 from channels.chat.tokens import TokenHolder, Tokens

@@ -1,7 +1,5 @@
 """A client of the chat's WebSocket, for the terminal and for demonstrations."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

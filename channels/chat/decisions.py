@@ -7,8 +7,6 @@
 4. Without a model the scores decide: the best is accepted when it leads by the margin.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ A contact is named by the message that began it, so that a repetition starts no 
 conversation is the engine's: whoever works on the session next asks the engine for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The way in by HTTP: key and scope, a bounded body, and every error as a problem document (RFC 9457)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

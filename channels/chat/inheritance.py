@@ -5,8 +5,6 @@ constraints stand before the task, because they outrank it, and nothing in it ch
 next, so that a model's cache keeps it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast

@@ -9,8 +9,6 @@
 3. An agent's score is its best over the languages. Equal texts and tables give equal scores, to the digit.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence

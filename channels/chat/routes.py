@@ -1,7 +1,5 @@
 """REST: sessions, decisions and tokens under `/v1/chat`, the agents table under `/v1/ai-agents` (C1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar
 

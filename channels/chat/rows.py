@@ -4,8 +4,6 @@ A field that is left out, or null, inherits from the base; an empty list or text
 and `base_agent` are the row's own always.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@
 3. Cancellations and confirmations reach the holder over the bus, from whichever replica the client is on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping

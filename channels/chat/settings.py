@@ -3,8 +3,6 @@
 Stores, keys, model and the way out are set as for `flow-engine serve`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import Field, SecretStr

@@ -7,8 +7,6 @@
 3. Readers see a change at once where it was made, elsewhere within `FRESH_S`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

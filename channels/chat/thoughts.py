@@ -1,8 +1,6 @@
 """What a reasoning model thinks never leaves the server (C3): `<think>…</think>` is taken out of a text that
 comes in pieces, wherever the pieces are cut."""
 
-from __future__ import annotations
-
 from typing import Final
 
 OPEN: Final = "<think>"

@@ -3,8 +3,6 @@
 The payload is `{tenant, user, exp}`; the signature HMAC-SHA256 by a secret that all replicas share.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hmac

@@ -4,8 +4,6 @@ An agent has what its row lists, and nothing else. An HTTP tool is listed by bei
 of an MCP server is listed as `server/tool`, and the model knows it as `server_tool`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """What the orchestrator itself says to users, by language; English for every other one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 

@@ -9,8 +9,6 @@
    environment are not used, redirects not followed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping

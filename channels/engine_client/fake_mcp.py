@@ -1,7 +1,5 @@
 """MCP servers that answer from a table, for tests of whatever calls tools."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

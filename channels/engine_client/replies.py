@@ -12,8 +12,6 @@ EngineError
 A change of task that is refused is none of these: it is data, see `TaskRefused`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, cast
 

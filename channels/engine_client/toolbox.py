@@ -1,7 +1,5 @@
 """The MCP tools of one contact: found for each task, checked, and run with what the agent injects (V2)."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping

@@ -11,8 +11,6 @@ Who fills in a parameter of an MCP tool:
 Every call carries the ids and the memory in `_meta` as well, for tools that declare none of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

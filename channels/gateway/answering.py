@@ -5,8 +5,6 @@
 3. A call that is shared is read ahead of its readers by `AHEAD` parts at most; any other not at all.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing

@@ -6,8 +6,6 @@
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

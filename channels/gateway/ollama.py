@@ -9,8 +9,6 @@
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import struct

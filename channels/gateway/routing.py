@@ -7,8 +7,6 @@
    then one request tries it.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ An answer is a stream of `Part`s: one for a plain request, one an event for a st
 order, or with `UpstreamFailed`: a stream that ends without `[DONE]` has failed, however complete it looks.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager

@@ -11,8 +11,6 @@ by the numbers of the menu that it has; `ctx.item_map` maps a number, as text, t
 the time is `HH:MM`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta

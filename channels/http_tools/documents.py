@@ -4,8 +4,6 @@ Every template, condition and JSONPath is read when the model is made, so that a
 place before any call comes in.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Mapping

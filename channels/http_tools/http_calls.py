@@ -7,8 +7,6 @@
    looks like a phone number; what was sent is told at the level debug only.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ It tells the shape. Whether a template or a condition can be read, and what one 
 the loader to tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, get_args
 

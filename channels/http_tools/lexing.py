@@ -7,8 +7,6 @@ text    'in single' or "in double quotes", with \\' \\" \\\\ \\/ \\n \\r \\t
 sign    == != <= >= < > ( ) [ ] , | {{ }}
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -5,8 +5,6 @@ The order of an `http` tool: `pre_steps`, body, null removal, request, `store_in
 the config says, the reply, or `{"error": "<reason>"}`. A failing fetch of a step is a failure of the tool.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

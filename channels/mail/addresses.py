@@ -7,8 +7,6 @@
    addresses. Reading takes time in proportion to the length of the header.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

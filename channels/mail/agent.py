@@ -1,7 +1,5 @@
 """One run from the mailbox to its outcome: the mail is fetched, judged and processed."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping

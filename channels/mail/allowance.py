@@ -4,8 +4,6 @@ A count is one document of the table `mail_state`: who counts writes it by compa
 once none passes the bound. What is counted has a key, and the same key again counts once.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 from typing import Final, cast

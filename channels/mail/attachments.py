@@ -3,8 +3,6 @@
 Archives and office documents are never opened.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -3,8 +3,6 @@
 A mail is composed the same again from the same run, its Message-ID included, so that it goes out once.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ profile that is there, a tool that somebody registers, a file that can be read) 
 loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Whoever finds an intent without an end cannot know whether the message went out.
 else a draft is left, which a person can send. A message that was sent and is not in Sent is put there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -10,8 +10,6 @@
 The library blocks, so each connection has a thread of its own. Its errors do not leave this module.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -9,8 +9,6 @@
 4. The server tells of new mail by IDLE; an IDLE that is silent is not believed for longer than `poll_s`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """From a config file to a config that can be run, or to everything that is wrong with it (M3-M5)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

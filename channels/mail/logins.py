@@ -2,8 +2,6 @@
 
 A token is what a refresh token gives (RFC 6749, section 6), and is kept until shortly before it expires."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A mailbox, its limits and its journal in this process: for tests, for demonstrations, and for one message
 that is tried out (`flow-engine mail process`)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

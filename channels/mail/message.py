@@ -3,8 +3,6 @@
 Malformed MIME, charsets that lie and headers that cannot be read are no errors: what can be read is read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,13 +16,7 @@ from itertools import islice
 from typing import Final, cast
 
 from channels.mail.addresses import Address, read_addresses
-from channels.mail.attachments import (
-    MOST_BYTES,
-    Invitation,
-    attached_text,
-    invitations,
-    opens,
-)
+from channels.mail.attachments import MOST_BYTES, Invitation, attached_text, invitations, opens
 from channels.mail.attachments import MOST_TEXT as TEXT_KEPT
 from channels.mail.text import decoded, header_text, html_text, own_words, tidy, unescaped
 

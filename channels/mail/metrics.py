@@ -1,7 +1,5 @@
 """What a mail agent counts. Labels are mailboxes, statuses, jobs and codes: few, and never parts of mails."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge

@@ -3,8 +3,6 @@
 Nothing is ever sent from here.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,14 +13,7 @@ from channels.mail.message import ParsedMail
 from channels.mail.ports import Classification
 from channels.mail.preprocessing import DATA_RULE
 from channels.mail.routing import Judgement
-from flow_engine.ports.models import (
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    ModelFailed,
-    ask,
-    instruction,
-)
+from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask, instruction
 
 CLASSIFYING: Final = """You sort the mails of an office. Say of the mail below which label fits it best,
 in which language its author wrote (a BCP 47 tag), how urgent it is, and in one or two sentences of that

@@ -4,8 +4,6 @@ A run is a function of its mail, its judgement and its progress. Progress is sto
 not be repeated, so that a run that stops (a crash, a call that waits for a person) goes on from there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol

@@ -4,8 +4,6 @@ A preprocessor is a function from the parsed mail to text. One's own comes by an
 `flow_engine.mail_preprocessors`, and goes by the entry point's name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

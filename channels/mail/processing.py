@@ -3,8 +3,6 @@
 The caller has stored the run before, and stores the outcome after.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace

@@ -7,8 +7,6 @@
 4. What a machine sent is never answered, whatever the rules say.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ Until the dot that ends the message nothing is sent, whatever breaks. After it, 
 where it does not come, the message may be on its way (`DeliveryUnknown`), and nobody may send it again.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final

@@ -5,8 +5,6 @@
 3. Everything takes time in proportion to the length of what it reads, which is bounded by the caller.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import codecs

@@ -6,8 +6,6 @@
 3. A mailbox or an engine that is away is no answer for the model: the run stops and goes on later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -7,8 +7,6 @@
 4. What a person decides, and what another process left, is found within `poll_s`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -7,8 +7,6 @@
    it outlives the process. The files hold what was said in a call: nobody else may read them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

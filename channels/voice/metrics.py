@@ -1,8 +1,6 @@
 """Prometheus metrics of the voice agent. Labels are reasons and outcomes, never ids or numbers; histograms
 are in seconds."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram

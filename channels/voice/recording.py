@@ -10,8 +10,6 @@ has `failed` in place of `status` and `answer`: why not, a word of `Failure`. Re
 that was said, keys excepted: they are only made where somebody asks for them, readable by nobody else.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping

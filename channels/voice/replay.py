@@ -14,8 +14,6 @@ hour of a call takes a moment, and takes it each time alike. Real sockets would 
 must be none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections import defaultdict, deque

@@ -7,8 +7,6 @@ the caller are waited for, a bounded time; then both sides are closed, the turns
 handler and lifecycle told.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import uuid

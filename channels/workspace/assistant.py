@@ -10,8 +10,6 @@ Frames go out while it runs:
 `call` is the id of the step; `undo` takes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -23,14 +21,7 @@ import orjson
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from adapters.models.loop import (
-    MAX_ITERATIONS,
-    LoopResult,
-    ToolFinished,
-    ToolStarted,
-    tool_loop,
-    unanswered,
-)
+from adapters.models.loop import MAX_ITERATIONS, LoopResult, ToolFinished, ToolStarted, tool_loop, unanswered
 from adapters.models.tools import USER_REJECTED
 from channels.workspace.confinement import Outside, Refused, Root
 from channels.workspace.files import failure

@@ -9,8 +9,6 @@
    paths, and inside the text that a shell or `eval` is given.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

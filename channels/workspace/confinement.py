@@ -11,8 +11,6 @@
 4. `.agentichat` and `.git` are read only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import hashlib

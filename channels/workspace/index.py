@@ -5,8 +5,6 @@ the definitions of Python files and are runs of lines elsewhere. Vectors are flo
 compared all with all: 200,000 of them in well under a second.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import re

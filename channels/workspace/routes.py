@@ -10,8 +10,6 @@ data: {"error": {code, message}}                       instead of the end
 data: [DONE]
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing

@@ -1,8 +1,6 @@
 """Commands: in a process group of their own, killed whole, bounded, without a terminal and without
 secrets."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -5,8 +5,6 @@
 user_version`). The full-text table holds its texts itself: a table of files has no column for them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sqlite3

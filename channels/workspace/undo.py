@@ -4,8 +4,6 @@ Contents are kept by their SHA-256 below `.agentichat/undo`, the oldest forgotte
 Undoing looks first and restores then: where one file has changed since, none is touched.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import os

@@ -4,8 +4,6 @@ A box is known by its number everywhere, so that no id or name of a document is 
 syntax. Drafts are drawn as far as they go: a task that is named but not there is a box without a type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ What a task needs stands in its own box, not on the arrows that lead to it: it i
 them, and a flow has several times as many arrows as tasks.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A version as a Mermaid state diagram (`stateDiagram-v2`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from flow_engine.diagrams.drawing import Box, conditions, drawing_of

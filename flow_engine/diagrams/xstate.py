@@ -17,8 +17,6 @@ named, with what they ask for, and read by the caller's implementations:
     setup({ guards }).createMachine({ ...machine, context: { variables: {}, channel: "phone" } });
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 from flow_engine.diagrams.drawing import Box, drawing_of

@@ -3,8 +3,6 @@
 What is only suspicious is found by `flow_engine/linting`. Drafts are not checked: they never run (F8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

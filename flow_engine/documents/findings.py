@@ -3,8 +3,6 @@
 Quotes are cut: a hostile document must not blow up the list of its own errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -4,8 +4,6 @@ It gives a completed document the verdict that the models give it. What refers f
 to another (`checks.py`), and the size of the whole, no JSON Schema can tell.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

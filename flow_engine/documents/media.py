@@ -1,7 +1,5 @@
 """Models of the media settings: speech, models, courtesy messages, language detection (F2, F3)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator

@@ -4,8 +4,6 @@ An attribute with a default may be missing in the document. What the published s
 must not change a document's verdict, so it is not read strictly here either: each such place says so.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, PlainValidator, ValidationInfo

@@ -1,7 +1,5 @@
 """The page about flow documents, from the schema: `python -m flow_engine.documents.page`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

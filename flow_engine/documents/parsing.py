@@ -4,8 +4,6 @@ A rejection lists every error at once: those of the schema and, as far as a brok
 read, those of its references (`checks.py`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

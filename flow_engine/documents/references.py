@@ -4,8 +4,6 @@ A part that the schema refuses is None here, or missing from its tuple's item, s
 does not hide the errors of all the others. Everything carries its place as a JSON pointer.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass

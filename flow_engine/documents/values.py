@@ -5,8 +5,6 @@ is not the same as a missing property, and patterns end at the end of the text, 
 break.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

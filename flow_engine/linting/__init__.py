@@ -4,8 +4,6 @@ Errors refuse a save, warnings are returned with it. `codes.toml` is the one tab
 which `docs/lint.md` is written; the rules are by theme in `rules/`, each a pure function.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 from flow_engine.documents import FlowVersion, ReviewEnvironment

@@ -4,8 +4,6 @@ Errors refuse a save. Those of the schema and of references are found while a do
 (`flow_engine/documents`), those of templates by the linter's own rules, as all warnings are.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

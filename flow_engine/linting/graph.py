@@ -13,8 +13,6 @@ So all that matters about a path is its last task and whether a tool was selecte
 the nodes of the graph that is explored.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

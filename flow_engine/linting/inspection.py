@@ -1,7 +1,5 @@
 """A version with what several rules ask of it, each worked out once and only when asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

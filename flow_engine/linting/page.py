@@ -1,7 +1,5 @@
 """Writes `docs/lint.md` from the linter's table: `python -m flow_engine.linting.page > docs/lint.md`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from flow_engine.linting import CODES

@@ -1,7 +1,5 @@
 """What an ended contact was about, what came of it, and its summary: by a model, and by rules (F30, F39)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from flow_engine.json_values import as_object

@@ -9,8 +9,6 @@
    been entered.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

@@ -4,8 +4,6 @@ Every answer is made by one holder at a time. A holder has a lease, renews it wh
 it: once another one has it, nothing that the former holder still sends is taken (LeaseLost).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol

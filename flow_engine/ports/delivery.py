@@ -1,7 +1,5 @@
 """The ports that events go through on their way out (F40): the queues that hold them, and the webhook."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The ports that help designers (F27)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

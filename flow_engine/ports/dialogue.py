@@ -1,7 +1,5 @@
 """A conversation's dialogue as it is remembered, the port to its summary (F20, F30), and the index of all."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

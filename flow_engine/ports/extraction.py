@@ -1,7 +1,5 @@
 """The port to rules that find values in what a user says (F38)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo

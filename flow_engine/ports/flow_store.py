@@ -1,7 +1,5 @@
 """The ports to flows and their versions (F1, F6, F7)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

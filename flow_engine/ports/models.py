@@ -4,8 +4,6 @@ Who wants the whole answer calls `ask`; who shows it while it grows sets `LLMReq
 `LanguageModel.stream`.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass

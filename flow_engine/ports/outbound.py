@@ -1,7 +1,5 @@
 """The port to everything outside: the one way out (F45)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol

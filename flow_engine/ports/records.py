@@ -1,7 +1,5 @@
 """The port to tables of JSON documents: agents, their runs and model calls, decisions (C1, C8, M14)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args

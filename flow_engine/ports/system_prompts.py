@@ -1,7 +1,5 @@
 """The port to prompts, presets and default tools of an API version (F3, F26)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol

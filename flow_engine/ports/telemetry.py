@@ -5,8 +5,6 @@ processes by their `traceparent`; they are off unless an operator asks for them,
 make spans are not even installed. Attributes never hold bodies, prompts, keys or anything about a person.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol

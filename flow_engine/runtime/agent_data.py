@@ -1,7 +1,5 @@
 """What an agent gets after a step: prompt, tools, media and where it may go next (F28, F29)."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel
 
 from flow_engine.runtime import commands

@@ -2,8 +2,6 @@
 into the model's history (F25).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

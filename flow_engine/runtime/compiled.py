@@ -1,7 +1,5 @@
 """A version made ready to run: chart, names and texts, built once per content (F13, F22, F23)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

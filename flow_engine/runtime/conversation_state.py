@@ -1,7 +1,5 @@
 """Where a conversation stands, as a step asks it: everything is read here, nothing is moved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 

@@ -30,8 +30,6 @@ stores the event and travels with it, so that the same event always comes under 
 because a conversation that starts anew may see its revisions and message ids again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

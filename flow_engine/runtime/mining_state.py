@@ -3,8 +3,6 @@
 Kept apart from the snapshot: background work must never make a change of task start again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal

@@ -9,8 +9,6 @@ The prefix stays the same, byte for byte, from the entry of a task to its end as
 stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo

@@ -1,7 +1,5 @@
 """The replies of the agents' API, field by field as they are sent (F28–F34)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired
 

@@ -10,8 +10,6 @@ Rules 3 and 4 are the guard that the chart asks where it has a way. When the cha
 functions say why, in the order above, so that verdict and explanation cannot drift apart.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The stored form is JSON with its own format number: an older one is read, a newe
 that replicas of two releases can run side by side without one destroying what the other wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 

@@ -11,8 +11,6 @@ from numbers only (ids such as `send`, `model` or ones with spaces break it), an
 what a snapshot stores and people read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast

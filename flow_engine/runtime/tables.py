@@ -9,8 +9,6 @@ of a line, and white space at either end of a cell, which readers trim. TOON quo
 Cells are valid Unicode: values and descriptions with unpaired surrogates are refused when written.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

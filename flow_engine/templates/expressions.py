@@ -6,8 +6,6 @@ conditional expressions, `~`, `+`, `-`, and the filters and tests of `values.py`
 else is reported, all of it at once.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -6,8 +6,6 @@ The CPU clock is the second bound, for slow machines. Both are checked before wo
 interrupting it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The `$` names: what they stand for, and how a path is told to people."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

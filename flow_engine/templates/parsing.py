@@ -5,8 +5,6 @@ string literals, so the lexer's own *name* token takes a leading `$`. JavaScript
 occurs in Jinja, are tokens too: they are found exactly where they are code, never in prose or in strings.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

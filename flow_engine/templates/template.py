@@ -3,8 +3,6 @@
 `set` and macros are left out with all other blocks: without them no text can grow by being joined to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

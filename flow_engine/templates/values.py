@@ -10,8 +10,6 @@
    unchanged, so that its marker stays visible; and a value that a filter cannot take becomes a marker.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What an expectation compares, and how a difference is told: expected, found, and what would do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches

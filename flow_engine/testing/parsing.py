@@ -4,8 +4,6 @@ Mistakes are of the text, of the shape, and of the names of tasks, variables and
 expected of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ fails its scenario unless the expectations right after it take note of that. The
 its scenario.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -5,8 +5,6 @@ holds it needs, and leaves with the run's end. Runs under way and runs that have
 parents, so that looking for work does not read the past.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

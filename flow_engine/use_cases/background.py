@@ -5,8 +5,6 @@ found done. Asking a model takes seconds and is done once per run, outside the c
 applied to whatever the state has become.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 

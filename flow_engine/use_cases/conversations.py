@@ -1,7 +1,5 @@
 """The agents' use cases on contacts and tasks (F28–F30, F34)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import orjson

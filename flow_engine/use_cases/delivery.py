@@ -11,8 +11,6 @@
 5. A tenant whose share of the stream is used up is put off, and its events stay in their outboxes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The use cases around the dialogue: messages, the prompt of the moment, and the memory (F31–F33)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

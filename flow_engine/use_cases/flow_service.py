@@ -14,8 +14,6 @@ reply is not known. A key is therefore scoped to one flow. Only successes are ke
 nothing, and may be right to ask again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -12,8 +12,6 @@ along; values of variables that the new version lacks stay stored, unseen. The t
 rendered anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

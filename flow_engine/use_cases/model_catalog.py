@@ -1,7 +1,5 @@
 """What a designer's editor offers to choose from (F27). It helps to choose and forbids nothing."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -19,8 +19,6 @@ that the rules have read, and runs them again on the fresh record when somebody 
    their own.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A designer's document on its way into the store: completed, checked whole, and described (F2, F9)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime

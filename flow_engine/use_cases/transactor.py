@@ -4,8 +4,6 @@ The only place where a step meets its store. A request that meets too many faste
 conflict that carries the current state, never with a lost or a doubled write.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

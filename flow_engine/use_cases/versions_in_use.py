@@ -4,8 +4,6 @@ A conversation needs the flow store only when it starts: from then on its versio
 its own key beside the conversations.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`python -m service.cli`: what the console script runs, for processes that start each other."""
 
-from __future__ import annotations
-
 from service.cli.main import app
 
 app(prog_name="flow-engine")

@@ -3,8 +3,6 @@
 Starts fast and touches nothing but the files: no store, no network, no model.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping

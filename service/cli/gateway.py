@@ -1,7 +1,5 @@
 """`flow-engine gateway`: one OpenAI-compatible door in front of Ollama, vLLM, OpenAI and others."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`flow-engine mail`: mailboxes that work."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from datetime import datetime

@@ -3,8 +3,6 @@
 Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not be done as it was asked for.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`flow-engine voice`: answer the phone by a config, replay and demonstrate calls, run many agents."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

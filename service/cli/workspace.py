@@ -1,7 +1,5 @@
 """`flow-engine workspace`: an assistant that works in one directory, and asks before it changes anything."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What the caller hears and has heard: the line's play-out and the transcript that follows from it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 

@@ -4,8 +4,6 @@ Everything that the model was sent or has done is remembered in its order, so th
 place of another one can be told all of it: texts, the turns of both sides, function calls and their outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

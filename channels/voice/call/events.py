@@ -4,8 +4,6 @@ Audio travels as it came, base64 of whole samples in bytes, because nobody in be
 bridge that decodes every frame spends its time on that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias

@@ -9,8 +9,6 @@ event, so that audio never waits for anything. Rules, each where bridges commonl
 - Leaving waits until everything that was said has been heard, but not for ever (`termination`).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime

@@ -14,8 +14,6 @@ a new generation, and marks of old generations are ignored.
 Milliseconds throughout; times are of any one monotonic clock.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 

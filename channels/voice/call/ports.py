@@ -4,8 +4,6 @@ The call's machine stands between them and knows no wire. A line and a model are
 answer with events later; a handler and a lifecycle do I/O and are awaited by the runner.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

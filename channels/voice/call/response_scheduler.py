@@ -21,8 +21,6 @@ Two states say where the model and the caller are:
     both        any        the connection is lost          idle, quiet
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum, auto

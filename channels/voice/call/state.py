@@ -1,7 +1,5 @@
 """Small parts of a call's state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from channels.voice.call.events import TokenUsage

@@ -16,8 +16,6 @@ the line is the transfer's if it succeeds, and the caller's if not; a call that 
 on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final

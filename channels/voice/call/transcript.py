@@ -6,8 +6,6 @@ been heard, and when everything before it has been given out. A text that never 
 long.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Targets are phone numbers and SIP addresses, as carriers and people write them. 
 guard, and fails in one way.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ A carrier is a folder beside this file, and a row of `CARRIERS` in `channels.voi
 outside its folder knows its frames, signatures, documents or REST interface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias

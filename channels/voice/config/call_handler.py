@@ -1,7 +1,5 @@
 """How a config answers one call: its session, its greeting and its tools (V2, V4, V6)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

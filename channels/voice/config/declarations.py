@@ -1,7 +1,5 @@
 """Function declarations for the model: those of a config, and those that a business sends for a call."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The JSON Schema of configs, made from the models, for editors and for programs that write configs."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Final, get_args
 
 from pydantic.json_schema import JsonSchemaValue

@@ -5,8 +5,6 @@ it, and the context that their templates see (V3, V5, V11).
 sent the same request again (`deliveries`). Everything else is tried once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime

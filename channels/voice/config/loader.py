@@ -1,7 +1,5 @@
 """From a config file to a config that can be run, or to everything that is wrong with it (V1)."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator

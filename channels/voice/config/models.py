@@ -4,8 +4,6 @@ The models hold what the file says, with defaults for what it leaves out. Whatev
 or a path there is read here already.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

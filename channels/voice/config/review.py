@@ -1,7 +1,5 @@
 """What is suspicious in a config that can be run: each warning says what will happen instead."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import date
 from difflib import get_close_matches

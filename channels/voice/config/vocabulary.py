@@ -1,7 +1,5 @@
 """The voices of the model, and the few words that the agent brings along itself, by language."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -14,8 +14,6 @@ What goes wrong at the engine never ends a call by itself: the model is told, or
 call that cannot even begin is refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -10,8 +10,6 @@ the whole dialogue. The engine's ETag spares a prompt that cannot have moved, th
 task.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import deque

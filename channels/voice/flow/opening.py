@@ -1,7 +1,5 @@
 """From an agent's config with `session.mode: flow` to the handlers of its calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import datetime
 

@@ -6,8 +6,6 @@ A flow configures a chain of recogniser, model and voice; a realtime model is al
 for is taken over, everything else stays as the agent's own configuration says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final

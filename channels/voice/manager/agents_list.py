@@ -14,8 +14,6 @@ A JSON list of objects, or an object that holds the list as `agents` or `restaur
 Properties beside these are ignored: the list serves others as well.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ stays what it is. What is secret of an agent is no placeholder: it has no busine
 is left as it is, for the agent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256

@@ -8,8 +8,6 @@
 All of them are for their owner only, and none holds a secret.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -25,8 +25,6 @@ An agent has a process, and one for its SIP bridge. Each passes through
 `reconcile` is called again and again; each call takes one step with each process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum

@@ -11,8 +11,6 @@
    that follows, and the agent checks that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -15,8 +15,6 @@ It exits with the command's status, 128 + N for signal N, 127 when there is no s
 notice of SIGTERM, SIGINT and SIGHUP: a service manager may send those to every process it finds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

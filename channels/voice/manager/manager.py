@@ -3,8 +3,6 @@
 What it says of itself in `status.json` are ids, ports, process ids and states, nothing secret.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ on with what it has, and the problem is told. An empty list is believed when it 
 belongs to its agent for good, also while the agent is not listed: carriers and proxies know agents by them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence

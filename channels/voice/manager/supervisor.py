@@ -1,7 +1,5 @@
 """Carries out what the rules of the fleet order, and tells them what became of it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

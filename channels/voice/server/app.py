@@ -1,7 +1,5 @@
 """The HTTP application: calls offered by a carrier and by OpenAI, and what operators look at."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """What stands behind the HTTP side: who answers the calls, and whether another one is taken."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Requests as they come in, and refusals as they go out, with every status in one table (RFC 9457)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus

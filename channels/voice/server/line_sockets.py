@@ -9,8 +9,6 @@ call gets the handshake all the same, and a close frame as the only one: carrier
 of a close, and nothing of a handshake that was refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

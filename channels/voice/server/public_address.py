@@ -7,8 +7,6 @@
    and through no proxy: a tunnel that ends on this machine brings the whole world to loopback.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The first SIGINT or SIGTERM: no further calls, those that go on may come to thei
 what is left then is ended, with its lifecycle run. The second signal ends at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

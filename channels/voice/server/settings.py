@@ -1,7 +1,5 @@
 """Every setting of the voice agent, read from the environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

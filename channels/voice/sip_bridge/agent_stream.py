@@ -3,8 +3,6 @@
 The agent is on this machine, and takes calls of it without a signature where it has no token of Twilio.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

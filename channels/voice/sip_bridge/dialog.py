@@ -1,7 +1,5 @@
 """One call of a SIP phone: the dialog with the server, its audio, and the agent's stream (RFC 3261)."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import uuid

@@ -4,8 +4,6 @@ As much as a phone needs that is registered with one server. Headers stand in th
 lower case and written out: `v` is `via`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

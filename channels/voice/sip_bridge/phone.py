@@ -11,8 +11,6 @@
    every 20 s keep them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

@@ -8,8 +8,6 @@
 5. Of packets that overtake each other the late ones are left out: the model hears a gap rather than a mix.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import struct

@@ -1,7 +1,5 @@
 """The conversation that a fake model keeps: items in order, and what may be done to them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast
 

@@ -5,8 +5,6 @@ async with FakeBusiness({"POST /api/orders": {"id": "o-1"}}) as business:
 assert business.calls[0].body == {"items": [...]}
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping

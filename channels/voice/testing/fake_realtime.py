@@ -12,8 +12,6 @@ command line:
     python -m channels.voice.testing.fake_realtime --port 8765 --script FILE
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """One response of a fake model: a reaction's steps as events of the wire, in their order and pace."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import Callable

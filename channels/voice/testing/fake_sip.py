@@ -12,8 +12,6 @@ It stands before a `FakeRealtime`, whose sessions play by themselves here. A ses
 call lasts, which is from being accepted until somebody hangs up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -11,8 +11,6 @@ its caller heard and when (`playout`), what arrived (`received`), and what Twili
 in the world.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

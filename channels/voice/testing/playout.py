@@ -4,8 +4,6 @@ Audio plays in order, without pause while there is some, at its own pace. A mark
 before it has been played; `clear` throws away what waits and gives back every mark that waited.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

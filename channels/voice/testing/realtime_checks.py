@@ -4,8 +4,6 @@ The models of commands are those of the `openai` package, which keep fields that
 server refuses those, so that what only the beta knew (`modalities`, `temperature`) is refused here too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args

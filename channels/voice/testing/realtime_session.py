@@ -5,8 +5,6 @@ that there is, a second response beside an active one are answered with an `erro
 command's `event_id`, and kept in `errors`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools

@@ -12,8 +12,6 @@ A fake model detects voice activity in it. It counts milliseconds of audio, not 
 audio that comes late is late for it too.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What both doubles need of a WebSocket: whole text messages, a close code, and ways to behave badly."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

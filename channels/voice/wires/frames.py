@@ -4,8 +4,6 @@ Every field is checked where it is taken. What is wrong is said by `Malformed` w
 the content may be a caller's words. Audio is base64 of whole samples, measured by its length, never decoded.
 """
 
-from __future__ import annotations
-
 from typing import Final, TypeAlias, cast
 
 import orjson

@@ -8,8 +8,6 @@
 4. Every item that this side creates has an id from this side.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, cast

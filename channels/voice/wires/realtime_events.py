@@ -10,8 +10,6 @@ understood where a server still says them.
    their ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, cast
 

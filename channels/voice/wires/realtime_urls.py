@@ -1,7 +1,5 @@
 """Where the Realtime server is, and how a connection to it is made."""
 
-from __future__ import annotations
-
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 

@@ -4,8 +4,6 @@ picows calls back at once for every frame, without a task or a queue between the
 it; that is where most of the time of a bridge goes otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

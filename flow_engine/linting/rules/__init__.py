@@ -1,7 +1,5 @@
 """All rules, in the order in which their findings are listed. Those that can find errors come first."""
 
-from __future__ import annotations
-
 from flow_engine.linting.inspection import Rule
 from flow_engine.linting.rules import declarations, paths, texts
 

@@ -5,8 +5,6 @@ What types a tool's parameters have is not in the document. What can be checked 
 call the same tool agree with one another.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

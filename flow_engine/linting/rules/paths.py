@@ -3,8 +3,6 @@
 `graph.py` says what is taken for granted about paths and who writes what on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ descriptions of tasks, by which a model chooses, and the names of properties.
 Errors here refuse a save: such a template could never be rendered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

@@ -12,8 +12,6 @@ What differs from a line of our own:
    up at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

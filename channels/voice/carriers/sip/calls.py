@@ -3,8 +3,6 @@
 The audio never passes here. The model's server answers the phone, and this side joins the session beside it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Webhooks are signed as Standard Webhooks are, and each is taken once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

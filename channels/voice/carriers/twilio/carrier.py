@@ -11,8 +11,6 @@ URL varies, so each of these counts:
 No variant names another host, path or form, so whoever holds a signature can use it for nothing else.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -5,8 +5,6 @@ Frames are parsed whole: that costs 0.4 µs for 20 ms of audio, too little for a
 to be worth believing frames that are not what they seem.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
