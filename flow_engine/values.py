@@ -30,7 +30,7 @@ import phonenumbers
 
 from flow_engine.vocabulary import VARIABLE_TYPES, VariableType
 
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
 MAX_TEXT_BYTES = 64 * 1024
 MAX_DEPTH = 64
