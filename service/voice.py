@@ -273,7 +273,7 @@ async def voice_agent(
 ) -> AsyncGenerator[VoiceAgent]:
     """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused."""
     steering = GuardedClient(AllowList.parse(settings.outbound_allowed()))
-    counting, carrier, sip_calls = Counting(), settings.carrier(steering), _sip(settings, steering)
+    counting, carrier, sip_calls = Counting(), settings.open_carrier(steering), _sip(settings, steering)
 
     def answering(config: VoiceConfig) -> VoiceAnswering:
         outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(config.base_url)))
@@ -320,7 +320,7 @@ def serve_until_stopped(
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, typer.Exit(2)
     for a config with errors. Port 0 is any free port. Prints its URL on standard error."""
     settings = read_settings(VoiceSettings, variable_of)
-    audio_formats = settings.codec.audio_formats
+    audio_formats = settings.carrier.codec.audio_formats
     loaded = config_or_exit(config, base_url=base_url, audio_formats=audio_formats)
     if not settings.has_model_key:
         typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)

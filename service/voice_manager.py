@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import installed_builders
+from channels.voice.carriers.table import CARRIERS, CarrierName
 from channels.voice.manager.agents_list import is_public_url
 from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles
 from channels.voice.manager.directory import Directory, locked_directory
@@ -25,7 +26,6 @@ from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Routes
 from channels.voice.manager.manager import Manager, Pace
 from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
-from channels.voice.server.settings import CARRIERS
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
 from service.settings import read_settings
@@ -63,7 +63,7 @@ class ManagerSettings(BaseSettings):
     outbound_allow: str = Field(
         default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"
     )
-    voice_carrier: Literal["twilio"] = Field(default="twilio", description="The carrier of all agents")
+    voice_carrier: CarrierName = Field(default="twilio", description="The carrier of all agents")
     public_url: str | None = Field(
         default=None,
         description="Where Twilio reaches the agents; ${id} and ${port} are each agent's own, and without "
@@ -102,13 +102,14 @@ async def _manage(
         api, local = GuardedClient(allowed), GuardedClient(AllowList.parse("127.0.0.1"))
         stack.push_async_callback(api.aclose)
         stack.push_async_callback(local.aclose)
+        carrier = CARRIERS[settings.voice_carrier]
         builders = frozenset(installed_builders(lambda: datetime.now(UTC)))
         files = ConfigFiles(
             options.templates or SHIPPED_TEMPLATES,
             directory.configs,
             options.api_url,
             builders,
-            CARRIERS[settings.voice_carrier].codec.audio_formats,
+            carrier.codec.audio_formats,
         )
         roster = Roster(
             Source(api, options.api_url, settings.manager_api_token),
@@ -124,7 +125,7 @@ async def _manage(
         pace = Pace(options.refresh_s, options.health_s, limits)
         manager = Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))
         if options.front is not None:
-            front = Front(Routes(roster.by_id, roster.by_number))
+            front = Front(Routes(roster.by_id, roster.by_number), carrier.documents)
             host, port = options.front
             try:
                 server = await asyncio.start_server(front.serve, host, port, limit=MAX_HEAD_BYTES)

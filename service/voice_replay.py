@@ -14,7 +14,8 @@ import typer
 
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.call.ports import OpenCall
-from channels.voice.carriers.twilio.media_streams import TwilioStreams
+from channels.voice.carriers.carrier import StreamCodec
+from channels.voice.carriers.table import CARRIERS
 from channels.voice.recording import Entry, RecordingRefused, read_recording
 from channels.voice.replay import BEGAN, Answers, OpenModel, PlayedModel, replay
 from channels.voice.testing.fake_response import Pace
@@ -30,14 +31,23 @@ _METHOD_AND_PATH = re.compile(r"[A-Z]+ /\S*")
 
 
 def replay_to_output(
-    config: Path, events: Path, *, with_audio: bool, http: Path | None = None, script: Path | None = None
+    config: Path,
+    events: Path,
+    carrier: str,
+    *,
+    with_audio: bool,
+    http: Path | None = None,
+    script: Path | None = None,
 ) -> None:
     """Prints one JSON object a line: `at_ms`, `to` (line, model or http) and what. `http` holds answers of
     HTTP calls, `script` what the model plays instead of what was recorded of one.
 
-    Raises CorrectTheInput for a recording, answers or a script that are none, typer.Exit(2) for a config
-    with errors.
+    Raises CorrectTheInput for a carrier that there is not, and for a recording, answers or a script that are
+    none, typer.Exit(2) for a config with errors.
     """
+    if carrier not in CARRIERS:
+        raise CorrectTheInput("carrier_unknown", f"no carrier {carrier!r}; there are: {', '.join(CARRIERS)}")
+    codec = CARRIERS[carrier].codec
     configure_logging("warning")
     loaded = config_or_exit(config, clock=lambda: BEGAN)
 
@@ -47,14 +57,14 @@ def replay_to_output(
         return open_call_of(loaded.config, installed_builders(wall), outbound, wall)
 
     try:
-        entries = tuple(read_recording(events.read_bytes()))
+        entries = tuple(read_recording(events.read_bytes(), codec))
         with redirect_stdout(sys.stderr):  # the log: on standard output are the steps, and nothing else
             settings = loaded.config.settings()
             replayed = replay(
                 entries,
                 open_for,
                 settings,
-                TwilioStreams(),
+                codec,
                 answers=None if http is None else _answers(http),
                 model=None if script is None else _played(script, settings.model),
             )
@@ -63,7 +73,7 @@ def replay_to_output(
     except RecordingRefused as refused:
         raise CorrectTheInput("recording_invalid", f"{str(events)!r}: {refused}") from refused
     for entry in replayed.done:
-        if _is_audio(entry) and not with_audio:
+        if _is_audio(entry, codec) and not with_audio:
             continue
         line = {"at_ms": entry.at_ms, "to": entry.side, "message": entry.message}
         typer.echo(orjson.dumps(line).decode())
@@ -98,8 +108,9 @@ def _played(file: Path, model: str) -> OpenModel:
     return opened
 
 
-def _is_audio(entry: Entry) -> bool:
+def _is_audio(entry: Entry, codec: StreamCodec) -> bool:
     message = entry.message
     if not isinstance(message, dict):
         return False
-    return message.get("event") == "media" or message.get("type") == "input_audio_buffer.append"
+    frame = codec.recorded(message)
+    return message.get("type") == "input_audio_buffer.append" or (frame is not None and frame.is_audio)

@@ -20,6 +20,7 @@ from typing import BinaryIO, Final, Literal, cast
 import httpx2
 import orjson
 
+from channels.voice.carriers.carrier import StreamCodec
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
 
@@ -131,19 +132,19 @@ def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
     return "late" if isinstance(error.__cause__, TimeoutError) else "unusable"
 
 
-def read_recording(content: bytes) -> Iterator[Entry]:
-    """The entries of a recording, JSON lines. A line may also be a bare event of Twilio or of the model, with
-    or without `at_ms`: it then comes from there, at the `timestamp` of its audio in milliseconds, else at the
-    time of the line before. Raises RecordingRefused."""
+def read_recording(content: bytes, codec: StreamCodec) -> Iterator[Entry]:
+    """The entries of a recording, JSON lines. A line may also be a bare frame of the carrier's stream or of
+    the model, with or without `at_ms`: it then comes from there, at the time in milliseconds that the frame
+    has, else at that of the line before. Raises RecordingRefused."""
     at_ms = 0.0
     for number, line in enumerate(content.splitlines(), start=1):
         if line.strip():
-            entry = _entry(line, number, at_ms)
+            entry = _entry(line, number, at_ms, codec)
             at_ms = entry.at_ms
             yield entry
 
 
-def _entry(line: bytes, number: int, last_ms: float) -> Entry:
+def _entry(line: bytes, number: int, last_ms: float, codec: StreamCodec) -> Entry:
     try:
         read = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -151,22 +152,18 @@ def _entry(line: bytes, number: int, last_ms: float) -> Entry:
     if not isinstance(read, dict):
         raise RecordingRefused(f"line {number}: not an object")
     fields = cast("dict[str, JsonValue]", read)
-    at_ms = fields.get("at_ms", last_ms)
-    media = fields.get("media")
-    if "at_ms" not in fields and fields.get("event") == "media" and isinstance(media, dict):
-        # A bare frame of audio has Twilio's own count: milliseconds since the stream began.
-        timestamp = str(media.get("timestamp"))
-        if timestamp.isascii() and timestamp.isdigit():
-            at_ms = max(last_ms, float(timestamp))
+    at_ms, frame = fields.get("at_ms", last_ms), codec.recorded(fields)
+    if "at_ms" not in fields and frame is not None and frame.at_ms is not None:
+        at_ms = max(last_ms, frame.at_ms)
     if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or at_ms < last_ms:
         raise RecordingRefused(f"line {number}: at_ms has to be a number, at least {last_ms:g}")
-    if "event" in fields or "type" in fields:
-        side: Side = "line" if "event" in fields else "model"
+    if frame is not None or "type" in fields:
+        side: Side = "model" if frame is None else "line"
         return Entry(at_ms, side, False, {key: fields[key] for key in fields if key != "at_ms"})
     side_read = fields.get("side")
     if side_read not in SIDES or "message" not in fields:
         raise RecordingRefused(
-            f"line {number}: expected side ({', '.join(SIDES)}) and message, or an event of Twilio or a model"
+            f"line {number}: expected side ({', '.join(SIDES)}) and message, or a frame of a line or model"
         )
     return Entry(at_ms, side_read, fields.get("sent") is True, fields["message"])
 

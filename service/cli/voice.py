@@ -36,7 +36,10 @@ def serve(
 @commands.command("replay")
 def replay(
     config: Annotated[Path, typer.Option(help="The agent's config, JSON of version 2.0.")],
-    events: Annotated[Path, typer.Option(help="A recording, or bare events of Twilio, one JSON a line.")],
+    events: Annotated[Path, typer.Option(help="A recording, or bare frames of the line, one JSON a line.")],
+    carrier: Annotated[
+        str, typer.Option(envvar="FLOW_ENGINE_VOICE_CARRIER", help="Whose frames the line has.")
+    ] = "twilio",
     audio: Annotated[bool, typer.Option("--audio", help="Print the frames of audio too.")] = False,
     http: Annotated[
         Path | None,
@@ -48,7 +51,7 @@ def replay(
     ] = None,
 ) -> None:
     """Print the frames that an agent would send and the HTTP calls it would make. Nothing is sent."""
-    late.voice_replay.replay_to_output(config, events, with_audio=audio, http=http, script=script)
+    late.voice_replay.replay_to_output(config, events, carrier, with_audio=audio, http=http, script=script)
 
 
 @commands.command("demo")

@@ -26,6 +26,7 @@ from channels.http_tools.expressions import Condition
 from channels.http_tools.json_paths import JsonPath
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Scope
 from channels.http_tools.templates import JsonTemplate, UrlTemplate
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.config import models
 from channels.voice.config.loader import load_config
 from channels.voice.config.review import AGENT_NAMES, ROOT_NAMES
@@ -174,7 +175,12 @@ def test_every_part_of_a_config_in_the_guide_can_be_run(tmp_path: Path) -> None:
 
 def test_the_lines_of_a_recording_are_some() -> None:  # V15
     [lines] = [text for _, kind, text in BLOCK.findall(REPLAY) if kind == "jsonl"]
-    assert [entry.side for entry in read_recording(lines.encode())] == ["line", "http", "model"]
+    entries = read_recording(lines.encode(), TwilioStreams())
+    assert [entry.side for entry in entries] == [
+        "line",
+        "http",
+        "model",
+    ]
 
 
 def rows(page: str, heading: str) -> list[tuple[str, ...]]:

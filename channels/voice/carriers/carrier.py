@@ -6,17 +6,18 @@
                          line      what the call plays, marks and clears, to the carrier's frames
     it goes elsewhere    transfer
 
-A carrier is a folder beside this file, and a row of `CARRIERS` in `channels.voice.server.settings`. Nothing
-outside its folder knows its frames, signatures, documents or REST interface.
+A carrier is a folder beside this file, and its place in `table`: a row, and the base class of its settings.
+Nothing outside its folder knows its frames, signatures, documents, REST interface or credentials.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from channels.voice.call.events import LineEvent, Unreadable
 from channels.voice.call.ports import AudioFormat, Line
 from channels.voice.server.public_address import RequestInfo
+from flow_engine.values import JsonValue
 
 CALL_ID_PARAMETER = "callId"
 """Of a stream: the id that this side gave to the call when it was offered, so that log lines join."""
@@ -24,6 +25,15 @@ CALL_ID_PARAMETER = "callId"
 Decoder: TypeAlias = Callable[[bytes], Sequence[LineEvent | Unreadable]]
 """The events of one text frame; none for a frame that nobody needs. Never raises. It belongs to one stream
 and sees every frame in its order, so it may keep some back until those before them have come."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFrame:
+    """What a recording has to know of a frame. `at_ms` is the carrier's own count of milliseconds since the
+    stream began, None where the frame has none."""
+
+    is_audio: bool
+    at_ms: float | None = None
 
 
 class StreamCodec(Protocol):
@@ -40,6 +50,10 @@ class StreamCodec(Protocol):
     def line(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> Line:
         """The way to play to a stream that has started. `send` takes one text frame of JSON, `close` ends
         the stream's socket."""
+        ...
+
+    def recorded(self, message: Mapping[str, JsonValue]) -> RecordedFrame | None:
+        """Of a JSON object that may be a frame of either way; None where it is none."""
         ...
 
 
@@ -65,8 +79,17 @@ class ConnectStream:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectBusy:
-    """Let the caller hear the busy tone."""
+class Reject:
+    """Do not take the call: the caller hears the busy tone, or that the number is nobody's."""
+
+    reason: Literal["busy", "unknown_number"]
+
+
+@dataclass(frozen=True, slots=True)
+class AskElsewhere:
+    """Ask at another URL, http:// or https://, what is to become of the call."""
+
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +107,7 @@ class HangUp:
     """End the call."""
 
 
-Instruction: TypeAlias = ConnectStream | RejectBusy | SpeakAndDial | HangUp
+Instruction: TypeAlias = ConnectStream | Reject | AskElsewhere | SpeakAndDial | HangUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +118,18 @@ class Document:
     text: str
 
 
-class Carrier(StreamCodec, Protocol):
+class CallDocuments(Protocol):
+    """A carrier's requests and documents, as far as they need no credentials."""
+
+    def called_number(self, form: bytes) -> str | None:
+        """The phone number that a call is for, as `caller_number` gives it, by the body or query of the
+        request which offers it; None where it names none."""
+        ...
+
+    def answer(self, instruction: Instruction) -> Document: ...
+
+
+class Carrier(StreamCodec, CallDocuments, Protocol):
     """One carrier, with one account's credentials."""
 
     def admit(self, request: RequestInfo, body: bytes | None) -> CallOffer:
@@ -106,8 +140,6 @@ class Carrier(StreamCodec, Protocol):
         the carrier's, `media_type_unsupported` or `form_invalid` for one that cannot be read.
         """
         ...
-
-    def answer(self, instruction: Instruction) -> Document: ...
 
     async def transfer(self, call_id: str | None, target: str) -> None:
         """Give a live call to a phone number or SIP address. `call_id` is the carrier's, None when the stream

@@ -7,8 +7,8 @@
 2. What passes here is marked as forwarded (`X-Forwarded-For`), so that an agent takes nothing of it for a
    request of this machine: neither `/drain` nor `/metrics` can be reached from outside.
 3. A call offered at `/incoming-call` itself is redirected to the address of the agent whose `phoneNumber` it
-   is for, by Twilio's `To`. Nothing is checked and nothing told beside that address: Twilio signs the request
-   that follows, and the agent checks that.
+   is for, by what the carrier's request says. Nothing is checked and nothing told beside that address: the
+   carrier signs the request that follows, and the agent checks that.
 """
 
 import asyncio
@@ -18,13 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl
-from xml.sax.saxutils import escape
 
 import structlog
 
 from adapters.http_door import problem
-from channels.voice.carriers.call_control import caller_number
+from channels.voice.carriers.carrier import AskElsewhere, CallDocuments, Instruction, Reject
+from flow_engine.errors import CorrectTheInput
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024
@@ -59,8 +58,9 @@ class Front:
     """Serves connections of carriers on one port. `routes` are looked up for each of them; what has none is
     refused with status 404 or 503."""
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, carrier: CallDocuments) -> None:
         self._routes = routes
+        self._carrier = carrier
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Returns when the connection has ended."""
@@ -91,16 +91,8 @@ class Front:
         if path.rstrip(b"/") == b"/incoming-call":
             async with asyncio.timeout(HEAD_WITHIN_S):
                 form = await _body(reader, headers) or query
-            fields = dict(parse_qsl(form.decode("utf-8", "replace"), max_num_fields=500))
-            number = caller_number(fields.get("To"))
-            route = None if number is None else self._routes.by_number(number)
-            if route is None or route.public_url is None:
-                log.warning("call_not_routed", reason="no agent has the number that was called")
-                inner = '<Reject reason="rejected"/>'
-            else:
-                inner = f'<Redirect method="POST">{escape(route.public_url)}/incoming-call</Redirect>'
-            document = f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
-            writer.write(_response(200, "text/xml", document.encode()))
+            document = self._carrier.answer(self._instruction(form))
+            writer.write(_response(200, document.media_type, document.text.encode()))
             return
         agent_id, _, rest = path[1:].partition(b"/")
         route = self._routes.by_id(agent_id.decode("latin-1"))
@@ -118,6 +110,17 @@ class Front:
             b"X-Forwarded-For: " + peer.encode(),
         ]
         await _joined(reader, writer, route.port, b"\r\n".join((line, *kept, *own, b"", b"")))
+
+    def _instruction(self, form: bytes) -> Instruction:
+        try:
+            number = self._carrier.called_number(form)
+        except CorrectTheInput:
+            number = None
+        route = None if number is None else self._routes.by_number(number)
+        if route is None or route.public_url is None:
+            log.warning("call_not_routed", reason="no agent has the number that was called")
+            return Reject("unknown_number")
+        return AskElsewhere(f"{route.public_url}/incoming-call")
 
 
 async def _refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes) -> None:

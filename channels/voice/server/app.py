@@ -22,7 +22,7 @@ from channels.voice.carriers.carrier import (
     ConnectStream,
     HangUp,
     Instruction,
-    RejectBusy,
+    Reject,
 )
 from channels.voice.carriers.sip.calls import SipCalls
 from channels.voice.carriers.sip.webhook import SipWebhookHandler, WebhookVerifier
@@ -145,7 +145,7 @@ class _Routes:
         log.info("call_offered", call_id=call_id, call_sid=offer.call_id[:64], refused=refusal)
         if refusal is not None:
             self._counting.call_refused(refusal)
-            return self._instructed(RejectBusy())
+            return self._instructed(Reject("busy"))
         origin = self._address.origin(info)
         scheme, _, host = origin.partition("://")
         stream = f"{'wss' if scheme == 'https' else 'ws'}://{host}{line_sockets.PATH}"

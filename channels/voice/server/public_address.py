@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal
+from urllib.parse import urlsplit
 
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 
@@ -42,6 +43,17 @@ class RequestInfo:
     peer: str | None
     target: str
     headers: Mapping[str, str]
+
+
+def base_url(url: str, schemes: tuple[str, ...] = ("https", "http"), *, query: bool = False) -> str:
+    """A URL that others are built on, without a slash at its end. Raises ValueError for one with credentials
+    or a fragment, for another scheme, and for a query where none is allowed."""
+    parts = urlsplit(url)
+    bare = parts.hostname and not (parts.fragment or ("?" in url and not query) or parts.username is not None)
+    if parts.scheme not in schemes or not bare:
+        accepted = " or ".join(f"{scheme}://host[:port][/path]" for scheme in schemes)
+        raise ValueError(f"not a URL of the form {accepted}")
+    return url.rstrip("/")
 
 
 def parse_proxies(text: str) -> tuple[Network, ...]:

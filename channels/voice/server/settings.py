@@ -1,25 +1,21 @@
 """Every setting of the voice agent, read from the environment."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
-from urllib.parse import urlsplit
+from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from adapters.models.tools import Approval, read_rules
 from adapters.outbound.policy import host_and_port
-from channels.voice.carriers.carrier import Carrier, StreamCodec
-from channels.voice.carriers.twilio.carrier import DEFAULT_API_URL, TwilioAccount, TwilioCarrier
-from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.server.public_address import PublicAddress, parse_proxies
+from channels.voice.carriers.carrier import Carrier
+from channels.voice.carriers.table import CARRIERS, CarrierName, CarrierRow, CarrierSettings
+from channels.voice.server.public_address import PublicAddress, base_url, parse_proxies
 from channels.voice.wires.realtime_urls import DEFAULT_URL
 from flow_engine.ports.outbound import OutboundSender
 
 
-class VoiceSettings(BaseSettings):
+class VoiceSettings(CarrierSettings):
     """An empty variable counts as unset: an empty secret would be one that everybody knows."""
 
     model_config = SettingsConfigDict(
@@ -38,15 +34,6 @@ class VoiceSettings(BaseSettings):
         default=DEFAULT_URL,
         description="The model's server, wss:// or ws://; SIP calls are steered beside it",
     )
-    twilio_auth_token: SecretStr | None = Field(
-        default=None, description="What Twilio signs its requests with; unset: calls from this machine only"
-    )
-    twilio_account_sid: str | None = Field(
-        default=None, description="Twilio account, AC...; unset: calls on Twilio are not transferred"
-    )
-    twilio_api_url: str = Field(
-        default=DEFAULT_API_URL, description="Twilio's REST API; another one for its other regions"
-    )
     public_url: str | None = Field(
         default=None,
         description="Where Twilio reaches this agent, https://host; unset: as asked, seen through proxies",
@@ -55,7 +42,7 @@ class VoiceSettings(BaseSettings):
         default="",
         description="Addresses or CIDR, comma-separated, whose X-Forwarded-* headers are believed",
     )
-    voice_carrier: Literal["twilio"] = Field(
+    voice_carrier: CarrierName = Field(
         default="twilio", description="Whose calls and media streams are taken, beside those by SIP"
     )
     voice_max_calls: int = Field(
@@ -99,14 +86,12 @@ class VoiceSettings(BaseSettings):
     @field_validator("realtime_url")
     @classmethod
     def _is_websocket(cls, url: str) -> str:
-        return _checked(url, ("wss", "ws"))
+        return base_url(url, ("wss", "ws"), query=True)
 
-    @field_validator("public_url", "twilio_api_url")
+    @field_validator("public_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
-        if url is not None and "?" in url:
-            raise ValueError("a URL that others are built on has no query")
-        return None if url is None else _checked(url, ("https", "http"))
+        return None if url is None else base_url(url)
 
     def approval(self) -> Approval:
         """Who decides on the calls of tools: the operator's rules, and nobody to ask."""
@@ -116,55 +101,25 @@ class VoiceSettings(BaseSettings):
         """Raises CorrectTheInput `trusted_proxies_invalid`."""
         return PublicAddress(self.public_url, parse_proxies(self.trusted_proxies))
 
-    def carrier(self, sender: OutboundSender) -> Carrier:
+    @property
+    def carrier(self) -> CarrierRow:
+        return CARRIERS[self.voice_carrier]
+
+    def open_carrier(self, sender: OutboundSender) -> Carrier:
         """The carrier whose calls are taken, steered through `sender`. Raises CorrectTheInput
         `trusted_proxies_invalid`."""
-        return CARRIERS[self.voice_carrier].open(self, sender)
+        return self.carrier.open(self, self.public_address(), sender)
 
     @property
     def has_model_key(self) -> bool:
         """Whether OpenAI would take a call: another server may want no key."""
         return self.openai_api_key is not None or self.realtime_url != DEFAULT_URL
 
-    @property
-    def codec(self) -> StreamCodec:
-        return CARRIERS[self.voice_carrier].codec
-
     def outbound_allowed(self, *named: str | None) -> str:
         """`outbound_allow` and the servers that the operator has named elsewhere, in settings or in a config
         file: naming one is allowing it (F45)."""
-        urls = filter(None, (self.realtime_url, self.twilio_api_url, *named))
+        urls = filter(None, (self.realtime_url, *self.carrier.urls(self), *named))
         return ",".join(filter(None, (self.outbound_allow, *map(host_and_port, urls))))
-
-
-def _twilio(settings: VoiceSettings, sender: OutboundSender) -> Carrier:
-    token = settings.twilio_auth_token
-    account = TwilioAccount(
-        settings.twilio_account_sid,
-        None if token is None else token.get_secret_value(),
-        settings.twilio_api_url,
-    )
-    return TwilioCarrier(account, settings.public_address(), sender)
-
-
-@dataclass(frozen=True, slots=True)
-class CarrierRow:
-    """`open` makes the carrier of one account, `codec` is what its streams are written in."""
-
-    codec: StreamCodec
-    open: Callable[[VoiceSettings, OutboundSender], Carrier]
-
-
-CARRIERS: Final[Mapping[str, CarrierRow]] = {"twilio": CarrierRow(TwilioStreams(), _twilio)}
-"""By the value of `FLOW_ENGINE_VOICE_CARRIER`."""
-
-
-def _checked(url: str, schemes: tuple[str, ...]) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in schemes or not parts.hostname or parts.fragment or parts.username is not None:
-        accepted = " or ".join(f"{scheme}://host[:port][/path]" for scheme in schemes)
-        raise ValueError(f"not a URL of the form {accepted}")
-    return url.rstrip("/")
 
 
 def variable_of(name: str) -> str:

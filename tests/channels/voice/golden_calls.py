@@ -58,7 +58,7 @@ class Golden:
         ) -> OpenCall:
             return open_call_of(loaded.config, installed_builders(wall), outbound, wall)
 
-        entries = read_recording(self.events.read_bytes())
+        entries = read_recording(self.events.read_bytes(), TwilioStreams())
         done = replay(entries, open_for, loaded.config.settings(), TwilioStreams()).done
         return [{"at_ms": entry.at_ms, "to": entry.side, "message": entry.message} for entry in done]
 

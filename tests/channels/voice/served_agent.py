@@ -124,7 +124,7 @@ async def served_agent(
     outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(loaded.config.base_url)))
     counting = Counting()
     calls = SipCalls(outbound, realtime_url, "sk-test")
-    carrier = carrier or settings.carrier(outbound)
+    carrier = carrier or settings.open_carrier(outbound)
     parts = VoiceDependencies(settings, loaded.config, builders, outbound, counting, carrier, calls)
     answering = VoiceAnswering(parts)
     app = voice_app(settings, carrier, answering, counting, calls)

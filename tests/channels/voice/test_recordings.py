@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from adapters.outbound.fake import ScriptedOutbound
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import (
     Entry,
     RecordedOutbound,
@@ -33,7 +34,7 @@ def test_what_is_recorded_reads_back_as_it_happened(tmp_path: Path) -> None:  # 
     recorder.close()
     [file] = (tmp_path / "calls").iterdir()
     assert file.name == "MZ1-x.jsonl"
-    assert list(read_recording(file.read_bytes())) == [
+    assert list(read_recording(file.read_bytes(), TwilioStreams())) == [
         Entry(0.0, "line", False, {"event": "start"}),
         Entry(250.0, "model", True, "not json"),
     ]
@@ -52,7 +53,7 @@ async def test_http_calls_are_recorded_with_their_answers(tmp_path: Path) -> Non
     outbound = RecordedOutbound(inner, recorder.write)
     await outbound.request("POST", "https://shop.example/orders", timeout_s=5, content=b'{"n":1}')
     recorder.close()
-    [entry] = read_recording((tmp_path / "MZ1.jsonl").read_bytes())
+    [entry] = read_recording((tmp_path / "MZ1.jsonl").read_bytes(), TwilioStreams())
     assert entry.message == {
         "method": "POST",
         "url": "https://shop.example/orders",
@@ -64,7 +65,7 @@ async def test_http_calls_are_recorded_with_their_answers(tmp_path: Path) -> Non
 
 def test_bare_events_of_both_wires_are_read_too() -> None:  # V15
     lines = [{"event": "stop"}, {"at_ms": 40, "type": "response.created"}, {"event": "mark"}]
-    read = list(read_recording(b"\n".join(map(orjson.dumps, lines))))
+    read = list(read_recording(b"\n".join(map(orjson.dumps, lines)), TwilioStreams()))
     assert [(entry.at_ms, entry.side) for entry in read] == [(0.0, "line"), (40, "model"), (40, "line")]
     assert read[1].message == {"type": "response.created"}
 
@@ -82,7 +83,7 @@ def test_bare_events_of_both_wires_are_read_too() -> None:  # V15
 )
 def test_a_file_that_is_no_recording_is_refused_with_its_line(line: bytes) -> None:  # V15
     with pytest.raises(RecordingRefused, match=r"^line 2: "):
-        list(read_recording(b'{"event": "start"}\n' + line))
+        list(read_recording(b'{"event": "start"}\n' + line, TwilioStreams()))
 
 
 def test_an_hour_passes_in_a_moment_and_in_order() -> None:

@@ -74,7 +74,7 @@ async def test_a_call_without_a_reply_is_recorded_as_that(
     with pytest.raises(type(error)):
         await outbound.request("GET", "https://shop.example/a", timeout_s=5)
     recorder.close()
-    [entry] = read_recording((tmp_path / "MZ1.jsonl").read_bytes())
+    [entry] = read_recording((tmp_path / "MZ1.jsonl").read_bytes(), TwilioStreams())
     assert entry.message == {"method": "GET", "url": "https://shop.example/a", "body": None, "failed": kept}
 
 
@@ -110,7 +110,7 @@ def media(timestamp: int) -> bytes:
 def test_bare_events_of_twilio_come_at_the_times_of_their_audio() -> None:  # V15
     stop = orjson.dumps({"event": "stop", "streamSid": "MZ1", "stop": {}})
     lines = [orjson.dumps(START.message), media(0), media(20), media(2500), media(2480), stop]
-    entries = list(read_recording(b"\n".join(lines)))
+    entries = list(read_recording(b"\n".join(lines), TwilioStreams()))
     assert [entry.at_ms for entry in entries] == [0, 0, 20, 2500, 2500, 2500]
     book = Book()
     done = replay(entries, lambda *_: book.answer, SessionSettings("Apologise."), TwilioStreams()).done
@@ -128,7 +128,7 @@ def test_a_script_plays_the_model() -> None:  # V15
         )
 
     lines = [orjson.dumps(START.message), *(media(at) for at in range(0, 4000, 20))]
-    entries = read_recording(b"\n".join(lines))
+    entries = read_recording(b"\n".join(lines), TwilioStreams())
     book = Book()
     replayed = replay(
         entries, lambda *_: book.answer, SessionSettings("Apologise."), TwilioStreams(), model=opened
@@ -206,7 +206,7 @@ async def test_requests_to_the_engine_are_recorded_like_any_other(tmp_path: Path
     with pytest.raises(httpx2.ConnectError):
         await client.get("/v1/gone")
     recorder.close()
-    first, second = read_recording((tmp_path / "MZ1.jsonl").read_bytes())
+    first, second = read_recording((tmp_path / "MZ1.jsonl").read_bytes(), TwilioStreams())
     url = "http://engine/v1/handle-utterance"
     assert first.message == {
         **{"method": "POST", "url": url, "body": {"body": "hello"}, "status": 200, "answer": {"a": 1}}

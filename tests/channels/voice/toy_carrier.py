@@ -6,7 +6,7 @@ arrays with a number, and may overtake each other on their way: the decoder puts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -21,9 +21,17 @@ from channels.voice.call.events import (
     Unreadable,
 )
 from channels.voice.call.ports import AudioFormat, Line
-from channels.voice.carriers.carrier import CallOffer, ConnectStream, Decoder, Document, Instruction
+from channels.voice.carriers.carrier import (
+    CallOffer,
+    ConnectStream,
+    Decoder,
+    Document,
+    Instruction,
+    RecordedFrame,
+)
 from channels.voice.server.public_address import RequestInfo
 from flow_engine.errors import CorrectTheInput
+from flow_engine.values import JsonValue
 
 PASSWORD = "toy"
 
@@ -69,6 +77,12 @@ class ToyCarrier:
 
     def line(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> Line:
         return ToyLine(send, close)
+
+    def recorded(self, message: Mapping[str, JsonValue]) -> RecordedFrame | None:
+        return None  # its frames are arrays
+
+    def called_number(self, form: bytes) -> str | None:
+        return None
 
     def admit(self, request: RequestInfo, body: bytes | None) -> CallOffer:
         if request.headers.get("x-toy") != PASSWORD:

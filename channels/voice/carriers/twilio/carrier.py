@@ -17,28 +17,22 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, urlencode
-from xml.sax.saxutils import escape, quoteattr
+from urllib.parse import quote, urlencode
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings
 
 from channels.voice.carriers.call_control import (
     LineControlFailed,
-    Target,
     caller_number,
     check,
     parse_target,
     post,
 )
-from channels.voice.carriers.carrier import (
-    CallOffer,
-    ConnectStream,
-    Document,
-    HangUp,
-    Instruction,
-    RejectBusy,
-    SpeakAndDial,
-)
+from channels.voice.carriers.carrier import CallOffer
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.server.public_address import PublicAddress, RequestInfo, is_local
+from channels.voice.carriers.twilio.twiml import TwiMl, dial_twiml, form_fields
+from channels.voice.server.public_address import PublicAddress, RequestInfo, base_url, is_local
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender
 
@@ -121,69 +115,28 @@ def _with_slashes(url: str) -> tuple[str, ...]:
     return tuple(spelled + mark + query for spelled in (bare, bare + "/"))
 
 
-MEDIA_TYPE = "text/xml"
-LONGEST_PARAMETER = 400
-"""Twilio refuses a parameter whose name and value have more than 500 characters together."""
-
-_NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def connect_twiml(stream_url: str, parameters: Mapping[str, str], action_url: str) -> str:
-    """Give the call's audio to the WebSocket at the URL, both ways; the parameters come with its start
-    event, of each value 400 characters. When the stream has ended, `action_url` is posted to for the next
-    document."""
-    inner = "".join(
-        f"<Parameter name={_attribute(name)} value={_attribute(value[:LONGEST_PARAMETER])}/>"
-        for name, value in parameters.items()
-    )
-    return _response(
-        f"<Connect action={_attribute(action_url)}>"
-        f"<Stream url={_attribute(stream_url)}>{inner}</Stream></Connect>"
-    )
-
-
-def busy_twiml() -> str:
-    """The caller hears the busy tone, and nobody pays."""
-    return _response('<Reject reason="busy"/>')
-
-
-def hang_up_twiml() -> str:
-    return _response("<Hangup/>")
-
-
-def say_twiml(words: str, language: str, target: Target | None) -> str:
-    """Words in a language of BCP 47, and after them the call for somebody else, or its end."""
-    spoken = f"<Say language={_attribute(language)}>{escape(_readable(words))}</Say>"
-    return _response(spoken + ("" if target is None else _dial(target)))
-
-
-def dial_twiml(target: Target) -> str:
-    """Give the call to somebody else."""
-    return _response(_dial(target))
-
-
-def _dial(target: Target) -> str:
-    to = escape(_readable(target.uri if target.is_sip else target.number))
-    return f"<Dial><Sip>{to}</Sip></Dial>" if target.is_sip else f"<Dial>{to}</Dial>"
-
-
-def _response(inner: str) -> str:
-    return f'<?xml version="1.0" encoding="UTF-8"?><Response>{inner}</Response>'
-
-
-def _attribute(value: str) -> str:
-    return quoteattr(_readable(value))
-
-
-def _readable(text: str) -> str:
-    """Without the characters that no escape brings into an XML document."""
-    return _NOT_IN_XML.sub("", text)
-
-
 DEFAULT_API_URL = "https://api.twilio.com"
-MOST_FIELDS = 500
 
 _PARAMETERS = {"callerPhone": "From", "calledPhone": "To", "callSid": "CallSid"}
+
+
+class TwilioSettings(BaseSettings):
+    """Twilio's part of the settings of an agent."""
+
+    twilio_auth_token: SecretStr | None = Field(
+        default=None, description="What Twilio signs its requests with; unset: calls from this machine only"
+    )
+    twilio_account_sid: str | None = Field(
+        default=None, description="Twilio account, AC...; unset: calls on Twilio are not transferred"
+    )
+    twilio_api_url: str = Field(
+        default=DEFAULT_API_URL, description="Twilio's REST API; another one for its other regions"
+    )
+
+    @field_validator("twilio_api_url")
+    @classmethod
+    def _names_a_server(cls, url: str) -> str:
+        return base_url(url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +149,7 @@ class TwilioAccount:
     api_url: str = DEFAULT_API_URL
 
 
-class TwilioCarrier(TwilioStreams):
+class TwilioCarrier(TwilioStreams, TwiMl):
     """Implements `Carrier`. Requests are signed for `address`; REST goes through `sender`."""
 
     def __init__(self, account: TwilioAccount, address: PublicAddress, sender: OutboundSender) -> None:
@@ -213,24 +166,12 @@ class TwilioCarrier(TwilioStreams):
             raise CorrectTheInput(
                 "media_type_unsupported", "a call is offered as application/x-www-form-urlencoded"
             )
-        form = _fields(body)
+        form = form_fields(body)
         self._validator.admit_request(request, form)
-        fields = form or _fields(request.target.partition("?")[2].encode("latin-1"))
+        fields = form or form_fields(request.target.partition("?")[2].encode("latin-1"))
         first = {name: fields[field][0] for name, field in _PARAMETERS.items() if field in fields}
         first["callerPhone"] = caller_number(first.get("callerPhone")) or ""
         return CallOffer(first.get("callSid", ""), {name: value for name, value in first.items() if value})
-
-    def answer(self, instruction: Instruction) -> Document:
-        match instruction:
-            case ConnectStream(url, parameters, ended_url):
-                text = connect_twiml(url, parameters, ended_url)
-            case RejectBusy():
-                text = busy_twiml()
-            case SpeakAndDial(words, language, target):
-                text = say_twiml(words, language, None if target is None else parse_target(target))
-            case HangUp():
-                text = hang_up_twiml()
-        return Document(MEDIA_TYPE, text)
 
     async def transfer(self, call_id: str | None, target: str) -> None:
         """Twilio ends the stream when the call is redirected. Raises LineControlFailed, also without an
@@ -254,14 +195,11 @@ class TwilioCarrier(TwilioStreams):
         check(step, await post(self._sender, step, url, headers, content))
 
 
-def _fields(text: bytes) -> Mapping[str, list[str]]:
-    """Every field of a form or query with all its values. Raises CorrectTheInput `form_invalid` for more than
-    500."""
-    fields: dict[str, list[str]] = {}
-    try:
-        pairs = parse_qsl(text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
-    except ValueError:
-        raise CorrectTheInput("form_invalid", f"a form has at most {MOST_FIELDS} fields") from None
-    for name, value in pairs:
-        fields.setdefault(name, []).append(value)
-    return fields
+def open_twilio(settings: TwilioSettings, address: PublicAddress, sender: OutboundSender) -> TwilioCarrier:
+    token = settings.twilio_auth_token
+    account = TwilioAccount(
+        settings.twilio_account_sid,
+        None if token is None else token.get_secret_value(),
+        settings.twilio_api_url,
+    )
+    return TwilioCarrier(account, address, sender)

@@ -5,7 +5,7 @@ Frames are parsed whole: that costs 0.4 µs for 20 ms of audio, too little for a
 to be worth believing frames that are not what they seem.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 import orjson
@@ -21,7 +21,7 @@ from channels.voice.call.events import (
     Unreadable,
 )
 from channels.voice.call.ports import AudioFormat, Line
-from channels.voice.carriers.carrier import Decoder
+from channels.voice.carriers.carrier import Decoder, RecordedFrame
 from channels.voice.wires.frames import (
     Malformed,
     Object,
@@ -33,6 +33,7 @@ from channels.voice.wires.frames import (
     read_object,
     text,
 )
+from flow_engine.values import JsonValue
 
 
 def decode_line(frame: bytes | str) -> LineEvent | Unreadable | None:
@@ -145,6 +146,17 @@ class TwilioStreams:
 
     def line(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> Line:
         return TwilioLine(stream_id, send, close)
+
+    def recorded(self, message: Mapping[str, JsonValue]) -> RecordedFrame | None:
+        """Audio of the caller has a `timestamp`: milliseconds since the stream began."""
+        if "event" not in message:
+            return None
+        media = message.get("media")
+        if message["event"] != "media" or not isinstance(media, dict):
+            return RecordedFrame(is_audio=False)
+        timestamp = str(media.get("timestamp"))
+        is_count = timestamp.isascii() and timestamp.isdigit()
+        return RecordedFrame(is_audio=True, at_ms=float(timestamp) if is_count else None)
 
 
 def _events(frame: bytes) -> Sequence[LineEvent | Unreadable]:

@@ -15,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from channels.voice.carriers.twilio.carrier import HEADER, signature
+from channels.voice.carriers.twilio.twiml import TwiMl
 from channels.voice.config.loader import load_config
 from channels.voice.manager import front as front_module
 from channels.voice.manager.agents_list import Listed, read_agents
@@ -103,12 +104,18 @@ async def test_a_changed_address_restarts_its_agent_alone(tmp_path: Path) -> Non
 
 @asynccontextmanager
 async def fronted(routes: Routes) -> AsyncGenerator[str]:
-    server = await asyncio.start_server(Front(routes).serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
+    front, serving = Front(routes, TwiMl()), set[asyncio.Task[None]]()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.ensure_future(front.serve(reader, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
     host, port = server.sockets[0].getsockname()
     try:
         yield f"{host}:{port}"
     finally:
         server.close()
+        await asyncio.wait_for(asyncio.gather(*serving), 10.0)
 
 
 async def test_the_prefix_leads_to_its_agent_with_its_signature() -> None:  # 23, voice-7

@@ -155,7 +155,7 @@ async def open_desk(
     key = settings.openai_api_key
     calls = None if key is None else SipCalls(scripted, settings.realtime_url, key.get_secret_value())
     times = {name: value for name, value in (("clock", clock), ("now", now)) if value is not None}
-    app = voice_app(settings, carrier or settings.carrier(scripted), answering, counting, calls, **times)
+    app = voice_app(settings, carrier or settings.open_carrier(scripted), answering, counting, calls, **times)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     server = server_of(app)

@@ -39,7 +39,7 @@ def garbage_collection_as_before() -> Iterator[None]:
 
 
 def carrier() -> Carrier:
-    return voice_settings().carrier(ScriptedOutbound({}))
+    return voice_settings().open_carrier(ScriptedOutbound({}))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.voice.carriers.call_control import address_in, number_in, parse_target
-from channels.voice.carriers.twilio.carrier import connect_twiml, dial_twiml
+from channels.voice.carriers.twilio.twiml import connect_twiml, dial_twiml
 from flow_engine.errors import CorrectTheInput
 
 ENDED = "https://a.example/stream-ended"

@@ -277,7 +277,7 @@ def test_nothing_that_a_caller_sends_is_an_error_of_ours(
     path: str, method: str, query: bytes, body: bytes, headers: dict[str, bytes]
 ) -> None:  # V12
     given_settings = voice_settings(openai_webhook_secret=secret("whsec_c2VjcmV0"))
-    carrier = given_settings.carrier(ScriptedOutbound({}))
+    carrier = given_settings.open_carrier(ScriptedOutbound({}))
     app = voice_app(given_settings, carrier, EchoCallServer(), Counting(), None)
     scope: dict[str, Any] = {
         "type": "http",

@@ -1,0 +1,43 @@
+"""The carriers there are. Another one is entered here: its settings as a base class, and its row."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import AfterValidator
+
+from channels.voice.carriers.carrier import CallDocuments, Carrier, StreamCodec
+from channels.voice.carriers.twilio.carrier import TwilioSettings, open_twilio
+from channels.voice.carriers.twilio.media_streams import TwilioStreams
+from channels.voice.carriers.twilio.twiml import TwiMl
+from channels.voice.server.public_address import PublicAddress
+from flow_engine.ports.outbound import OutboundSender
+
+
+class CarrierSettings(TwilioSettings):
+    """The settings of every carrier. The names of each begin with its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierRow:
+    """`codec` and `documents` need no credentials; `urls` are those of the servers that `open` may call."""
+
+    codec: StreamCodec
+    documents: CallDocuments
+    open: Callable[[CarrierSettings, PublicAddress, OutboundSender], Carrier]
+    urls: Callable[[CarrierSettings], tuple[str, ...]]
+
+
+CARRIERS: Final[Mapping[str, CarrierRow]] = {
+    "twilio": CarrierRow(TwilioStreams(), TwiMl(), open_twilio, lambda settings: (settings.twilio_api_url,)),
+}
+"""By the value of `FLOW_ENGINE_VOICE_CARRIER`."""
+
+
+def _known(name: str) -> str:
+    if name not in CARRIERS:
+        raise ValueError(f"no carrier {name!r}; there are: {', '.join(CARRIERS)}")
+    return name
+
+
+CarrierName: TypeAlias = Annotated[str, AfterValidator(_known)]
