@@ -3,7 +3,7 @@
 The table (`chat_router.json`) has agents with their examples, and utterances by language that are none of
 these examples, some of them for nobody. No model is asked. Two more sets are printed apart and have no goal:
 `chat_router_apart.json`, which was looked at after it had been measured, and `chat_router_second.json`, which
-was written before the router's latest rules and was never looked at to make one.
+was written before the router's rules; only its sums were looked at.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ TABLE = Path(__file__).parent / "chat_router.json"
 APART = {name: TABLE.with_name(f"chat_router_{name}.json") for name in ("apart", "second")}
 TOP_1_GOAL = 0.85
 TOP_3_GOAL = 0.97
+REFUSED_GOAL = 0.75
 
 
 class Case(BaseModel):
@@ -129,11 +130,14 @@ def main(arguments: Sequence[str]) -> int:
                 f"{each.accepted_wrongly:>18.3f}{each.refused:>9.3f}"
             )
         print(
-            f"goals: top-1 {TOP_1_GOAL}, top-3 {TOP_3_GOAL}; {ms:.2f} ms a decision; "
+            f"goals: top-1 {TOP_1_GOAL}, top-3 {TOP_3_GOAL}, refused {REFUSED_GOAL}; {ms:.2f} ms a decision; "
             f"decisions that differ between two runs: {differing}"
         )
-    good = all(each.top_1 >= TOP_1_GOAL and each.top_3 >= TOP_3_GOAL for each in figures) and not differing
-    return 0 if good else 1
+    good = all(
+        each.top_1 >= TOP_1_GOAL and each.top_3 >= TOP_3_GOAL and each.refused >= REFUSED_GOAL
+        for each in figures
+    )
+    return 0 if good and not differing else 1
 
 
 if __name__ == "__main__":

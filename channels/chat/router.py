@@ -1,16 +1,23 @@
 """The IntentRouter (C7): agents by how well a message fits what their rows say. No model, no decision.
 
-1. For each language of the table there is an index (BM25): description, role, task, tools and examples of the
-   agents that speak it, folded to plain letters and stemmed. An agent that names no language speaks every one
-   that another agent names, and English.
-2. The score is the share of what the message could reach at most: the sum of what its words are worth for
+1. For each language of the table there is an index (BM25): the lines of description, role, task, tools and
+   examples that may be in it, of the agents that speak it, folded to plain letters and stemmed, without the
+   language's commonest words. An agent that names no language speaks every one that another agent names, and
+   English; one that has no line in a language is found there by all that it has.
+2. A message is looked up in the languages that it may be in, by the commonest words that stand in it. One
+   that has no other words, such as a greeting, fits only lines of which the same is true.
+3. The score is the share of what the message could reach at most: the sum of what its words are worth for
    this agent by the sum of the most that each is worth for any agent. A word that no agent knows counts as
-   `UNKNOWN_WORTH` of a known one, so that a message of strange words reaches little.
-3. An agent's score is its best over the languages. Equal texts and tables give equal scores, to the digit.
+   `UNKNOWN_WORTH` of a known one, so that a message of strange words reaches little; one that is akin to a
+   known word counts as `KIN_WORTH` of it.
+4. An agent's score is its best over the languages; `WORDS_WORTH` of it is the share of all words in all
+   lines, which puts agents in order where nothing else does. Equal texts and tables give equal scores, to the
+   digit.
 """
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -25,11 +32,15 @@ from channels.chat.inheritance import Effective
 from flow_engine.values import JsonValue
 
 UNKNOWN_WORTH: Final = 0.4
+WORDS_WORTH: Final = 0.1
+KIN_WORTH: Final = 0.6
+KIN_LETTERS: Final = 5
 DIGITS: Final = 4
 MOST_WORDS: Final = 200
 DEFAULT_LANGUAGE: Final = "en"
 
 _WORD: Final = re.compile(r"[^\W_]+")
+_LINE: Final = re.compile(r"\n|(?<=[.!?])\s+")
 _TOKENS: Final = 50_000
 
 STEMMERS: Final[Mapping[str, str]] = {
@@ -40,6 +51,26 @@ STEMMERS: Final[Mapping[str, str]] = {
     "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
 }  # fmt: skip
 """Languages by their two letters; words of any other are compared as they are."""
+
+_MORE: Final[Mapping[str, str]] = {
+    "en": (
+        "hi hey hello bye goodbye good morning evening thank thanks please lot could tell want like may might"
+        " shall today tomorrow now still"
+    ),
+    "it": (
+        "ehi ciao salve buon buona buongiorno buonasera arrivederci grazie prego va bisogna ciò cos cosa cose"
+        " così d dimmi fare fatto mai me molto no ogni po poi posso possiamo possono potete potrei potrebbe"
+        " potreste può puoi qual quali quando sempre senza solo te vogliamo voglio vorrei vorremmo vuole vuoi"
+        " stato stata stati oggi domani adesso ora ancora"
+    ),
+    "es": (
+        "oye hola adiós buen buena buenas buenos días tardes noches gracias ahí así aún cada cosa cosas"
+        " cuales cuánta cuántas cuánto cuántos debo dime favor hace hacer nunca podéis podemos podría"
+        " podríais pueda puede pueden puedes puedo pues queremos quería quiere quiero quisiera si siempre"
+        " sólo tan usted ustedes va vamos hoy mañana ahora todavía"
+    ),
+}
+"""Words of greeting, asking, wishing and time that the lists leave out."""
 
 _LISTS: Any = stopwords  # literal types of thousands of words
 _STOPWORDS: Final[Mapping[str, Sequence[str]]] = {
@@ -74,49 +105,79 @@ class _Index:
     language: str
     names: tuple[str, ...]
     bm25: Any
-    vocabulary: frozenset[str]
+    vocabulary: Sequence[str]
+    known: frozenset[str]
     rarest: float
-    known: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
+    worth: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
 
-    def worths(self, word: str) -> list[float]:
-        """What a word of the vocabulary is worth for each agent."""
-        found = self.known.get(word)
+    def worths(self, word: str) -> Sequence[float]:
+        """What a word is worth for each agent; `KIN_WORTH` of that for one that is only akin to a word of the
+        vocabulary, the nearest; nothing for any other."""
+        kin = word if word in self.known else self._kin(word)
+        if kin is None:
+            return []
+        found = self.worth.get(kin)
         if found is None:
-            found = self.known[word] = self.bm25.get_scores([word]).tolist()
-        return found
+            found = self.worth[kin] = self.bm25.get_scores([kin]).tolist()
+        return found if kin == word else [KIN_WORTH * worth for worth in found]
+
+    def _kin(self, word: str) -> str | None:
+        """The word of the vocabulary with which this one shares its longest beginning, or of which it is a
+        compound; None where they share less than `KIN_LETTERS` letters."""
+        parts = (
+            part for size in range(len(word) - 1, KIN_LETTERS - 1, -1) for part in (word[:size], word[-size:])
+        )
+        compound = next((part for part in parts if part in self.known), None)
+        if compound is not None:
+            return compound
+        for size in range(len(word) - 1, max(KIN_LETTERS, len(word) - 4) - 1, -1):
+            place = bisect_left(self.vocabulary, word[:size])
+            if place < len(self.vocabulary) and self.vocabulary[place].startswith(word[:size]):
+                return self.vocabulary[place]
+        return None
 
 
 class IntentRouter:
     """For one table of agents, as it was when this was made."""
 
     def __init__(self, agents: Iterable[Effective]) -> None:
-        texts = {agent.name: (_languages(agent), _text(agent)) for agent in agents}
+        texts = {agent.name: (_languages(agent), _lines(agent)) for agent in agents}
         self._names = tuple(sorted(texts))
-        every = {DEFAULT_LANGUAGE}.union(*(languages for languages, _ in texts.values()))
+        every = sorted({DEFAULT_LANGUAGE}.union(*(languages for languages, _ in texts.values())))
         indexes = (
             _index(
-                language, {name: text for name, (own, text) in texts.items() if language in (own or every)}
+                language,
+                {
+                    name: _in_language(language, lines, sorted(own or every))
+                    for name, (own, lines) in texts.items()
+                    if language in (own or every)
+                },
             )
-            for language in sorted(every)
+            for language in every
         )
-        self._indexes = [index for index in indexes if index is not None]
+        self._words = _index("", {name: lines for name, (_, lines) in texts.items()})
+        self._indexes = {index.language: index for index in indexes if index is not None}
 
     def scores(self, text: str) -> dict[str, float]:
         """For every agent of the table, its share of the words that speak for it, from 0 to 1."""
         best = dict.fromkeys(self._names, 0.0)
-        for index in self._indexes:
-            for name, score in _shares(index, text):
+        for language in _spoken(text, tuple(self._indexes)):
+            for name, score in _shares(self._indexes[language], text):
                 best[name] = max(best[name], score)
-        return best
+        words = {} if self._words is None else dict(_shares(self._words, text))
+        return {
+            name: round((1 - WORDS_WORTH) * score + WORDS_WORTH * words.get(name, 0.0), DIGITS)
+            for name, score in best.items()
+        }
 
     def words_for(self, agent: str, text: str) -> int:
         """How many different words of the text speak for an agent, in the language where they are most."""
         found = [
             sum(
                 index.worths(word)[index.names.index(agent)] > 0
-                for word in set(_tokens(index.language, text)) & index.vocabulary
+                for word in index.known.intersection(_tokens(index.language, text))
             )
-            for index in self._indexes
+            for index in self._indexes.values()
             if agent in index.names
         ]
         return max(found, default=0)
@@ -135,38 +196,52 @@ def guessed_language(text: str, languages: Sequence[str] = ("en", "it", "es")) -
     return counts[0][1] if counts[0][0] > counts[1][0] else None
 
 
+def _spoken(text: str, languages: Sequence[str]) -> list[str]:
+    """Those of `languages` that a text may be in: where most of their commonest words stand in it; every one
+    where none does, and one whose words are not listed always."""
+    words = set(_WORD.findall(_fold(text)))
+    counts = {language: len(words & _stopwords(language)) for language in languages}
+    most = max(counts.values(), default=0)
+    return [language for language in languages if counts[language] == most or not _stopwords(language)]
+
+
+def _in_language(language: str, lines: Sequence[str], languages: Sequence[str]) -> Sequence[str]:
+    """The lines that may be in this one of an agent's languages; all of them where none may."""
+    own = [line for line in lines if language in _spoken(line, languages)]
+    return own or lines
+
+
 def _shares(index: _Index, text: str) -> list[tuple[str, float]]:
     words = list(dict.fromkeys(_tokens(index.language, text)))[:MOST_WORDS]
-    known = [word for word in words if word in index.vocabulary]
-    if not known:
+    worths = [worth for word in words if (worth := index.worths(word))]
+    if not worths:
         return []
-    worths = [index.worths(word) for word in known]
-    most = [max(worth) for worth in worths]
-    reachable = sum(most) + UNKNOWN_WORTH * index.rarest * (len(words) - len(known))
+    reachable = sum(map(max, worths)) + UNKNOWN_WORTH * index.rarest * (len(words) - len(worths))
     return [
-        (name, round(sum(worth[place] for worth in worths) / reachable, DIGITS))
-        for place, name in enumerate(index.names)
+        (name, sum(worth[place] for worth in worths) / reachable) for place, name in enumerate(index.names)
     ]
 
 
-def _index(language: str, texts: Mapping[str, str]) -> _Index | None:
+def _index(language: str, texts: Mapping[str, Sequence[str]]) -> _Index | None:
     names = tuple(sorted(texts))
-    documents = [_tokens(language, texts[name]) for name in names]
-    vocabulary = frozenset(word for document in documents for word in document)
+    documents = [[word for line in texts[name] for word in _tokens(language, line)] for name in names]
+    vocabulary = sorted({word for document in documents for word in document})
     if not vocabulary:
         return None
     bm25: Any = bm25s.BM25(method="lucene", k1=1.2, b=0.5)
     bm25.index(documents, show_progress=False)
-    return _Index(language, names, bm25, vocabulary, rarest=log(1 + (len(names) + 0.5) / 0.5))
+    rarest = log(1 + (len(names) + 0.5) / 0.5)
+    return _Index(language, names, bm25, vocabulary, frozenset(vocabulary), rarest)
 
 
-def _text(agent: Effective) -> str:
+def _lines(agent: Effective) -> list[str]:
     fields = agent.fields
     lists = (cast("Sequence[JsonValue]", fields[name] or ()) for name in ("examples", "tools"))
     names = cast("Mapping[str, JsonValue]", fields["http_tools"] or {})
     tools = (str(cast("Mapping[str, JsonValue]", tool).get("description") or "") for tool in names.values())
     parts = [str(fields[name] or "") for name in ("description", "role", "task")]
-    return "\n".join([agent.name, *parts, *(str(item) for each in lists for item in each), *names, *tools])
+    texts = [agent.name, *parts, *(str(item) for each in lists for item in each), *names, *tools]
+    return [line for text in texts for line in _LINE.split(text) if line]
 
 
 def _languages(agent: Effective) -> frozenset[str]:
@@ -181,14 +256,17 @@ def _fold(text: str) -> str:
 
 
 def _tokens(language: str, text: str) -> list[str]:
-    words = _WORD.findall(_fold(text.replace("_", " ")))
-    kept = [word for word in words if word not in _stopwords(language) and not word.isdecimal()]
-    return [_stem(language, word) for word in kept]
+    """Stems of the words that are not among the commonest. A text that has no others, such as a greeting, is
+    told by all of its words, which stand for themselves: no stem is equal to `=word`."""
+    words = [word for word in _WORD.findall(_fold(text.replace("_", " "))) if not word.isdecimal()]
+    kept = [_stem(language, word) for word in words if word not in _stopwords(language)]
+    return kept or [f"={word}" for word in words]
 
 
 @cache
 def _stopwords(language: str) -> frozenset[str]:
-    return frozenset(part for word in _STOPWORDS.get(language, ()) for part in _WORD.findall(_fold(word)))
+    words = (*_STOPWORDS.get(language, ()), *_MORE.get(language, "").split())
+    return frozenset(part for word in words for part in _WORD.findall(_fold(word)))
 
 
 @cache

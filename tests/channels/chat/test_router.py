@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.chat_router import TOP_1_GOAL, TOP_3_GOAL, decisions, measured, read_table
+from benchmarks.chat_router import REFUSED_GOAL, TOP_1_GOAL, TOP_3_GOAL, decisions, measured, read_table
 from channels.chat.inheritance import effective
 from channels.chat.router import IntentRouter, guessed_language
 from channels.chat.rows import StoredRow, whole
@@ -23,6 +23,7 @@ def test_the_agent_that_is_meant_is_found_in_three_languages() -> None:  # C7
     for figures in measured(table, table.router()):
         assert figures.top_1 >= TOP_1_GOAL, figures
         assert figures.top_3 >= TOP_3_GOAL, figures
+        assert figures.refused >= REFUSED_GOAL, figures
 
 
 def test_equal_texts_and_tables_give_equal_decisions() -> None:  # C7
@@ -45,6 +46,39 @@ def test_words_are_compared_by_their_stems_without_accents(text: str) -> None:  
     )
     assert router.candidates(text, 2)[0].agent == "a"
     assert router.scores(text)["b"] == 0
+
+
+def test_a_message_is_compared_in_its_own_language() -> None:  # C7
+    """`tall` is an English word, and the stem of a Spanish one for sizes."""
+    router = router_of(
+        {"name": "sizes", "examples": ["¿Tenéis esta talla en azul?", "Do you have this size in blue?"]},
+        {"name": "jobs", "languages": ["en", "es"], "examples": ["¿Cuánto se gana?", "What is the salary?"]},
+    )
+    assert router.scores("how tall is the tower")["sizes"] < 0.1
+    assert router.candidates("¿Hay otra talla?", 1)[0].agent == "sizes"
+    lonely = router_of({"name": "a", "languages": ["it"], "examples": ["order a pizza"]})
+    assert lonely.scores("vorrei una pizza")["a"] > 0.5
+
+
+def test_words_without_content_fit_only_texts_that_have_no_others() -> None:  # C7, C10
+    router = router_of(
+        {"name": "small", "examples": ["how are you?", "thank you very much"]},
+        {"name": "parcels", "examples": ["where is my parcel?"]},
+    )
+    assert router.scores("Hello, how are you?")["small"] > 0.5
+    assert router.candidates("thank you, and where is my parcel?", 2)[0].agent == "parcels"
+    assert router.scores("how are zeppelins built?")["small"] < 0.1
+
+
+@pytest.mark.parametrize("word", ["Rechnungskopie", "Kundenrechnung", "Rechnungen"])
+def test_a_word_that_is_akin_to_a_known_one_counts_for_a_part_of_it(word: str) -> None:  # C7
+    router = router_of(
+        {"name": "a", "languages": ["de"], "examples": ["Wo ist die Rechnung?"]},
+        {"name": "b", "languages": ["de"], "examples": ["Wo ist das Paket?"]},
+    )
+    assert router.candidates(word, 2)[0].agent == "a"
+    assert router.scores(word)["b"] == 0
+    assert router.scores(word)["a"] <= router.scores("Rechnung")["a"]
 
 
 def test_scores_are_from_0_to_1_and_strange_words_reach_little() -> None:  # C7
