@@ -7,6 +7,7 @@
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
 # make bench  round trips, throughput and memory, measured on this machine
 # make bench-voice  how many calls one core holds
+# make bench-gateway  what the gateway adds to a request, beside a bare relay and LiteLLM's proxy
 # make lock   write the lock files anew (needs uv)
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test browser check proof proof-mail bench bench-voice lock
+.PHONY: run test browser check proof proof-mail bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -44,6 +45,9 @@ bench: .venv/dev.stamp
 
 bench-voice: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.voice
+
+bench-gateway: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.gateway --litellm
 
 lock:
 	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \

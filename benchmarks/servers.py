@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ async def redis_server(*, core: int, aof: bool) -> AsyncGenerator[Server]:
             "--maxmemory-policy": "noeviction",
         }
         command = ["redis-server", *(part for option in options.items() for part in option)]
-        async with _running(command, port, core, os.environ, Path(folder) / "redis.log") as server:
+        async with running_process(command, port, core, os.environ, Path(folder) / "redis.log") as server:
             yield server
 
 
@@ -64,7 +64,7 @@ async def service_process(
         port = free_port()
         command = [*_FLOW_ENGINE, "serve", "--port", str(port)]
         environment = _environment(folder, redis_port, unsafe, log_level)
-        async with _running(command, port, core, environment, Path(folder) / "service.log") as server:
+        async with running_process(command, port, core, environment, Path(folder) / "service.log") as server:
             yield server
 
 
@@ -75,7 +75,7 @@ async def worker_process(redis_port: int, *, core: int, log_level: str) -> Async
         port = free_port()
         command = [*_FLOW_ENGINE, "worker", "--metrics-port", str(port)]
         environment = _environment(folder, redis_port, True, log_level)
-        async with _running(command, port, core, environment, Path(folder) / "worker.log") as server:
+        async with running_process(command, port, core, environment, Path(folder) / "worker.log") as server:
             yield server
 
 
@@ -92,15 +92,23 @@ def _environment(folder: str, redis_port: int, unsafe: bool, log_level: str) -> 
 
 
 @asynccontextmanager
-async def _running(
-    command: list[str], port: int, core: int, environment: Mapping[str, str], log: Path
+async def running_process(
+    command: Sequence[str],
+    port: int,
+    core: int,
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    starts_within_s: float = STARTS_WITHIN_S,
 ) -> AsyncGenerator[Server]:
+    """A program on one core, which serves on `port`; what it prints goes to `log`. Raises MeasurementFailed
+    where it does not listen in time."""
     with log.open("wb") as output, pinned(core):
         process = subprocess.Popen(
             command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     try:
-        await _listening(process, port)
+        await _listening(process, port, starts_within_s)
         yield Server(process.pid, port)
     except MeasurementFailed as failure:
         failure.add_note(f"{command[0]} said last: {log.read_text(errors='replace')[-2000:] or 'nothing'}")
@@ -114,8 +122,8 @@ async def _running(
             process.wait()
 
 
-async def _listening(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + STARTS_WITHIN_S
+async def _listening(process: subprocess.Popen[bytes], port: int, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and process.poll() is None:
         try:
             _, writer = await asyncio.open_connection(HOST, port)

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from adapters.http_door import Door, DoorLimits, door_server, listen
-from adapters.models.bounded_http import model_http_client
 from adapters.telemetry import tracing_to
 from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
 from channels.gateway.accounts import Books, Metrics
@@ -91,14 +90,14 @@ async def gateway_service(
 ) -> AsyncGenerator[GatewayService]:
     """While this is open the gateway works. Raises CallTheOperator for a cache that cannot be opened."""
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(model_http_client(60))
         cache = ResponseCache(settings.data_dir / FILE_NAME, gateway.gateway_cache_ttl_s)
         await stack.enter_async_context(cache.running())
         answering = Answering(gateway.gateway_cache, cache)
         stack.push_async_callback(answering.aclose)
         servers: list[Server] = []
         for backend in file.backends:
-            wire = Wire(backend, http, _key_of(backend, environ))
+            wire = Wire(backend, _key_of(backend, environ))
+            stack.callback(wire.close)
             upstream = OllamaUpstream(wire) if backend.kind == "ollama" else OpenAiUpstream(wire)
             servers.append(Server(backend, upstream, Breaker(gateway.gateway_breaker_failures)))
         routing = Routing(servers)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal, cast
 
 import structlog
@@ -258,10 +259,21 @@ def _whole_number(value: Any) -> int:
 
 def _price(kind: Kind, model: str, read: int, wrote: int) -> float | None:
     """In US dollars by public prices: 0 for a server of one's own, None for a model that is not listed."""
-    if kind not in _PRICED:
+    provider = _PRICED.get(kind)
+    if provider is None:
         return 0.0
-    try:
-        spent = Usage(input_tokens=read, output_tokens=wrote)
-        return float(calc_price(spent, model, provider_id=_PRICED[kind]).total_price)
-    except (LookupError, ValueError):
+    if not _is_listed(provider, model):
         return None
+    return float(
+        calc_price(Usage(input_tokens=read, output_tokens=wrote), model, provider_id=provider).total_price
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _is_listed(provider: str, model: str) -> bool:
+    """Kept, since to find out that a model is not there takes long."""
+    try:
+        calc_price(Usage(), model, provider_id=provider)
+    except (LookupError, ValueError):
+        return False
+    return True

@@ -14,12 +14,13 @@ import base64
 import struct
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from channels.gateway.config import Backend
-from channels.gateway.upstreams import Operation, Wire, broken_off
+from channels.gateway.connection import Connection
+from channels.gateway.upstreams import Operation, Wire, broken_off, drained
 from channels.gateway.wire import (
     FINISHED,
     MOST_EVENT_BYTES,
@@ -92,20 +93,20 @@ class OllamaUpstream:
                 raise self._wire.failed(502, "ended its answer before it was finished", broken=False)
             yield _made(answer.whole(part.parsed))
             return
-        async with self._wire.pieces("/api/chat", written(body)) as pieces:
-            async for line in self._lines(pieces):
+        async with self._wire.post("/api/chat", written(body)) as reply:
+            async for line in self._lines(reply):
                 for made in answer.chunks(line, with_usage=request.wants_usage):
                     yield made
                 if line.get("done") is True:
                     yield FINISHED
-                    await self._wire.drained(pieces)
+                    await drained(reply)
                     return
         raise self._wire.failed(502, "ended its answer before it was finished", broken=False)
 
-    async def _lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[JsonObject]:
+    async def _lines(self, reply: Connection) -> AsyncGenerator[JsonObject]:
         deadline = asyncio.get_running_loop().time() + self._wire.backend.timeout_s
         rest, any_yet = b"", False
-        async for piece in pieces:
+        while piece := await reply.piece():
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 if line.strip():

@@ -5,13 +5,12 @@ order, or with `UpstreamFailed`: a stream that ends without `[DONE]` has failed,
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal, Protocol, cast
 
-import httpx2
-
 from channels.gateway.config import Backend
+from channels.gateway.connection import Connection, ConnectionFailed, Pool
 from channels.gateway.wire import (
     FINISHED,
     ApiError,
@@ -44,36 +43,44 @@ class Upstream(Protocol):
 class Wire:
     """The HTTP of one backend: where it is, its key, and its failures in the gateway's terms."""
 
-    def __init__(self, backend: Backend, http: httpx2.AsyncClient, key: str | None) -> None:
+    def __init__(self, backend: Backend, key: str | None) -> None:
         self.backend = backend
-        self._http = http
-        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._timeout = httpx2.Timeout(backend.timeout_s, connect=min(5.0, backend.timeout_s))
+        authorization = {"Authorization": f"Bearer {key}"} if key else {}
+        self._pool = Pool(backend.url, {"Content-Type": "application/json", **authorization})
+
+    def close(self) -> None:
+        self._pool.close()
 
     @asynccontextmanager
-    async def post(self, path: str, content: bytes) -> AsyncGenerator[httpx2.Response]:
+    async def post(self, path: str, content: bytes) -> AsyncGenerator[Connection]:
         """The reply once its head is there. Raises UpstreamFailed for what goes wrong then or within."""
-        url = self.backend.url + path
-        with self.translated():
-            async with self._http.stream(
-                "POST", url, content=content, headers=self._headers, timeout=self._timeout
-            ) as response:
-                if response.status_code >= 400:
-                    body = await response.aread()
-                    retry_after = response.headers.get("retry-after")
-                    raise UpstreamFailed.answered(self.backend.name, response.status_code, body, retry_after)
-                if response.status_code >= 300:
-                    raise self.failed(502, f"answered with status {response.status_code}", broken=True)
-                yield response
+        try:
+            async with self._pool.post(path, content, self.backend.timeout_s) as reply:
+                if reply.status >= 300:
+                    body = await _body(reply)
+                    retry_after = reply.headers.get("retry-after")
+                    raise UpstreamFailed.answered(self.backend.name, reply.status, body, retry_after)
+                if reply.headers.get("content-encoding", "identity") != "identity":
+                    raise self.failed(502, "answered in an encoding that was not asked for", broken=False)
+                yield reply
+        except ConnectionFailed as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: ConnectionFailed) -> UpstreamFailed:
+        match error.failing:
+            case "unreachable":
+                return self.failed(502, "cannot be reached", broken=True)
+            case "silent":
+                return self.failed(504, f"was silent for {self.backend.timeout_s:g} s", broken=True)
+            case "lost":
+                return self.failed(502, "broke off", broken=False)
 
     async def whole(self, path: str, content: bytes) -> Part:
         """A plain reply, which must be one JSON object. Raises UpstreamFailed, 502 for one that was cut."""
         within = self.backend.timeout_s
         try:
-            async with asyncio.timeout(within), self.post(path, content) as response:
-                body = await response.aread()
+            async with asyncio.timeout(within), self.post(path, content) as reply:
+                body = await _body(reply)
         except TimeoutError:
             raise self.failed(504, f"gave no answer within {within:g} s", broken=True) from None
         try:
@@ -84,33 +91,20 @@ class Wire:
     def failed(self, status: int, what: str, *, broken: bool) -> UpstreamFailed:
         return UpstreamFailed.silent(self.backend.name, status, what, broken=broken)
 
-    @contextmanager
-    def translated(self) -> Generator[None]:
-        """The one place where the HTTP client's errors become the gateway's."""
-        try:
-            yield
-        except httpx2.ConnectError as error:
-            raise self.failed(502, "cannot be reached", broken=True) from error
-        except httpx2.TimeoutException as error:
-            within = f"was silent for {self.backend.timeout_s:g} s"
-            raise self.failed(504, within, broken=True) from error
-        except httpx2.HTTPError as error:
-            raise self.failed(502, "broke off", broken=False) from error
 
-    @asynccontextmanager
-    async def pieces(self, path: str, content: bytes) -> AsyncGenerator[AsyncIterator[bytes]]:
-        """The body of a streamed reply as it comes."""
-        async with self.post(path, content) as response:
-            yield response.aiter_bytes()
+async def _body(reply: Connection) -> bytes:
+    parts: list[bytes] = []
+    while piece := await reply.piece():
+        parts.append(piece)
+    return b"".join(parts)
 
-    async def drained(self, pieces: AsyncIterator[bytes]) -> None:
-        """The finished reply's last bytes; what is wrong with them no longer matters."""
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                async for _ in pieces:
-                    pass
-        except (TimeoutError, httpx2.HTTPError):
-            return
+
+async def drained(reply: Connection) -> None:
+    """The finished reply's last bytes; what is wrong with them no longer matters."""
+    with suppress(TimeoutError, ConnectionFailed):
+        async with asyncio.timeout(DRAIN_S):
+            while await reply.piece():
+                pass
 
 
 _PATHS: Mapping[Operation, str] = {"chat": "/chat/completions", "embeddings": "/embeddings"}
@@ -133,12 +127,12 @@ class OpenAiUpstream:
             return
         deadline = asyncio.get_running_loop().time() + self._wire.backend.timeout_s
         reader, any_yet = EventReader(), False
-        async with self._wire.pieces(_PATHS[operation], content) as pieces:
-            async for piece in pieces:
+        async with self._wire.post(_PATHS[operation], content) as reply:
+            while piece := await reply.piece():
                 for event in self._events(reader, piece):
                     if event.data == b"[DONE]":
                         yield FINISHED
-                        await self._wire.drained(pieces)
+                        await drained(reply)
                         return
                     yield self._part(event.name, event.data, request)
                     any_yet = True
