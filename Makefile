@@ -2,6 +2,7 @@
 #             (then: .venv/bin/flow-engine chat serve, for agents behind one WebSocket)
 # make test   install and run every test
 # make browser  the chat's page in a real Chromium, which has to be installed
+# make clients  the official JavaScript client against the gateway: needs node and npm
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
@@ -17,7 +18,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test browser check proof proof-mail bench bench-voice bench-gateway lock
+.PHONY: run test browser clients check proof proof-mail bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -27,6 +28,10 @@ test: .venv/dev.stamp
 
 browser: .venv/dev.stamp
 	$(BIN)/python -m pytest tests/browser
+
+clients: .venv/dev.stamp
+	cd tests/clients && npm ci --silent
+	$(BIN)/python -m tests.clients
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
