@@ -1,13 +1,17 @@
 """Routes for the runs of mail agents: what they did, and what a person decides on calls that wait (M14)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired, cast
+from typing import Final, Literal, NotRequired, cast
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.endpoints import Call, Endpoint, Parameter, json_response
 from flow_engine.use_cases.agent_runs import RUN_STATUSES, AgentRuns, Decision, RunStatus
+
+LARGEST_PAGE: Final = 1_000
+"""Runs in one reply."""
 
 
 class ToolLine(TypedDict):
@@ -76,8 +80,16 @@ class AgentRunRoutes:
         self._runs = runs
 
     async def every(self, call: Call) -> Response:
-        status = call.choice("status", RUN_STATUSES)
-        return json_response(await self._runs.rows(call.tenant_id, cast("RunStatus | None", status)))
+        status = cast("RunStatus | None", call.choice("status", RUN_STATUSES))
+        limit = call.whole_number("limit", at_most=LARGEST_PAGE) or LARGEST_PAGE
+        rows = await self._runs.rows(call.tenant_id, status, after=call.query("after"), limit=limit + 1)
+        if len(rows) <= limit:
+            return json_response(rows)
+        following = {"after": str(rows[limit - 1]["id"]), "limit": limit} | (
+            {"status": status} if status else {}
+        )
+        link = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+        return json_response(rows[:limit], headers={"Link": link})
 
     async def show(self, call: Call) -> Response:
         return json_response(await self._runs.row(call.tenant_id, call.path("run_id")))
@@ -97,12 +109,18 @@ class AgentRunRoutes:
                 method="GET",
                 path="/agent-runs",
                 handler=self.every,
-                summary="The runs of mail agents, oldest first",
+                summary="The runs of mail agents, oldest first; the header Link names the next page",
                 audience="agents",
                 scopes=("agent",),
                 parameters=(
                     Parameter(
                         "status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}
+                    ),
+                    Parameter("after", "The id of a run: only runs behind it"),
+                    Parameter(
+                        "limit",
+                        f"At most so many; 0 or left out: {LARGEST_PAGE}",
+                        {"type": "integer", "minimum": 0, "maximum": LARGEST_PAGE},
                     ),
                 ),
                 reply=Sequence[RunReply],

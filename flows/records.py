@@ -66,14 +66,28 @@ class SqliteRecords:
         )
         return _of_row(rows[0]) if rows else None
 
-    async def list(self, tenant_id: str, parent: str = "") -> Sequence[Record]:
+    async def list(
+        self,
+        tenant_id: str,
+        parent: str = "",
+        *,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Record]:
         await self._make()
         rows = await self._database.rows(
             f"SELECT {_COLUMNS} FROM {self._table} WHERE tenant_id = ? AND parent = ? "  # noqa: S608
-            "ORDER BY position, id",
-            (tenant_id, parent),
+            f"{'' if after is None else 'AND (position, id) > (?, ?) '}ORDER BY position, id LIMIT ?",
+            (tenant_id, parent, *(after or ()), -1 if limit is None else limit),
         )
         return [_of_row(row) for row in rows]
+
+    async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:
+        await self._make()
+        return await self._database.change(
+            f"DELETE FROM {self._table} WHERE tenant_id = ? AND id = ? AND serial = ?",  # noqa: S608
+            (tenant_id, record_id, expected_serial),
+        )
 
     async def _make(self) -> None:
         """The table, where it is missing: once for each store."""
@@ -143,11 +157,30 @@ class MongoRecords:
             )
         return None if found is None else _of_document(found)
 
-    async def list(self, tenant_id: str, parent: str = "") -> Sequence[Record]:
+    async def list(
+        self,
+        tenant_id: str,
+        parent: str = "",
+        *,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Record]:
+        wanted: dict[str, Any] = {"tenant_id": tenant_id, "parent": parent}
+        if after is not None:
+            position, record_id = after
+            beside = {"position": position, "id": {"$gt": record_id}}
+            wanted["$or"] = [{"position": {"$gt": position}}, beside]
         with mongo_errors_translated():
-            cursor = self._database.collection(self._table).find({"tenant_id": tenant_id, "parent": parent})
-            found = await cursor.to_list()
-        return sorted(map(_of_document, found), key=lambda record: (record.position, record.id))
+            cursor = self._database.collection(self._table).find(wanted)
+            found = await cursor.sort([("position", 1), ("id", 1)]).limit(limit or 0).to_list()
+        return [_of_document(each) for each in found]
+
+    async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:
+        with mongo_errors_translated():
+            result = await self._database.collection(self._table).delete_one(
+                {"_id": document_id(tenant_id, record_id), "serial": expected_serial}
+            )
+        return result.deleted_count == 1
 
 
 def _document(tenant_id: str, record: Record) -> dict[str, Any]:

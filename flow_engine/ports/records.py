@@ -40,6 +40,18 @@ class RecordStore(Protocol):
 
     async def get(self, tenant_id: str, record_id: str) -> Record | None: ...
 
-    async def list(self, tenant_id: str, parent: str = "") -> Sequence[Record]:
-        """By position, those at the same one by id. Bodies are JSON objects; empty for an unknown parent."""
+    async def list(
+        self,
+        tenant_id: str,
+        parent: str = "",
+        *,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Record]:
+        """By position, those at the same one by id; from behind the position and id `after` on, at most
+        `limit`. Bodies are JSON objects; empty for an unknown parent."""
+        ...
+
+    async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:
+        """Deletes only `expected_serial`; else False, and nothing is changed."""
         ...

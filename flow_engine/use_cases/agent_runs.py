@@ -1,16 +1,16 @@
 """Runs of the mail agent as people see them: listed, shown, and decided on where a call waits (M14).
 
 A run is one document of the table `agent_runs`. Its own fields are the audit; `work` is what the process that
-holds it needs, and leaves with the run's end. Runs under way and runs that have ended stand under two
-parents, so that looking for work does not read the past.
+holds it needs, and leaves with the run's end. Runs under way, those that have ended, and those whose texts
+were forgotten stand under three parents, so that looking for work does not read the past. A run moves from
+one to the next and never back: whoever reads them in this order misses none.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, cast, get_args
 
-from flow_engine.errors import LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore
 from flow_engine.values import JsonValue, utc_text
@@ -21,7 +21,10 @@ Decision = Literal["approved", "rejected"]
 
 OPEN: Final = "mail:open"
 ENDED: Final = "mail:ended"
+FORGOTTEN: Final = "mail:forgotten"
 ATTEMPTS: Final = 20
+CHUNK: Final = 500
+"""Runs that are read at a time."""
 
 Row = Mapping[str, JsonValue]
 
@@ -35,15 +38,35 @@ class AgentRuns:
         self._events = events
         self._clock = clock
 
-    async def rows(self, tenant_id: str, status: RunStatus | None = None) -> Sequence[Row]:
-        """Oldest first; those of `status` only, where one is named."""
-        under_way, ended = await asyncio.gather(
-            self._runs.list(tenant_id, OPEN), self._runs.list(tenant_id, ENDED)
-        )
-        # One that ended between the two reads stands in both; the later state counts.
-        by_id = {record.id: record for record in (*under_way, *ended)}
-        records = sorted(by_id.values(), key=lambda record: (record.position, record.id))
-        return [_row(record) for record in records if status in (None, record.body.get("status"))]
+    async def rows(
+        self,
+        tenant_id: str,
+        status: RunStatus | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Row]:
+        """Oldest first; those of `status` only, where one is named; from behind the run `after` on, at most
+        `limit`. Raises CorrectTheInput `after_invalid` for a run that is not there."""
+        at = None
+        if after is not None:
+            last = await self._runs.get(tenant_id, after)
+            if last is None or last.parent not in (OPEN, ENDED, FORGOTTEN):
+                raise CorrectTheInput("after_invalid", f"there is no run {after!r}; accepted is a run's id")
+            at = (last.position, last.id)
+        found: list[Row] = []
+        while limit is None or len(found) < limit:
+            # One that moved between two reads stands in both; the later state counts.
+            by_id: dict[str, Record] = {}
+            for parent in (OPEN, ENDED, FORGOTTEN):
+                for record in await self._runs.list(tenant_id, parent, after=at, limit=CHUNK):
+                    by_id[record.id] = record
+            ordered = sorted(by_id.values(), key=lambda record: (record.position, record.id))[:CHUNK]
+            found += [_row(record) for record in ordered if status in (None, record.body.get("status"))]
+            if len(ordered) < CHUNK:
+                break
+            at = (ordered[-1].position, ordered[-1].id)
+        return found[:limit]
 
     async def row(self, tenant_id: str, run_id: str) -> Row:
         """One run with `llm_calls`, `email_events`, oldest first, and while it waits `waiting`. Raises
@@ -88,7 +111,7 @@ class AgentRuns:
 
     async def _record(self, tenant_id: str, run_id: str) -> Record:
         record = await self._runs.get(tenant_id, run_id)
-        if record is None or record.parent not in (OPEN, ENDED):
+        if record is None or record.parent not in (OPEN, ENDED, FORGOTTEN):
             raise LookElsewhere("run_unknown", f"there is no run {run_id!r}; GET /v1/agent-runs lists them")
         return record
 

@@ -87,12 +87,14 @@ def _status(text: str | None) -> RunStatus | None:
 def list_runs(
     context: typer.Context,
     status: Annotated[str | None, typer.Option(help=f"Only one of: {', '.join(RUN_STATUSES)}.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Only runs behind this one.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many; left out: all.")] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """List the runs, oldest first: one for each mail that was taken in."""
     if context.invoked_subcommand is not None:
         return
-    found = asyncio.run(late.mail_serve.rows(_status(status)))
+    found = asyncio.run(late.mail_serve.rows(_status(status), after, limit))
     if as_json:
         _print_json(found)
         return

@@ -51,6 +51,28 @@ async def test_records_of_a_parent_come_by_position(store: RecordStore) -> None:
     assert await store.list("t", "nobody") == []
 
 
+async def test_a_long_list_is_read_in_pages(store: RecordStore) -> None:  # M14
+    for number in range(7):
+        await store.insert("t", Record(f"r{number}", {}, "p", number // 2))
+    found: list[str] = []
+    after = None
+    while page := await store.list("t", "p", after=after, limit=3):
+        assert len(page) <= 3
+        found += [record.id for record in page]
+        after = (page[-1].position, page[-1].id)
+    assert found == [f"r{number}" for number in range(7)]
+
+
+async def test_a_record_is_deleted_as_it_was_read_or_not_at_all(store: RecordStore) -> None:  # M14
+    await store.insert("t", Record("a"))
+    await store.replace("t", Record("a", {"v": 2}, serial=2), 1)
+    assert not await store.delete("t", "a", 1), "somebody has changed it since"
+    assert not await store.delete("other", "a", 2)
+    assert await store.delete("t", "a", 2)
+    assert not await store.delete("t", "a", 2)
+    assert await store.get("t", "a") is None
+
+
 async def test_the_audit_can_be_read_with_sql(tmp_path: Path) -> None:  # M14
     database = SqliteDatabase(tmp_path)
     await database.open()

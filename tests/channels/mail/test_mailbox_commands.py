@@ -62,6 +62,11 @@ def test_runs_are_listed_and_shown(world: World) -> None:  # M14
     assert (row["id"], row["status"], row["job"]) == (run_id, "waiting", "agent_process")
     assert orjson.loads(run("runs", "--status", "completed", "--json").stdout) == []
     assert run("runs", "--status", "stuck").exit_code == 2
+    assert orjson.loads(run("runs", "--limit", "1", "--json").stdout) == [row]
+    assert orjson.loads(run("runs", "--after", run_id, "--json").stdout) == []
+    for wrong in (("--limit", "0"), ("--after", "nothing")):
+        refused = run("runs", *wrong)
+        assert (refused.exit_code, refused.stdout) == (2, "")
     shown = orjson.loads(run("runs", "show", run_id, "--json").stdout)
     assert shown["waiting"][0]["tool"] == "send_reply"
     assert shown["llm_calls"][0]["call_type"] == "agent"
