@@ -1,18 +1,17 @@
 """What attachments say, where a kept library can tell within bounds; everything else is named only.
 
-Archives and office documents are never opened.
+Archives and office documents are never opened. A PDF is opened in a process of its own (`pdf_text.py`), which
+is ended when it takes too long: some take their reader minutes.
 """
 
-import io
-import struct
-import zlib
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, cast
 
 from icalendar import Calendar, Component
-from pypdf import PdfReader
-from pypdf.errors import PyPdfError
 
 from channels.mail.text import clean, decoded, html_text, tidy
 
@@ -22,27 +21,17 @@ MOST_BYTES: Final = 3_000_000
 MOST_TEXT: Final = 20_000
 """Characters kept of one attachment."""
 
-_MOST_PAGES: Final = 20
+MOST_PDFS: Final = 5
+"""Of one mail that are opened."""
+
+PDF_WITHIN_S: Final = 10.0
+"""Seconds of one PDF; then its process is killed."""
+
+_READER: Final = str(Path(__file__).with_name("pdf_text.py"))
 _MOST_EVENTS: Final = 5
 _PLAIN: Final = frozenset(
     {"text/plain", "text/csv", "text/markdown", "text/tab-separated-values", "application/json", "text/xml"}
 )
-_PDF_ERRORS: Final = (
-    PyPdfError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    OSError,
-    EOFError,
-    AssertionError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-)
-"""What a hostile PDF makes its reader raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +56,23 @@ def attached_text(content_type: str, data: bytes, charset: str | None) -> str | 
     if len(data) > MOST_BYTES or not opens(content_type):
         return None
     if content_type == "application/pdf":
-        return _pdf_text(data)
+        return pdf_text(data)
     text = decoded(data, charset)
     return (html_text(text) if content_type == "text/html" else tidy(text))[:MOST_TEXT]
 
 
-def _pdf_text(data: bytes) -> str | None:
-    found: list[str] = []
+def pdf_text(data: bytes, *, within_s: float = PDF_WITHIN_S) -> str | None:
+    """The text of its first pages, as far as it was read in `within_s` seconds; None where there is none.
+    Blocks as long."""
     try:
-        for page in PdfReader(io.BytesIO(data)).pages[:_MOST_PAGES]:
-            found.append(page.extract_text())
-            if sum(map(len, found)) > MOST_TEXT:
-                break
-    except _PDF_ERRORS:
-        if not found:
-            return None
-    return tidy("\n".join(found))[:MOST_TEXT] or None
+        # -I: nothing beside the installed libraries is imported there, whatever the environment says.
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-I", _READER], input=data, capture_output=True, timeout=within_s, check=False
+        )
+        found = done.stdout
+    except subprocess.TimeoutExpired as killed:
+        found = killed.stdout or b""
+    return tidy(found.decode("utf-8", "replace"))[:MOST_TEXT] or None
 
 
 def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, cast
 
 from channels.mail.addresses import Address, read_addresses
-from channels.mail.attachments import MOST_BYTES, Invitation, attached_text, invitations, opens
+from channels.mail.attachments import MOST_BYTES, MOST_PDFS, Invitation, attached_text, invitations, opens
 from channels.mail.attachments import MOST_TEXT as TEXT_KEPT
 from channels.mail.text import decoded, header_text, html_text, own_words, tidy, unescaped
 
@@ -104,13 +104,15 @@ class ParsedMail:
         return next(iter((*self.references, *self.in_reply_to)), self.message_id or "")
 
 
-def parse_mail(raw: bytes, *, size: int | None = None) -> ParsedMail:
-    """`raw` is the mail, or the beginning of one of `size` bytes. Never raises for what a mail can hold."""
+def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> ParsedMail:
+    """`raw` is the mail, or the beginning of one of `size` bytes. Unless they are `opened`, attachments have
+    no text, and their sizes are estimates. Never raises for what a mail can hold. A large mail takes seconds:
+    not for an event loop."""
     message = _message(raw)
     headers = tuple(_headers(message))
     whole = ParsedMail(headers, None, (), (), (), (), (), "", None, (), (), "", "")
     subject = next(iter(whole.values("Subject")), "")
-    found = _Parts(is_forward=_FORWARD.match(subject) is not None)
+    found = _Parts(_FORWARD.match(subject) is not None, _ToOpen() if opened else _ToOpen(0, 0))
     found.read(message, 0)
     text, own = found.texts()
     raw_lists = {name: _lists(message, name) for name in _LISTS}
@@ -195,12 +197,30 @@ def _parameter(read: Callable[[], str | None]) -> str | None:
         return None
 
 
+@dataclass(slots=True)
+class _ToOpen:
+    """How many attachments of a mail are opened still, its forwarded mails' too."""
+
+    every: int = _MOST_OPENED
+    pdfs: int = MOST_PDFS
+
+    def takes(self, content_type: str, size: int) -> bool:
+        """Counts it, where there is room for it."""
+        is_pdf = content_type == "application/pdf"
+        if not opens(content_type) or size > MOST_BYTES or not self.every or (is_pdf and not self.pdfs):
+            return False
+        self.every -= 1
+        self.pdfs -= is_pdf
+        return True
+
+
 class _Parts:
     """What has been found in the parts of a mail so far."""
 
-    def __init__(self, *, is_forward: bool) -> None:
+    def __init__(self, is_forward: bool, to_open: _ToOpen) -> None:
         self.attachments: list[Attachment] = []
         self.invitations: list[Invitation] = []
+        self._to_open = to_open
         self._is_forward = is_forward
         self._texts: list[str] = []
         self._own: list[str] = []
@@ -247,7 +267,7 @@ class _Parts:
         is_base64 = str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64"
         size = len(written) * 3 // 4 if is_base64 else len(written)
         text = None
-        if opens(content_type) and size <= MOST_BYTES and len(self.attachments) < _MOST_OPENED:
+        if self._to_open.takes(content_type, size):
             data = _payload(part)
             size, text = len(data), attached_text(content_type, data, charset)
         is_inline = disposition == "inline" or (
@@ -263,7 +283,7 @@ class _Parts:
             return
         inner = children[0]
         headers = [(name, value) for name, value in _headers(inner) if name.lower() in _SHOWN]
-        parts = _Parts(is_forward=True)
+        parts = _Parts(True, self._to_open)
         parts.read(inner, 1)
         text = "\n".join(f"{name}: {value}" for name, value in headers) + "\n\n" + parts.texts()[0]
         name = next((value for name, value in headers if name.lower() == "subject"), "")
