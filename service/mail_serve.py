@@ -26,7 +26,6 @@ from adapters.models.audit import LoggedCalls
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
-from channels.mail.agent import AgentParts, MailAgent
 from channels.mail.config import MailboxConfig, MailConfig
 from channels.mail.delivery import MailboxParts
 from channels.mail.flow import FlowConversations
@@ -37,7 +36,8 @@ from channels.mail.logins import Logins
 from channels.mail.metrics import MailMetrics
 from channels.mail.runs import RunStore, RunTables
 from channels.mail.smtp import SmtpSender
-from channels.mail.working import RunWorker, WorkTuning
+from channels.mail.state import MailboxState
+from channels.mail.working import AgentParts, MailAgent, RunWorker, WorkTuning
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
@@ -99,12 +99,14 @@ async def mail_service(
         def parts_of(box: MailboxConfig) -> MailboxParts:
             sender = None if box.smtp is None else SmtpSender(partial(logins.login, box.smtp))
             observe = partial(metrics.outgoing, box.name)
-            return MailboxParts(box, connected_to(box), sender, state, TENANT, clock, observe=observe)
+            remembered = MailboxState(state, store, config.limits, box.name)
+            return MailboxParts(box, connected_to(box), sender, remembered, observe=observe)
 
         boxes = {box.name: parts_of(box) for box in config.every_mailbox}
         answers = bool(settings.llm_model or model)
         parts = AgentParts(loaded, connected, answers, boxes, flows, LoggedCalls(), outbound, clock)
-        worker = RunWorker(store, MailAgent(parts).process, _tuning(settings, config), metrics)
+        states = [each.state for each in boxes.values()]
+        worker = RunWorker(store, MailAgent(parts).process, _tuning(settings, config), metrics, states)
 
         def intake(box: MailboxConfig) -> Intake:
             arrived = partial(_arrived, metrics, worker, box.name)
@@ -218,10 +220,11 @@ async def _runs() -> AsyncGenerator[AgentRuns]:
         await database.connection.close()
 
 
-async def rows(status: RunStatus | None) -> Sequence[Row]:
-    """The runs of this installation's store, oldest first. Raises RetryLater."""
+async def rows(status: RunStatus | None, after: str | None, limit: int | None) -> Sequence[Row]:
+    """The runs of this installation's store, oldest first, from behind the run `after` on, at most `limit`.
+    Raises CorrectTheInput `after_invalid`, RetryLater."""
     async with _runs() as runs:
-        return await runs.rows(TENANT, status)
+        return await runs.rows(TENANT, status, after=after, limit=limit)
 
 
 async def row(run_id: str) -> Row:

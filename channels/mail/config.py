@@ -360,8 +360,8 @@ class Pipeline(ModelSettings):
 
 
 class Limits(Document):
-    """Replies are counted over 24 hours, and so are a sender's runs; `run_*` hold for one run. Bodies of
-    mails and drafts are kept with a run for `keep_days`, 0: not after its end."""
+    """Replies are counted over 24 hours, and so are a sender's runs and tokens; `run_*` hold for one run.
+    Bodies of mails and drafts are kept with a run for `keep_days`, 0: not after its end."""
 
     replies_per_correspondent: Count = 10
     replies_per_thread: Count = 5
@@ -370,6 +370,7 @@ class Limits(Document):
     run_tokens: Annotated[int, Field(ge=1, strict=True)] = 500_000
     run_tool_calls: Annotated[int, Field(ge=1, strict=True)] = 50
     runs_per_sender: Annotated[int, Field(ge=1, strict=True)] = 1_000
+    tokens_per_sender: Annotated[int, Field(ge=1, strict=True)] = 5_000_000
     keep_days: Count = 30
 
     @property

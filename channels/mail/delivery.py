@@ -10,10 +10,9 @@ else a draft is left, which a person can send. A message that was sent and is no
 """
 
 import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -23,10 +22,8 @@ from channels.mail.message import parse_mail
 from channels.mail.ports import Delivery, OutgoingMail
 from channels.mail.runs import Place
 from channels.mail.smtp import DeliveryUnknown, NotSent, SmtpSender
+from channels.mail.state import MailboxState, OutboxState
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.ports.clock import Clock
-from flow_engine.ports.records import Record, RecordStore
-from flow_engine.values import JsonValue, utc_text
 
 SMTP_PAUSES_S: Final = (0.5, 2.0)
 """Before the second and the third attempt at a server that was away or busy."""
@@ -40,20 +37,16 @@ UNKNOWN: Final = "it is not known whether an interrupted attempt has sent it"
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
-_State = Literal["intent", "sent", "drafted"]
-
 
 @dataclass(frozen=True, slots=True)
 class MailboxParts:
-    """What all mails of one mailbox share. `state` is the table `mail_state`; `sender` is None without SMTP.
-    `pause` waits that many seconds; `observe` is called with what became of each message."""
+    """What all mails of one mailbox share. `sender` is None without SMTP. `pause` waits that many seconds;
+    `observe` is called with what became of each message."""
 
     box: MailboxConfig
     imap: ImapConnection
     sender: SmtpSender | None
-    state: RecordStore
-    tenant_id: str
-    clock: Clock
+    state: MailboxState
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     observe: Callable[[str], None] = lambda outcome: None
 
@@ -85,7 +78,8 @@ class ImapMailbox:
                 place = Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
                 for found in await self._at(place):
                     # A Message-ID may have been used for another mail; a UID stands for one.
-                    if parse_mail(found.raw, size=found.size).digest == self._digest:
+                    parsed = await asyncio.to_thread(parse_mail, found.raw, size=found.size, opened=False)
+                    if parsed.digest == self._digest:
                         self._place = place
                         return found.raw, found.size
         return None
@@ -144,10 +138,10 @@ class ImapMailbox:
         self._parts.observe("draft")
 
     async def send(self, mail: OutgoingMail) -> Delivery:
-        intent = await self._intent(mail)
-        if intent is None:
+        known = await self._parts.state.intend(mail.message_id)
+        if known is None:
             return await self._attempt(mail)
-        state, reason = cast("_State", intent["state"]), cast("str | None", intent.get("reason"))
+        state, reason = cast("OutboxState", known["state"]), cast("str | None", known.get("reason"))
         if state == "intent":
             return await self._resolved(mail, UNKNOWN)
         if state == "sent":
@@ -155,15 +149,6 @@ class ImapMailbox:
             return Delivery("sent")
         await self.draft(mail)
         return Delivery("drafted", reason)
-
-    async def _intent(self, mail: OutgoingMail) -> Mapping[str, JsonValue] | None:
-        """What is stored of the message; None where it was not, and now is: then this caller sends it."""
-        parts, name = self._parts, self._name(mail)
-        body: dict[str, JsonValue] = {"state": "intent", "at": utc_text(parts.clock.now())}
-        if await parts.state.insert(parts.tenant_id, Record(name, body, f"outbox:{parts.box.name}")):
-            return None
-        found = await parts.state.get(parts.tenant_id, name)
-        return body if found is None else found.body
 
     async def _attempt(self, mail: OutgoingMail) -> Delivery:
         sender = self._parts.sender
@@ -182,7 +167,7 @@ class ImapMailbox:
                 await self._parts.pause(pause_s)
             else:
                 break
-        await self._ended(mail, "sent", None)
+        await self._parts.state.became(mail.message_id, "sent", None)
         await self._append_once(self._parts.box.folders.sent, mail, ("\\Seen",))
         self._parts.observe("sent")
         return Delivery("sent")
@@ -194,29 +179,16 @@ class ImapMailbox:
         )
         if not found:
             return await self._drafted(mail, reason)
-        await self._ended(mail, "sent", None)
+        await self._parts.state.became(mail.message_id, "sent", None)
         return Delivery("sent")
 
     async def _drafted(self, mail: OutgoingMail, reason: str) -> Delivery:
         await self.draft(mail)
-        await self._ended(mail, "drafted", reason)
+        await self._parts.state.became(mail.message_id, "drafted", reason)
         log.warning("reply_left_as_draft", mailbox=self._parts.box.name, reason=reason)
         return Delivery("drafted", reason)
-
-    async def _ended(self, mail: OutgoingMail, state: _State, reason: str | None) -> None:
-        parts, name = self._parts, self._name(mail)
-        found = await parts.state.get(parts.tenant_id, name)
-        serial = 1 if found is None else found.serial
-        body: dict[str, JsonValue] = {"state": state, "reason": reason, "at": utc_text(parts.clock.now())}
-        record = Record(name, body, f"outbox:{parts.box.name}", serial=serial + 1)
-        # Another that resolved the same intent meanwhile has said so already.
-        await parts.state.replace(parts.tenant_id, record, serial)
 
     async def _append_once(self, folder: str, mail: OutgoingMail, flags: Sequence[str]) -> None:
         _, found = await self._parts.imap.find(folder, ["Message-ID"], [mail.message_id])
         if not found:
             await self._parts.imap.append(folder, mail.content, flags)
-
-    def _name(self, mail: OutgoingMail) -> str:
-        digest = hashlib.sha256(mail.message_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        return f"outbox:{self._parts.box.name}:{digest}"

@@ -226,7 +226,7 @@ class Intake:
 
     def _row(self, mail: FetchedMail) -> tuple[str, RunRow]:
         """Pure, and long for a large mail."""
-        parsed = parse_mail(mail.raw, size=mail.size)
+        parsed = parse_mail(mail.raw, size=mail.size, opened=False)
         judgement = judge(self._config, self._box, parsed)
         place = Place(folder=self._box.folders.inbox, uid_validity=mail.uid_validity, uid=mail.uid)
         row = RunRow(

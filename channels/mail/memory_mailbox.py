@@ -65,6 +65,7 @@ class MemoryAllowance:
         default_factory=dict[str, tuple[str, frozenset[str]]]
     )
     runs: dict[str, str] = field(default_factory=dict[str, str])
+    used: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
 
     async def reply(self, message_id: str, thread: str, recipients: Collection[str]) -> str | None:
         if message_id in self.replies:
@@ -81,6 +82,12 @@ class MemoryAllowance:
         self.runs.setdefault(run_id, sender)
         if Counter(self.runs.values())[sender] > self.limits.runs_per_sender:
             return f"the sender has had {self.limits.runs_per_sender} runs in 24 hours"
+        return None
+
+    async def tokens(self, run_id: str, sender: str, tokens: int) -> str | None:
+        self.used[run_id] = (sender, tokens)
+        if sum(number for who, number in self.used.values() if who == sender) > self.limits.tokens_per_sender:
+            return f"the sender has used {self.limits.tokens_per_sender} tokens in 24 hours"
         return None
 
 

@@ -79,6 +79,11 @@ class Allowance(Protocol):
         """Count a run of a sender, once for each run; the reason why it may not begin, else None."""
         ...
 
+    async def tokens(self, run_id: str, sender: str, tokens: int) -> str | None:
+        """Count all tokens that the run has used so far, in place of what was counted for it. The reason why
+        the sender's runs may use no more, else None."""
+        ...
+
 
 # --- the engine's flow -----------------------------------------------------------------------------
 
@@ -169,6 +174,11 @@ class RunProgress(_Stored):
     waiting: tuple[StoredCall, ...] = ()
     waiting_at: int = 0
     classification: Classification | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 The caller has stored the run before, and stores the outcome after.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,12 @@ class MailRun:
     progress: RunProgress = field(default_factory=RunProgress)
     decision: Decision | None = None
 
+    @property
+    def payer(self) -> str:
+        """Whose budget the run is charged to. Who only claims to be a sender uses up nothing of theirs."""
+        email = "" if self.mail.sender is None else self.mail.sender.email
+        return email if self.judgement.is_authenticated else f"{email} (not authenticated)"
+
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
@@ -112,18 +119,15 @@ async def process_message(run: MailRun, parts: RunParts) -> RunOutcome:
     if not judgement.sends:
         log.info("send_downgraded", run=run.run_id, rule=judgement.rule)
         await parts.journal.event(MailEvent("send_downgraded", facts={"rule": judgement.rule}))
-    sender = run.mail.sender
-    spent = await parts.allowance.run(run.run_id, sender.email if sender else "")
+    spent = await parts.allowance.run(run.run_id, run.payer)
+    spent = spent or await parts.allowance.tokens(run.run_id, run.payer, run.progress.tokens)
     if spent is not None:
         return RunOutcome("error", run.progress, error=spent, label=judgement.label)
-    raws = await parts.mailbox.thread(_thread_ids(run.mail))
-    earlier = [mail for mail in map(parse_mail, raws) if mail.digest != run.mail.digest]
-    work = _Work(run, parts, earlier)
+    ids = frozenset(filter(None, (*run.mail.references, *run.mail.in_reply_to, run.mail.message_id)))
+    raws = await parts.mailbox.thread(ids)
+    thread = await asyncio.to_thread(lambda: [parse_mail(raw, opened=False) for raw in raws])
+    work = _Work(run, parts, [mail for mail in thread if mail.digest != run.mail.digest])
     return await (work.agent() if judgement.route == "agent" else work.pipeline())
-
-
-def _thread_ids(mail: ParsedMail) -> frozenset[str]:
-    return frozenset((*mail.references, *mail.in_reply_to, *((mail.message_id,) if mail.message_id else ())))
 
 
 class _Work:
@@ -156,15 +160,18 @@ class _Work:
         read = reads(self._run.mail, default_text, self._earlier)
         model, name = self._model(settings)
         text: str | None = None
+        spent: str | None = None
         try:
             found = self._progress.classification
             if found is None and (settings.labels or settings.draft):
                 found, answer = await classify(model, settings, name, read)
-                await self._asked(answer, classification=found)
+                spent = await self._asked(answer, classification=found)
             if found is not None and found.label is not None:
                 label = found.label
                 await self._parts.mailbox.mark({label})
             if isinstance(settings.draft, Drafting):
+                if spent is not None:
+                    return RunOutcome("error", self._progress, error=spent, label=label)
                 text = await self._draft(model, settings.draft, name, read, found or Classification())
         except ModelFailed as failure:
             counted = self._progress.iterations + 1
@@ -255,9 +262,12 @@ class _Work:
 
     async def _noted(self, event: LoopEvent) -> str | None:
         """Keeps what has happened; the reason to stop where a budget is used up."""
+        spent: str | None = None
         match event:
             case LLMAnswer():
-                await self._asked(event, turns=(*self._progress.turns, _stored(event.message)))
+                spent = await self._asked(event, turns=(*self._progress.turns, _stored(event.message)))
+                if not event.message.tool_calls:
+                    return None  # the last one: it is paid for
             case ToolStarted(call=call):
                 await self._checkpoint(started=call.id)
             case ToolFinished(record=record, message=message):
@@ -276,17 +286,14 @@ class _Work:
                 )
             case _:
                 return None
-        return self._spent()
-
-    def _spent(self) -> str | None:
         limits, progress = self._config.limits, self._progress
-        if progress.input_tokens + progress.output_tokens > limits.run_tokens:
+        if progress.tokens > limits.run_tokens:
             return f"the run has used its budget of {limits.run_tokens} tokens"
         if len(progress.tool_calls) > limits.run_tool_calls:
             return f"the run has used its budget of {limits.run_tool_calls} tool calls"
         if self._parts.monotonic() - self._began > limits.run_seconds:
             return f"the run has used its budget of {limits.run_seconds:g} s"
-        return None
+        return spent
 
     async def _ended(self, result: LoopResult, policy: ToolRules) -> RunOutcome:
         if result.status == "waiting":
@@ -345,13 +352,15 @@ class _Work:
             parts.model, parts.calls, parts.clock, lambda: uuid4().hex, name=settings.model
         ), name
 
-    async def _asked(self, answer: LLMAnswer, **changes: object) -> None:
+    async def _asked(self, answer: LLMAnswer, **changes: object) -> str | None:
+        """Keeps the answer and counts its tokens; the reason why the sender's runs may use no more."""
         await self._checkpoint(
             iterations=self._progress.iterations + 1,
             input_tokens=self._progress.input_tokens + answer.input_tokens,
             output_tokens=self._progress.output_tokens + answer.output_tokens,
             **changes,
         )
+        return await self._parts.allowance.tokens(self._run.run_id, self._run.payer, self._progress.tokens)
 
     async def _checkpoint(self, **changes: object) -> None:
         changes["seconds"] = round(self._parts.monotonic() - self._began, 3)

@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,8 +26,11 @@ from channels.mail.ports import Decision, MailEvent, RunOutcome, RunProgress, Ru
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore
-from flow_engine.use_cases.agent_runs import ENDED, OPEN
+from flow_engine.use_cases.agent_runs import ENDED, FORGOTTEN, OPEN
 from flow_engine.values import JsonValue, utc_text
+
+PAGE: Final = 500
+"""Runs that are read at a time."""
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
@@ -148,18 +152,21 @@ class RunStore:
         return [_stored(record) for record in await self.tables.runs.list(self.tenant_id, OPEN)]
 
     async def forget_bodies(self, before: datetime) -> int:
-        """The texts of the runs that ended before that moment: of how many there were some."""
-        forgotten = 0
-        for record in await self.tables.runs.list(self.tenant_id, ENDED):
-            run = _stored(record)
-            row = run.row
-            if row.bodies_kept and row.ended_at is not None and row.ended_at < utc_text(before):
-                emptied: dict[str, Any] = {"arguments": dict[str, Any](), "result": None}
-                lines = tuple({**line, **emptied} for line in row.tool_calls_log)
-                update: dict[str, Any] = {"final_message": None, "tool_calls_log": lines}
-                update["bodies_kept"] = False
-                await self.replace(run, row.model_copy(update=update))
-                forgotten += 1
+        """The texts of the runs that ended before that moment: of how many runs."""
+        forgotten, after = 0, None
+        while page := await self.tables.runs.list(self.tenant_id, ENDED, after=after, limit=PAGE):
+            for run in map(_stored, page):
+                row = run.row
+                if row.ended_at is not None and row.ended_at < utc_text(before):
+                    emptied: dict[str, Any] = {"arguments": dict[str, Any](), "result": None}
+                    lines = tuple({**line, **emptied} for line in row.tool_calls_log)
+                    update: dict[str, Any] = {"final_message": None, "tool_calls_log": lines}
+                    with contextlib.suppress(RunTakenOver):  # another process forgets it, too
+                        await self.replace(run, row.model_copy(update={**update, "bodies_kept": False}))
+                        forgotten += 1
+            after = (page[-1].position, page[-1].id)
+            if after[0] > before.timestamp() * 1_000_000:
+                break  # what was taken in later ended later
         return forgotten
 
     async def claim(self, run: StoredRun, lease_s: float) -> HeldRun | None:
@@ -181,7 +188,7 @@ class RunStore:
 
     async def replace(self, run: StoredRun, row: RunRow) -> StoredRun:
         """Raises RunTakenOver when the run was changed by another since `run` was read."""
-        parent = OPEN if row.work is not None else ENDED
+        parent = OPEN if row.work is not None else ENDED if row.bodies_kept else FORGOTTEN
         record = Record(run.id, _body(row), parent, run.position, run.serial + 1)
         if not await self.tables.runs.replace(self.tenant_id, record, run.serial):
             raise RunTakenOver(run.id)

@@ -9,19 +9,33 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
 
+from adapters.models.audit import CallLog
+from channels.mail.delivery import ImapMailbox, MailboxParts
+from channels.mail.flow import FlowConversations, FlowRun
+from channels.mail.loading import LoadedConfig
+from channels.mail.message import ParsedMail, parse_mail
 from channels.mail.metrics import MailMetrics
-from channels.mail.ports import MailEvent, RunOutcome
-from channels.mail.runs import HeldRun, RunStore, RunTakenOver
+from channels.mail.ports import FlowContact, MailEvent, RunOutcome
+from channels.mail.processing import MailRun, RunParts, process_message
+from channels.mail.routing import Judgement, judge
+from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver
+from channels.mail.state import MailboxState
 from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.models import LanguageModel
+from flow_engine.ports.outbound import OutboundSender
 
+GONE: Final = "the mail is no longer in the mailbox"
 DELAYING: Final = frozenset({"imap_refused", "mail_secret_missing", "mail_token_refused"})
 """Codes of what an operator puts right while the run waits."""
 
@@ -32,6 +46,74 @@ LONGEST_PAUSE_S: Final = 60.0
 log: Any = structlog.get_logger("flow_engine.mail")
 
 Process = Callable[[HeldRun], Awaitable[RunOutcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """What all runs share. `mailboxes` are by name; `calls` gets the model calls beside the run's own rows;
+    `monotonic` gives seconds."""
+
+    loaded: LoadedConfig
+    model: LanguageModel
+    overrides_model: bool
+    mailboxes: Mapping[str, MailboxParts]
+    flows: FlowConversations
+    calls: CallLog
+    outbound: OutboundSender
+    clock: Clock
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class MailAgent:
+    def __init__(self, parts: AgentParts) -> None:
+        self._parts = parts
+
+    async def process(self, held: HeldRun) -> RunOutcome:
+        """Raises RetryLater, CallTheOperator where a server or the engine cannot be used, RunTakenOver."""
+        row, work, parts = held.row, held.work, self._parts
+        shared = parts.mailboxes.get(row.mailbox)
+        if shared is None:
+            return RunOutcome("error", work.progress, error=f"the config has no mailbox {row.mailbox!r}")
+        most = parts.loaded.config.limits.max_message_bytes
+        mailbox = ImapMailbox(shared, work.place, row.message_id, work.digest, most)
+        found = await mailbox.raw()
+        if found is None:
+            return RunOutcome("error", work.progress, error=GONE)
+
+        def judged() -> tuple[ParsedMail, Judgement]:
+            mail = parse_mail(found[0], size=found[1])
+            return mail, judge(parts.loaded.config, shared.box, mail)
+
+        mail, judgement = await asyncio.to_thread(judged)
+        async with AsyncExitStack() as stack:
+            run_parts = RunParts(
+                loaded=parts.loaded,
+                box=shared.box,
+                model=parts.model,
+                overrides_model=parts.overrides_model,
+                mailbox=mailbox,
+                journal=held,
+                allowance=shared.state,
+                calls=RunCalls(held, parts.calls),
+                outbound=parts.outbound,
+                clock=parts.clock,
+                monotonic=parts.monotonic,
+                flow=await self._contact(held, mail, judgement, stack),
+            )
+            run = MailRun(held.id, mail, judgement, work.progress, work.decision)
+            return await process_message(run, run_parts)
+
+    async def _contact(
+        self, held: HeldRun, mail: ParsedMail, judgement: Judgement, stack: AsyncExitStack
+    ) -> FlowContact | None:
+        """None for a profile without a flow, and for mail that is never answered."""
+        profile = self._parts.loaded.config.agent.profiles.get(judgement.profile or "")
+        if profile is None or profile.flow is None or judgement.automatic is not None:
+            return None
+        sender = mail.sender
+        facts = {"email": sender.email, "name": sender.name} if sender is not None else {}
+        run = FlowRun(held.id, held.row.mailbox, mail.thread or held.id, {**facts, "subject": mail.subject})
+        return await stack.enter_async_context(self._parts.flows.contact(profile.flow, run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +130,18 @@ class WorkTuning:
 
 
 class RunWorker:
-    """`process` works on one run; the runs are those of `runs`."""
+    """`process` works on one run; the runs are those of `runs`, and `states` those of the mailboxes."""
 
-    def __init__(self, runs: RunStore, process: Process, tuning: WorkTuning, metrics: MailMetrics) -> None:
+    def __init__(
+        self,
+        runs: RunStore,
+        process: Process,
+        tuning: WorkTuning,
+        metrics: MailMetrics,
+        states: Sequence[MailboxState] = (),
+    ) -> None:
         self._runs = runs
+        self._states = states
         self._process = process
         self._tuning = tuning
         self._metrics = metrics
@@ -100,6 +190,8 @@ class RunWorker:
         if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY:
             self._forgot_at = now
             await self._runs.forget_bodies(now - self._tuning.bodies_kept)
+            for state in self._states:
+                await state.prune()
 
     def _done(self, id_: str) -> None:
         del self._working[id_]

@@ -12,13 +12,12 @@ import sys
 
 import orjson
 
-from channels.mail.delivery import ImapMailbox
-from channels.mail.ports import OutgoingMail
+from channels.mail.state import MailboxState
 from service import mail_serve
 from service.cli import app
 
 
-async def _forgets(self: ImapMailbox, mail: OutgoingMail) -> None:
+async def _forgets(self: MailboxState, message_id: str) -> None:
     return None
 
 
@@ -26,7 +25,7 @@ def main() -> None:
     assert mail_serve.serve_until_stopped
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     if "--naive" in sys.argv:
-        ImapMailbox._intent = _forgets  # type: ignore[method-assign,assignment]
+        MailboxState.intend = _forgets  # type: ignore[method-assign,assignment]
     for line in sys.stdin.buffer:
         pid = os.fork()
         if pid == 0:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from channels.mail.config import MailboxConfig
+from channels.mail.config import Limits, MailboxConfig
 from channels.mail.delivery import UNKNOWN, ImapMailbox, MailboxParts
 from channels.mail.imap import ImapConnection
 from channels.mail.logins import Login
 from channels.mail.message import parse_mail
 from channels.mail.ports import Delivery, OutgoingMail
-from channels.mail.runs import Place
+from channels.mail.runs import Place, RunStore, RunTables
 from channels.mail.smtp import SmtpSender
-from flow_engine.ports.records import Record, RecordStore
+from channels.mail.state import MailboxState
 from flows.records import SqliteRecords
 from flows.sqlite_store import MEMORY, SqliteDatabase
 from tests.channels.mail.dovecot import PASSWORD, Dovecot, make_certificate
@@ -59,7 +59,7 @@ class Desk:
     user: str
     mailbox: ImapMailbox
     parts: MailboxParts
-    state: RecordStore
+    state: MailboxState
     pauses: list[float] = field(default_factory=list)
 
     def again(self) -> ImapMailbox:
@@ -95,9 +95,15 @@ async def desk(
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    state = SqliteRecords(database, "mail_state")
+    runs = RunStore(
+        RunTables(*(SqliteRecords(database, table) for table in ("agent_runs", "llm_calls", "email_events"))),
+        Now(),
+        tenant_id="t",
+        holder="here",
+    )
+    state = MailboxState(SqliteRecords(database, "mail_state"), runs, Limits(), "box")
     sender = None if smtp_port is None else SmtpSender(smtp_login)
-    parts = MailboxParts(box, connection, sender, state, "t", Now(), pause)
+    parts = MailboxParts(box, connection, sender, state, pause)
     server.deliver(user, RECEIVED)
     found = await connection.state("INBOX")
     place = Place(folder="INBOX", uid_validity=found.uid_validity, uid=1)
@@ -123,7 +129,7 @@ async def test_a_reply_killed_between_smtp_and_its_record_is_not_sent_again(  # 
     dovecot: Dovecot, smtp: SmtpServer, new_user: Callable[[], str]
 ) -> None:
     async with desk(dovecot, new_user(), smtp.port) as at:
-        await at.mailbox._intent(reply())
+        assert await at.state.intend(reply().message_id) is None
         await SmtpSender(at.parts.sender._login).send("info@example.org", reply().recipients, reply().content)  # type: ignore[union-attr]
         for _ in range(2):
             assert await at.again().send(reply()) == Delivery("drafted", UNKNOWN)
@@ -136,7 +142,7 @@ async def test_a_reply_that_lies_in_sent_was_sent(  # M1
     dovecot: Dovecot, smtp: SmtpServer, new_user: Callable[[], str]
 ) -> None:
     async with desk(dovecot, new_user(), smtp.port) as at:
-        await at.mailbox._intent(reply())
+        assert await at.state.intend(reply().message_id) is None
         dovecot.deliver(at.user, reply().content, folder="Sent")
         assert await at.again().send(reply()) == Delivery("sent")
         assert smtp.sent == []
@@ -146,8 +152,8 @@ async def test_what_was_sent_and_is_not_in_sent_is_put_there(  # M11
     dovecot: Dovecot, smtp: SmtpServer, new_user: Callable[[], str]
 ) -> None:
     async with desk(dovecot, new_user(), smtp.port) as at:
-        name = at.mailbox._name(reply())
-        await at.state.insert("t", Record(name, {"state": "sent", "reason": None}))
+        await at.state.intend(reply().message_id)
+        await at.state.became(reply().message_id, "sent", None)
         assert await at.again().send(reply()) == Delivery("sent")
         assert (smtp.sent, dovecot.messages(at.user, "Sent")) == ([], [reply().content])
 

@@ -427,10 +427,47 @@ async def test_a_budget_that_is_used_up_ends_the_run(limits: dict[str, int]) -> 
         return CallsTools([call("search_thread")])
 
     world.model = ScriptedModel(later)
-    outcome = await world.run()
+    outcome = await world.run(**TRUSTED)
     assert outcome.status == "error"
     assert "budget" in (outcome.error or "") or "24 hours" in (outcome.error or "")
     assert outcome.progress.iterations <= 2
+
+
+async def test_a_senders_tokens_of_the_day_end_its_runs_and_refuse_further_ones() -> None:
+    asks = CallsTools([call("search_thread")])
+    settings = config(RULES, limits={"tokens_per_sender": 1_000})
+    world = World(settings, lambda request: asks if len(request.messages) < 30 else Says("Done."))
+    first = await world.run(**TRUSTED)
+    assert (first.status, first.error) == ("error", "the sender has used 1000 tokens in 24 hours")  # M9
+    assert world.allowance.used["run1"] == ("anna@customer.example", first.progress.tokens)
+    asked = len(world.model.requests)
+    second = await world.run(run_id="run2", **TRUSTED)
+    assert (second.status, second.progress.iterations, len(world.model.requests)) == ("error", 0, asked)
+    other = await world.run(run_id="run3", From="carl@customer.example", **TRUSTED)
+    assert other.progress.iterations > 0
+
+
+async def test_who_only_claims_to_be_a_sender_uses_up_nothing_of_theirs() -> None:
+    settings = config(RULES, limits={"runs_per_sender": 1})
+    world = World(settings, lambda request: Says("Done."))
+    for number in range(3):
+        forged = await world.run(run_id=f"forged{number}")
+        assert (forged.status == "completed") == (number == 0)
+    assert (await world.run(**TRUSTED)).status == "completed"  # M15
+
+
+async def test_the_answer_that_ends_a_run_is_kept_though_it_uses_up_the_budget() -> None:
+    world = World(config(RULES, limits={"run_tokens": 1, "tokens_per_sender": 1}), [Says("Done.")])
+    outcome = await world.run()
+    assert (outcome.status, outcome.final_message) == ("completed", "Done.")  # M6
+
+
+async def test_a_pipeline_whose_sender_has_used_the_budget_labels_and_drafts_nothing() -> None:
+    limits = {"tokens_per_sender": 1}
+    world = World(config(pipeline=LABELS, limits=limits), [FOUND, Says("Dobrý den.")])
+    outcome = await world.run()
+    assert (outcome.status, outcome.label, world.sent) == ("error", "order", [])  # M2
+    assert world.mailbox.flags == {"order"}
 
 
 # --- the pipeline and automatic mail ---------------------------------------------------------------

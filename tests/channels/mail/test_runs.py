@@ -7,12 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from adapters.models.audit import ModelCallRecord
-from channels.mail.allowance import StoredAllowance
-from channels.mail.config import Limits
 from channels.mail.ports import MailEvent, RunOutcome, RunProgress, StoredCall, ToolLine
 from channels.mail.runs import Place, RunRow, RunStore, RunTables, RunTakenOver, RunWork, run_id
-from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
 from flow_engine.ports.records import RecordStore
+from flow_engine.use_cases import agent_runs
 from flow_engine.use_cases.agent_runs import AgentRuns
 from flows.mongo_store import MongoDatabase
 from flows.records import MongoRecords, SqliteRecords
@@ -203,23 +202,36 @@ async def test_texts_of_ended_runs_are_forgotten_after_their_time(
     assert [each["tool"] for each in row["tool_calls_log"]] == ["create_draft"]  # type: ignore[union-attr,index,call-overload]
 
 
-async def test_replies_and_runs_are_counted_over_24_hours(database: Database, time: Time) -> None:  # M15
-    limits = Limits(replies_per_correspondent=2, replies_per_thread=3, runs_per_sender=1)
-    state = records(database, "mail_state")
-    allowed = StoredAllowance(state, time, limits, tenant_id="t", mailbox="box")
-    assert await allowed.reply("<1>", "thread", ["A@example.org"]) is None
-    assert await allowed.reply("<1>", "thread", ["a@example.org"]) is None, "the same once"
-    assert await allowed.reply("<2>", "thread", ["a@example.org"]) is None
-    refused = await allowed.reply("<3>", "other", ["a@example.org"])
-    assert refused == "a recipient has had 2 replies in 24 hours"
-    assert await allowed.reply("<4>", "thread", ["b@example.org"]) is None
-    assert (
-        await allowed.reply("<5>", "thread", ["c@example.org"]) == "the thread has had 3 replies in 24 hours"
-    )
-    assert await allowed.run("r1", "a@example.org") is None
-    assert await allowed.run("r2", "a@example.org") == "the sender has had 1 runs in 24 hours"
-    other = StoredAllowance(state, time, limits, tenant_id="t", mailbox="other")
-    assert await other.run("r2", "a@example.org") is None
-    time.at += timedelta(hours=24)
-    assert await allowed.reply("<3>", "thread", ["a@example.org"]) is None
-    assert await allowed.run("r2", "a@example.org") is None
+async def test_runs_are_read_in_pages_in_one_order_wherever_they_stand(  # M14
+    database: Database, time: Time
+) -> None:
+    (one,) = stores(database, time, "one")
+    for number in range(9):
+        time.at += timedelta(seconds=number % 2)  # some come at the same moment
+        await one.add(f"r{number}", new_row(f"<{number}@example.org>"))
+    for run in (await one.under_way())[::2]:
+        held = await one.claim(run, 15.0)
+        assert held is not None
+        await held.finish(RunOutcome("completed"))
+    time.at += timedelta(seconds=1)
+    assert await one.forget_bodies(time.at - timedelta(seconds=1)) == 0, "what ended at that moment stays"
+    await one.forget_bodies(time.at)
+    looking = people(one)
+    every = [str(row["id"]) for row in await looking.rows("t")]
+    assert sorted(every) == [f"r{number}" for number in range(9)]
+    found: list[str] = []
+    while page := await looking.rows("t", after=found[-1] if found else None, limit=2):
+        found += [str(row["id"]) for row in page]
+    assert found == every
+    ended = [str(row["id"]) for row in await looking.rows("t", "completed")]
+    assert [str(row["id"]) for row in await looking.rows("t", "completed", after=ended[1])] == ended[2:]
+    assert len(ended) == 5
+    with pytest.raises(CorrectTheInput, match="after_invalid"):
+        await looking.rows("t", after="nothing")
+    monkeypatched = agent_runs.CHUNK
+    try:
+        agent_runs.CHUNK = 2  # type: ignore[misc]
+        assert [str(row["id"]) for row in await looking.rows("t")] == every
+        assert [str(row["id"]) for row in await looking.rows("t", "completed", limit=4)] == ended[:4]
+    finally:
+        agent_runs.CHUNK = monkeypatched  # type: ignore[misc]
