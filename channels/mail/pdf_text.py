@@ -4,8 +4,6 @@ Run as a program of its own: a hostile PDF makes its reader loop, recurse and al
 it comes to its end is read all the same.
 """
 
-from __future__ import annotations
-
 import io
 import resource
 import sys

@@ -6,8 +6,6 @@
 3. Both are forgotten in their time: counts after a day, replies when their run has ended and is old.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
