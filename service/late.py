@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         voice_manager,
         voice_replay,
         workspace,
+        workspace_run,
+        workspace_terminal,
     )
 
 __all__ = [
@@ -58,7 +60,9 @@ __all__ = [
     "voice_replay",
     "voice_settings",
     "workspace",
+    "workspace_run",
     "workspace_settings",
+    "workspace_terminal",
 ]
 
 _ELSEWHERE = {

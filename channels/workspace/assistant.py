@@ -84,6 +84,8 @@ class MaxIterationsExceeded(Exception):
     """The loop ended before the task did. `done` names what was done, `iterations` how often the model was
     asked."""
 
+    code: Final = "max_iterations_exceeded"
+
     def __init__(self, iterations: int, done: Sequence[str], turn: str) -> None:
         listed = "; ".join(done[-20:]) or "nothing"
         super().__init__(f"stopped after {iterations} iterations, before the task was done; so far: {listed}")

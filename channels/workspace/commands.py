@@ -6,7 +6,7 @@
    assignment, no redirection to a file, no pattern in a command's name. Only a plain line can be allowed by
    a rule.
 3. To forbid, a command is also looked for behind assignments, wrappers such as `sudo` and `env`, quotes and
-   paths, and inside the text that a shell or `eval` is given.
+   paths, inside the text that a shell or `eval` is given, and with options between its words.
 """
 
 import re
@@ -197,7 +197,7 @@ def _runs(words: Sequence[str], prefix: tuple[str, ...], depth: int) -> bool:
     if not words:
         return False
     name = words[0].rpartition("/")[2]
-    if _same(name, prefix[0]) and all(map(_same, words[1:], prefix[1:])) and len(words) >= len(prefix):
+    if _same(name, prefix[0]) and _follow(words[1:], prefix[1:]):
         return True
     if words[0] == prefix[0] and starts_with(words, prefix):
         return True
@@ -208,6 +208,21 @@ def _runs(words: Sequence[str], prefix: tuple[str, ...], depth: int) -> bool:
         if any(runs(read_line(text), prefix, depth + 1) for text in texts if re.search(r"[^\w./=-]", text)):
             return True
     return any(_runs(words[start:], prefix, _DEEPEST) for start in range(1, len(words)))
+
+
+def _follow(words: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the words begin with the wanted ones. Before each there may be options, each with a value or
+    without: `git -C . push` is `git push`."""
+    places = {0}
+    for want in wanted:
+        waiting = list(places)
+        while waiting:
+            at = waiting.pop()
+            if at < len(words) and words[at].startswith("-"):
+                waiting += {at + 1, at + 2} - places
+                places |= {at + 1, at + 2}
+        places = {at + 1 for at in places if at < len(words) and _same(words[at], want)}
+    return bool(places)
 
 
 def _same(word: str, wanted: str) -> bool:

@@ -78,12 +78,15 @@ class _Nobody:
         return "no"
 
 
+_Item = Frame | MaxIterationsExceeded | TurnFailed | TurnResult
+
+
 @dataclass(slots=True)
 class _Run:
     """A run of one caller; it is the person that its tools ask."""
 
     tenant: str
-    frames: asyncio.Queue[Frame | Exception | TurnResult]
+    frames: asyncio.Queue[_Item]
     questions: dict[str, asyncio.Future[Choice]] = field(default_factory=dict[str, "asyncio.Future[Choice]"])
 
     async def decide(self, question: Question) -> Choice:
@@ -183,7 +186,7 @@ class AssistantRoutes:
         self, workspace: Workspace, body: Any, session: str, model_name: str, caller: Principal, run_id: str
     ) -> AsyncGenerator[Frame]:
         """The frames of one run, the last one `{"result": ...}` or `{"error": ...}`. Closing it cancels."""
-        frames: asyncio.Queue[Frame | Exception | TurnResult] = asyncio.Queue(256)
+        frames: asyncio.Queue[_Item] = asyncio.Queue(256)
         run = self._runs[run_id] = _Run(caller.tenant_id, frames)
         self._busy.add((body.workspace, session))
         model, asked_for = self._model_for(model_name, caller)
@@ -212,9 +215,8 @@ class AssistantRoutes:
                 if isinstance(got, TurnResult):
                     yield {"result": got}
                     return
-                if isinstance(got, Exception):
-                    code = got.code if isinstance(got, TurnFailed) else "max_iterations_exceeded"
-                    yield {"error": {"code": code, "message": str(got)}}
+                if isinstance(got, MaxIterationsExceeded | TurnFailed):
+                    yield {"error": {"code": got.code, "message": str(got)}}
                     return
                 yield got
         finally:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import tomllib
@@ -22,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from adapters.models.tools import Verdict, strictest
-from channels.workspace.commands import CommandLine, read_line, runs, starts_with
+from channels.workspace.commands import WRAPPERS, CommandLine, read_line, runs, starts_with
 from flow_engine.errors import CallTheOperator, pointer
 
 ASKING: Final = frozenset(("write_file", "delete_file", "shell_exec"))
@@ -69,6 +71,46 @@ class Rule(BaseModel):
         return tuple(shlex.split(self.command or ""))
 
 
+_SUBCOMMANDS: Final = frozenset(("apt", "cargo", "docker", "git", "go", "kubectl", "make", "npm", "pip"))
+"""Programs whose first argument says what they do: more arguments change less."""
+
+
+def proposed_rule(tool: str, path: str | None, command: str | None) -> Rule | None:
+    """What "always" would mean for a call: the directory of a file; of a command its words, `git commit` for
+    `git commit -m x`. None for a command line that no rule can allow."""
+    if command is None:
+        folder, _, name = (path or "").rpartition("/")
+        return Rule(decision="allow", tool=tool, path=f"{folder}/**" if folder else name)
+    line = read_line(command)
+    if len(line.commands) != 1 or not (line.plain and line.parsed and line.commands[0].literal):
+        return None
+    program, *more = line.commands[0].words
+    if program in WRAPPERS:
+        return None
+    if program in _SUBCOMMANDS and more and not more[0].startswith("-"):
+        del more[1:]
+    return Rule(decision="allow", tool=tool, command=shlex.join((program, *more)))
+
+
+def keep_rule(path: Path, rule: Rule) -> None:
+    """Add a rule at the end of a TOML file, which is made where there is none. Raises CallTheOperator
+    `rules_invalid` where the file could not be read with it: then it stays as it was."""
+    fields = rule.model_dump(exclude_none=True)
+    lines = [f"{name} = {orjson.dumps(value).decode()}" for name, value in fields.items()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_text("utf-8").rstrip() + "\n\n" if path.exists() else ""
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text("\n".join([f"{before}[[rules]]", *lines, ""]), "utf-8")
+        try:
+            read_rules(beside)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except (OSError, UnicodeError) as error:
+        raise CallTheOperator("rules_invalid", f"{path}: {error}") from None
+
+
 class _RulesFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,6 +145,9 @@ class Rules:
     """Decides by rules, else by the default table."""
 
     rules: tuple[Rule, ...] = ()
+
+    def plus(self, rule: Rule) -> Rules:
+        return Rules((*self.rules, rule))
 
     def decide(self, tool: str, *, path: str | None = None, command: str | None = None) -> Decision:
         """`path` is the resolved one, below the workspace. A command is a whole line."""

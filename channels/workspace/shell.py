@@ -104,14 +104,15 @@ class Shell:
 
     def _bubblewrap(self) -> list[str]:
         root = str(self._root.path)
-        common = ["bwrap", "--unshare-net", "--die-with-parent", "--new-session"]
+        # Its first process takes all others along, however they are detached.
+        common = ["bwrap", "--unshare-net", "--unshare-pid", "--die-with-parent"]
         if self._sandbox == "no-network":
-            return [*common, "--dev-bind", "/", "/"]
+            return [*common, "--dev-bind", "/", "/", "--proc", "/proc"]
         readable = [*_READABLE, sys.prefix, sys.base_prefix]
         binds = [part for place in readable if Path(place).exists() for part in ("--ro-bind", place, place)]
         home = self._environ.get("HOME", "/root")
         return [
-            *(*common, "--unshare-pid", "--unshare-ipc", "--proc", "/proc", "--dev", "/dev"),
+            *(*common, "--unshare-ipc", "--proc", "/proc", "--dev", "/dev"),
             *("--tmpfs", "/tmp", "--tmpfs", home, *binds, "--bind", root, root),  # noqa: S108 - a place, not a file
         ]
 

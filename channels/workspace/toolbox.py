@@ -14,14 +14,14 @@ from adapters.models.tools import USER_REJECTED, Approval, Arguments, Tool, Tool
 from channels.workspace.confinement import Content, Outside, Refused, Root
 from channels.workspace.files import described, failure, list_files, read_file, search_text
 from channels.workspace.index import Index
-from channels.workspace.rules import Rules
+from channels.workspace.rules import Rule, Rules, proposed_rule
 from channels.workspace.shell import MOST_S, Shell
 from channels.workspace.store import Store
 from channels.workspace.undo import content_at, diff, keep_blob
 from flow_engine.ports.models import ToolCall, ToolSpec
 from flow_engine.values import JsonValue
 
-Choice = Literal["once", "session", "no"]
+Choice = Literal["once", "session", "always", "no"]
 Mode = Literal["create", "overwrite", "append"]
 
 
@@ -92,7 +92,8 @@ SPECS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A call that somebody is to confirm. `call` is the id of the step; `diff` what a write would change."""
+    """A call that somebody is to confirm. `call` is the id of the step; `diff` what a write would change;
+    `always` the rule that the answer "always" stands for, None where no rule could allow the call."""
 
     call: str
     name: str
@@ -100,6 +101,7 @@ class Question:
     path: str | None
     command: str | None
     diff: str | None
+    always: Rule | None = None
 
 
 class Person(Protocol):
@@ -227,11 +229,19 @@ class Toolbox:
         except (Outside, Refused, OSError) as error:
             return dict(described(path or ".", error))
         assert self._person is not None
+        always = proposed_rule(call.name, path, command)
+        if (
+            always
+            and self._rules.plus(always).decide(call.name, path=path, command=command).verdict != "allow"
+        ):
+            always = None  # a stricter rule stands
         choice = await self._person.decide(
-            Question(self.step, call.name, call.arguments, path, command, change)
+            Question(self.step, call.name, call.arguments, path, command, change, always)
         )
         if choice == "session" and command is None:
             self._granted.add(call.name)
+        if choice == "always" and always is not None:
+            self._rules = self._rules.plus(always)
         if choice != "no":
             return None
         return failure(USER_REJECTED, f"{call.name!r} was not confirmed; ask what should be done instead")

@@ -1,16 +1,46 @@
 """`flow-engine workspace`: an assistant that works in one directory, and asks before it changes anything."""
 
-import warnings
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from click.exceptions import MissingParameter
+from typer.core import TyperCommand, TyperGroup
 
 from service import late
 
+SESSION = re.compile(r"[0-9a-f]{12}")
+
+
+class _Commands(TyperGroup):
+    """Without a command: chat."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        chatting = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        return super().parse_args(ctx, ["chat", *args] if chatting else args)
+
+
+class _Resuming(TyperCommand):
+    """`--resume` may stand without a session: before another option, at the end, and before the task."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = args.index("--resume") + 1 if "--resume" in args else 0
+        newest = [*args[:at], "", *args[at:]]
+        if at and (at == len(args) or args[at].startswith("-")):
+            args = newest
+        elif at and SESSION.fullmatch(args[at]) is None:
+            # `run --resume "task"` has no task if that is a session.
+            try:
+                return super().parse_args(ctx, list(args))
+            except MissingParameter:
+                ctx.params.clear()
+                args = newest
+        return super().parse_args(ctx, args)
+
+
 commands = typer.Typer(
-    invoke_without_command=True,
-    help="An assistant that works in one directory, and asks before it changes anything.",
+    cls=_Commands, help="An assistant that works in one directory, and asks before it changes anything."
 )
 rules = typer.Typer(no_args_is_help=True, help="The operator's rules about tools.")
 commands.add_typer(rules, name="rules")
@@ -19,26 +49,14 @@ DIRECTORY = Annotated[Path, typer.Option("--dir", help="Where the search for the
 MODEL = Annotated[str | None, typer.Option(help="The model, as the gateway knows it.")]
 GATEWAY = Annotated[str | None, typer.Option(help="An OpenAI-compatible base; else FLOW_ENGINE_GATEWAY_URL.")]
 CONFIG = Annotated[Path | None, typer.Option(help="The file of the gateway in this process.")]
-with warnings.catch_warnings():
-    # An option that may stand without a value: click has it, and Typer only says that it might go one day.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    RESUME = Annotated[
-        str | None,
-        typer.Option(
-            help="Go on with a session; without an id with the newest.", flag_value="", is_flag=False
-        ),
-    ]
+RESUME = Annotated[
+    str | None,
+    typer.Option(metavar="[ID]", help="Go on with a session; without an id with the newest."),
+]
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
-@commands.callback()
-def default(context: typer.Context) -> None:
-    """Without a command: chat in the current directory."""
-    if context.invoked_subcommand is None:
-        raise typer.Exit(late.workspace.chat(late.workspace.Options(), resume=None))
-
-
-@commands.command("chat")
+@commands.command("chat", cls=_Resuming)
 def chat(
     directory: DIRECTORY = Path(),
     model: MODEL = None,
@@ -48,10 +66,10 @@ def chat(
 ) -> None:
     """Talk to the assistant in the terminal. Ctrl-C stops a run, Ctrl-D ends the program."""
     options = late.workspace.Options(directory, model, gateway, config)
-    raise typer.Exit(late.workspace.chat(options, resume=resume))
+    raise typer.Exit(late.workspace_terminal.chat(options, resume=resume))
 
 
-@commands.command("run")
+@commands.command("run", cls=_Resuming)
 def run(  # noqa: PLR0917 - the options of a command
     task: Annotated[str, typer.Argument(help="What is to be done.")],
     directory: DIRECTORY = Path(),
@@ -70,7 +88,7 @@ def run(  # noqa: PLR0917 - the options of a command
 ) -> None:
     """Do one task with nobody there: what would ask is denied. Ends with 0 only when it is completed."""
     options = late.workspace.Options(directory, model, gateway, config)
-    status = late.workspace.run_task(
+    status = late.workspace_run.run_task(
         options,
         task,
         yes_to=yes_to or [],
@@ -85,7 +103,7 @@ def run(  # noqa: PLR0917 - the options of a command
 def sessions(
     session: Annotated[str | None, typer.Argument(help="A session to write out.")] = None,
     directory: DIRECTORY = Path(),
-    export: Annotated[str | None, typer.Option(help="markdown or json")] = None,
+    export: Annotated[Literal["markdown", "json"] | None, typer.Option(help="Write it out so.")] = None,
     as_json: JSON = False,
 ) -> None:
     """List the sessions of the workspace, the newest first, or write one out."""
@@ -114,13 +132,13 @@ def index(
 ) -> None:
     """Index the workspace for search_semantic."""
     options = late.workspace.Options(directory, None, gateway, config)
-    raise typer.Exit(late.workspace.index(options, watch=watch))
+    raise typer.Exit(late.workspace_run.index(options, watch=watch))
 
 
 @commands.command("demo")
 def demo(as_json: JSON = False) -> None:
     """A failing check is mended and the mending undone, offline, on a scripted model."""
-    raise typer.Exit(late.workspace.demo(as_json=as_json))
+    raise typer.Exit(late.workspace_run.demo(as_json=as_json))
 
 
 @rules.command("explain")

@@ -1,0 +1,284 @@
+"""The assistant's commands that ask a model: a gateway found or started, a task, the index, the demo."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import typer
+from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - it names anyio loosely
+
+from adapters.http_door import listen
+from adapters.models.factory import ConnectedModel
+from adapters.models.fake_openai import FakeOpenAI
+from adapters.models.scripted import CallsTools, Says
+from api.auth import LocalOnly
+from channels.gateway.config import GatewayFile, GatewaySettings
+from channels.workspace.assistant import (
+    Frame,
+    MaxIterationsExceeded,
+    TurnFailed,
+    Workspace,
+    WorkspaceSettings,
+    run_turn,
+)
+from channels.workspace.index import GatewayEmbedder
+from channels.workspace.rules import Rules, answers_to, said_yes
+from channels.workspace.store import FOLDER
+from channels.workspace.toolbox import Choice, Question
+from channels.workspace.undo import undo
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.models import ToolCall
+from service.assistant import Base, assistant_model
+from service.gateway import KeyDoor, gateway_file, gateway_server, gateway_service
+from service.logs import configure_logging
+from service.settings import Settings, read_settings
+from service.workspace import Options, open_workspace
+
+
+def base_url(text: str) -> str:
+    """With `/v1` at its end, whether it was there or not."""
+    return text.rstrip("/").removesuffix("/v1") + "/v1"
+
+
+@asynccontextmanager
+async def gateway_base(options: Options, file: GatewayFile | None = None) -> AsyncGenerator[Base]:
+    """The gateway that is named, else one in this process on a free port of loopback. Raises CallTheOperator
+    where neither can be had."""
+    own = read_settings(WorkspaceSettings)
+    url = options.gateway or own.gateway_url
+    if url is not None and file is None:
+        yield Base(base_url(url), own.gateway_key)
+        return
+    gateway = read_settings(GatewaySettings)
+    file = file or gateway_file(options.config, gateway)
+    settings = read_settings(Settings)
+    if "data_dir" not in settings.model_fields_set:  # nothing of ours among the user's files
+        settings = settings.model_copy(update={"data_dir": Path.home() / FOLDER})
+    async with gateway_service(settings, gateway, file, KeyDoor(LocalOnly())) as service:
+        listening = listen("127.0.0.1", 0)
+        server = gateway_server(service.app, signals=False)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            yield Base(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", None, file.assistant.model)
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A session in an open workspace, and the model that it talks to. `name` is the model's."""
+
+    workspace: Workspace
+    model: ConnectedModel
+    session: str
+    name: str
+
+
+@asynccontextmanager
+async def at_work(options: Options, resume: str | None) -> AsyncGenerator[Work]:
+    """`resume` is a session, empty for the newest, None for a new one. Raises CallTheOperator for what cannot
+    be used, LookElsewhere `session_unknown`."""
+    async with gateway_base(options) as base:
+        name = options.model or read_settings(WorkspaceSettings).workspace_model or base.model
+        if name is None:
+            raise CallTheOperator("model_missing", "name a model by --model or FLOW_ENGINE_WORKSPACE_MODEL")
+        model = assistant_model(base, name)
+        try:
+            with closing(open_workspace(options, _embedder(base))) as workspace:
+                store = workspace.store
+                session = store.begin(base.url, name) if resume is None else store.session(resume or None).id
+                yield Work(workspace, model, session, name)
+        finally:
+            await model.aclose()
+
+
+def _embedder(base: Base) -> GatewayEmbedder | None:
+    name = read_settings(WorkspaceSettings).workspace_embedding_model
+    return GatewayEmbedder(base.url, base.key, name) if name else None
+
+
+# flow-engine workspace run ------------------------------------------------------------------------------
+
+
+class _Nobody:
+    """Answers what would be asked by `--yes-to` alone."""
+
+    def __init__(self, answers: Rules) -> None:
+        self._answers = answers
+
+    async def decide(self, question: Question) -> Choice:
+        yes = said_yes(self._answers, question.name, path=question.path, command=question.command)
+        return "once" if yes else "no"
+
+
+class _Output:
+    """Frames as lines of JSON; or the answer on standard output, and what is done on standard error."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._in_a_line = False
+
+    async def show(self, frame: Frame) -> None:
+        if self._as_json:
+            typer.echo(orjson.dumps(dict(frame)))
+        elif "content" in frame:
+            typer.echo(frame["content"], nl=False)
+            self._in_a_line = not frame["content"].endswith("\n")
+        elif "error" in frame:
+            self.note(frame["error"]["message"])
+        elif frame["tool"]["status"] != "running":
+            self.note(f"· {tool_line(frame['tool'])}")
+
+    def note(self, text: str) -> None:
+        """A line that is no part of the answer; one that has begun is ended first."""
+        if self._in_a_line:
+            typer.echo()
+        self._in_a_line = False
+        typer.echo(text, err=True)
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        if self._as_json:
+            typer.echo(orjson.dumps({"result": result}))
+        else:
+            self.note(f"[{result['status']}] session {result['session']}, turn {result['turn']}")
+
+
+def tool_line(tool: Mapping[str, Any]) -> str:
+    """What a call is about and how it went, in one line."""
+    arguments = tool["arguments"]
+    subject = arguments.get("command", arguments.get("path", arguments.get("query", "")))
+    return " ".join(f"{tool['name']} {subject}: {tool['status']}".split())
+
+
+def run_task(
+    options: Options,
+    task: str,
+    *,
+    yes_to: Sequence[str],
+    as_json: bool,
+    resume: str | None,
+    max_iterations: int,
+) -> int:
+    """The exit status: 0 only when the task was completed. `resume` as in `at_work`. Raises CallTheOperator
+    `yes_to_invalid`, and as `at_work`."""
+    configure_logging("critical")
+    answers = answers_to(yes_to)
+
+    async def ran() -> int:
+        async with at_work(options, resume) as work:
+            return await _one_task(work, task, answers, as_json, max_iterations)
+
+    try:
+        return asyncio.run(ran())
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        return 130
+
+
+async def _one_task(work: Work, task: str, answers: Rules, as_json: bool, max_iterations: int) -> int:
+    output = _Output(as_json)
+    try:
+        done = await run_turn(
+            work.workspace,
+            work.model,
+            None,
+            work.session,
+            task,
+            _Nobody(answers),
+            output.show,
+            max_iterations=max_iterations,
+        )
+        status, content, turn, iterations = "completed", done.content, done.turn, done.iterations
+    except (MaxIterationsExceeded, TurnFailed) as error:
+        status = "error" if isinstance(error, TurnFailed) else "max_iterations"
+        content, turn, iterations = str(error), error.turn, error.iterations
+        await output.show({"error": {"code": error.code, "message": content}})
+    result = {"status": status, "content": content, "session": work.session, "turn": turn}
+    output.end({**result, "iterations": iterations})
+    return 0 if status == "completed" else 1
+
+
+# flow-engine workspace index, demo ----------------------------------------------------------------------
+
+
+def index(options: Options, *, watch: bool) -> int:
+    """Index the workspace; with `watch` again after every change, until Ctrl-C."""
+    configure_logging("critical")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_indexed(options, watch))
+    return 0
+
+
+async def _indexed(options: Options, watch: bool) -> None:
+    if not read_settings(WorkspaceSettings).workspace_embedding_model:
+        await _index(open_workspace(options), watch)
+        return
+    async with gateway_base(options) as base:
+        await _index(open_workspace(options, _embedder(base)), watch)
+
+
+async def _index(workspace: Workspace, watch: bool) -> None:
+    try:
+        typer.echo(orjson.dumps(asdict(await workspace.index.update())))
+        if watch:
+            async for _ in awatch(workspace.root.path, recursive=True):
+                done = await workspace.index.update()
+                if done.changed or done.removed:
+                    typer.echo(orjson.dumps(asdict(done)))
+    finally:
+        workspace.close()
+
+
+def demo(*, as_json: bool) -> int:
+    """A failing test is mended and the mending undone: offline, on a scripted model, in a temporary
+    folder."""
+    configure_logging("critical")
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_demonstrated(Path(folder), as_json))
+
+
+def _call(number: int, name: str, **arguments: Any) -> CallsTools:
+    return CallsTools([ToolCall(f"call_{number}", name, arguments)])
+
+
+async def _demonstrated(folder: Path, as_json: bool) -> int:
+    (folder / "prices.py").write_text("def total(prices):\n    return max(prices)\n", "utf-8")
+    check = "from prices import total\n\nassert total([1, 2]) == 3, 'the total is wrong'\nprint('ok')\n"
+    (folder / "check.py").write_text(check, "utf-8")
+    (folder / ".git").mkdir()
+    run = f"{sys.executable} check.py"
+    fixed = "def total(prices):\n    return sum(prices)\n"
+    script = [
+        _call(1, "list_files", path="."),
+        _call(2, "shell_exec", command=run),
+        _call(3, "read_file", path="prices.py"),
+        _call(4, "write_file", path="prices.py", content=fixed, mode="overwrite"),
+        _call(5, "shell_exec", command=run),
+        Says("`total` took the highest price; it adds them up now, and the check passes."),
+    ]
+    async with FakeOpenAI(script).running() as server:
+        backend = {"name": "demo", "kind": "openai", "url": server.base_url, "models": ["scripted"]}
+        file = GatewayFile.model_validate({"backends": [backend]})
+        options = Options(folder, "scripted", rules=Rules())
+        os.environ["FLOW_ENGINE_DATA_DIR"] = str(folder / ".git")
+        async with gateway_base(options, file) as base:
+            model = assistant_model(base, "scripted")
+            workspace = Workspace(folder, WorkspaceSettings(workspace_sandbox="off"), Rules())
+            try:
+                work = Work(workspace, model, workspace.store.begin(base.url, "scripted"), "scripted")
+                code = await _one_task(work, "Mend the check.", answers_to(["all"]), as_json, 10)
+                restored = undo(workspace.root, workspace.store, None)
+            finally:
+                await model.aclose()
+                workspace.close()
+    for each in restored:
+        typer.echo(orjson.dumps({"undone": asdict(each)}) if as_json else f"undone:\n{each.diff}")
+    return code

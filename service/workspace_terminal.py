@@ -1,0 +1,171 @@
+"""The assistant in a terminal: prompts, answers as they come, changes shown before they are confirmed.
+
+Ctrl-C stops a run, also one that waits for a confirmation, and never the program; what was called and not
+answered is closed as `INTERRUPTED`, so that the session goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import readline
+import signal
+from collections.abc import Generator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.syntax import Syntax
+from rich.text import Text
+
+from channels.workspace.assistant import Frame, MaxIterationsExceeded, TurnFailed, run_turn
+from channels.workspace.rules import keep_rule
+from channels.workspace.toolbox import Choice, Question
+from flow_engine.errors import CallTheOperator
+from service.logs import configure_logging
+from service.workspace import Options, rules_file
+from service.workspace_run import Work, at_work, tool_line
+
+COLOURS: Final[Mapping[str, str]] = {"done": "green", "failed": "red", "rejected": "yellow"}
+
+
+def chat(options: Options, *, resume: str | None) -> int:
+    """Lines from the terminal until its end; the exit status, 0. `resume` is a session, empty for the newest.
+    Raises CallTheOperator, LookElsewhere before the first prompt."""
+    configure_logging("critical")
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            _talk(runner, runner.run(stack.enter_async_context(at_work(options, resume))))
+        finally:
+            runner.run(stack.aclose())
+    return 0
+
+
+def _talk(runner: asyncio.Runner, work: Work) -> None:
+    console, workspace, session = Console(), work.workspace, work.session
+    for line in workspace.store.history():
+        readline.add_history(line)
+    head = f"{workspace.root.path} · {work.name} · session {session}. "
+    console.print(Text(f"{head}Ctrl-D ends it; a line that ends in \\ goes on.", style="dim"), soft_wrap=True)
+    for prompt in _prompts(console):
+        workspace.store.remember(session, prompt)
+        screen = _Screen(console)
+        try:
+            runner.run(_turn(work, prompt, screen))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            console.print("[yellow]stopped[/yellow]")
+            workspace.resume(session)
+        finally:
+            screen.pause()
+
+
+def _prompts(console: Console) -> Generator[str]:
+    """What the user types, line by line or joined; ends with the input."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input("… " if lines else "> ")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            lines.clear()
+            console.print()
+            continue
+        if line.endswith("\\"):
+            lines.append(line[:-1])
+            continue
+        text = "\n".join([*lines, line]).strip()
+        lines.clear()
+        if text in ("/quit", "/exit"):
+            return
+        if text:
+            yield text
+
+
+async def _turn(work: Work, prompt: str, screen: _Screen) -> None:
+    try:
+        await run_turn(work.workspace, work.model, None, work.session, prompt, screen, screen.show)
+    except (MaxIterationsExceeded, TurnFailed) as error:
+        screen.pause()
+        screen.console.print(Text(str(error), style="red"))
+
+
+class _Screen:
+    """Shows the frames of one turn, and asks whoever sits there, the change in colours first."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._text = ""
+        self._live: Live | Progress | None = None
+
+    def pause(self) -> None:
+        """Nothing moves on the screen any more."""
+        if self._live is not None:
+            self._live.stop()
+        self._live, self._text = None, ""
+
+    async def show(self, frame: Frame) -> None:
+        if "content" in frame:
+            self._text += frame["content"]
+            if not isinstance(self._live, Live):
+                text = self._text
+                self.pause()
+                self._text = text
+                self._live = Live(console=self.console, refresh_per_second=8, vertical_overflow="visible")
+                self._live.start()
+            self._live.update(Markdown(self._text))
+        elif "tool" in frame:
+            self.pause()
+            self._show_tool(frame["tool"])
+
+    def _show_tool(self, tool: Mapping[str, Any]) -> None:
+        line = tool_line(tool)
+        if tool["status"] == "running":
+            # Gone when the tool is done; a slow one shows for how long it has been at work.
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            working = Progress(*columns, console=self.console, transient=True)
+            working.add_task(line)
+            self._live = working
+            working.start()
+            return
+        result = tool.get("result", {})
+        seconds = f" ({result['duration_ms'] / 1000:.1f} s)" if "duration_ms" in result else ""
+        self.console.print(Text(f"· {line}{seconds}", style=COLOURS.get(tool["status"], "dim")))
+
+    async def decide(self, question: Question) -> Choice:
+        """Raises KeyboardInterrupt for Ctrl-C; the end of the input is a no."""
+        self.pause()
+        subject = question.command if question.command is not None else question.path or ""
+        self.console.print(Text.assemble((question.name, "bold"), f" {subject}"))
+        if question.diff:
+            self.console.print(Syntax(question.diff, "diff", background_color="default"))
+        choices: dict[str, tuple[Choice, str]] = {"y": ("once", "once")}
+        if question.command is None:
+            choices["s"] = ("session", "for the session")
+        if question.always is not None:
+            choices["a"] = ("always", f"always: {question.always.command or question.always.path}")
+        choices["n"] = ("no", "no")
+        listed = ", ".join(f"{key} {text}" for key, (_, text) in choices.items())
+        choice, _ = choices.get(_typed(f"allow? ({listed}) ")[:1], choices["n"])
+        if choice == "always" and question.always is not None:
+            try:
+                keep_rule(rules_file(), question.always)
+                self.console.print(Text(f"written to {rules_file()}", style="dim"))
+            except CallTheOperator as error:
+                self.console.print(Text(f"for this session only: {error.detail}", style="yellow"))
+        return choice
+
+
+def _typed(question: str) -> str:
+    """Nothing else is to be done while a person is asked, so the loop waits too. Ctrl-C has to come through
+    here: the loop's own handler would keep it until the answer."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(question).strip().lower()
+    except EOFError:
+        return "n"
+    finally:
+        signal.signal(signal.SIGINT, before)
