@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from click.exceptions import MissingParameter
 from typer.core import TyperCommand, TyperGroup
 
 from service import late
@@ -33,7 +32,7 @@ class _Resuming(TyperCommand):
             # `run --resume "task"` has no task if that is a session.
             try:
                 return super().parse_args(ctx, list(args))
-            except MissingParameter:
+            except typer.TyperException:
                 ctx.params.clear()
                 args = newest
         return super().parse_args(ctx, args)
