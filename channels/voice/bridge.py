@@ -12,21 +12,7 @@ from typing import Any, Literal, Protocol
 import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
-from channels.voice.call.events import (
-    Audio,
-    CallerAudio,
-    StreamStarted,
-    StreamStopped,
-    Unreadable,
-)
-from channels.voice.call.ports import (
-    CallEnd,
-    Line,
-    ModelLink,
-    ModelUnreachable,
-    RealtimeListener,
-    SessionSettings,
-)
+from channels.voice.call import events, ports
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
@@ -76,7 +62,7 @@ class Realtime:
 class ModelSocket(MessageSocket):
     """One connection to the model's side."""
 
-    def __init__(self, side: RealtimeListener, tap: Tap | None) -> None:
+    def __init__(self, side: ports.RealtimeListener, tap: Tap | None) -> None:
         super().__init__(MAX_MODEL_MESSAGE)
         self._side = side
         self._tap = tap
@@ -87,7 +73,7 @@ class ModelSocket(MessageSocket):
         event = decode(message)
         if event is None:
             return
-        if type(event) is Unreadable:
+        if type(event) is events.Unreadable:
             self.unreadable(event.what)
         else:
             self._side.event(event)
@@ -99,12 +85,12 @@ class ModelSocket(MessageSocket):
 class _Link(RealtimeLink):
     """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
 
-    def __init__(self, socket: ModelSocket, side: RealtimeListener, tap: Tap | None) -> None:
+    def __init__(self, socket: ModelSocket, side: ports.RealtimeListener, tap: Tap | None) -> None:
         super().__init__(tapped(socket.send, "model", tap), socket.close)
         self._socket = socket
         self._side = side
 
-    def append_audio(self, audio: Audio) -> None:
+    def append_audio(self, audio: events.Audio) -> None:
         if self._socket.is_congested:
             self._side.audio_dropped()
         else:
@@ -112,8 +98,8 @@ class _Link(RealtimeLink):
 
 
 async def connect_realtime(
-    realtime: Realtime, settings: SessionSettings, side: RealtimeListener, tap: Tap | None = None
-) -> ModelLink:
+    realtime: Realtime, settings: ports.SessionSettings, side: ports.RealtimeListener, tap: Tap | None = None
+) -> ports.ModelLink:
     """A connection to a model, not configured yet. Raises ModelUnreachable when there is none within some
     seconds."""
     socket = ModelSocket(side, tap)
@@ -130,9 +116,9 @@ async def connect_realtime(
             auto_ping_reply_timeout=PONG_WITHIN_S,
         )
     except TimeoutError:
-        raise ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
+        raise ports.ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
-        raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
+        raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
     return _Link(socket, side, tap)
 
 
@@ -155,17 +141,17 @@ class LineSocket(MessageSocket):
             self._tap("line", sent=False, message=message)
         for event in self._decode(message):
             runner = self._runner
-            if type(event) is CallerAudio:
+            if type(event) is events.CallerAudio:
                 if runner is not None:
                     runner.call.caller_audio(event.payload)
-            elif isinstance(event, Unreadable):
+            elif isinstance(event, events.Unreadable):
                 if runner is None and not self._is_warned:
                     self._is_warned = True
                     log.warning("stream_not_started", reason=event.what)
                 self.unreadable(event.what)
             elif runner is not None:
                 runner.call.line_event(event)
-            elif isinstance(event, StreamStarted):
+            elif isinstance(event, events.StreamStarted):
                 self._begin_by.cancel()
                 self._tap = self._bridge.open_tap(event.stream_id)
                 if self._tap is not None:
@@ -177,7 +163,7 @@ class LineSocket(MessageSocket):
     def gone(self) -> None:
         self._begin_by.cancel()
         if self._runner is not None:
-            self._runner.call.line_event(StreamStopped())
+            self._runner.call.line_event(events.StreamStopped())
 
     def _not_begun(self) -> None:
         log.warning("socket_given_up", reason="no call was started on it")
@@ -216,7 +202,7 @@ class Bridge:
         self.open_tap = open_tap
         self._calls: dict[asyncio.Task[None], CallRunner] = {}
         self._by_carrier: dict[str, CallRunner] = {}
-        self._ended: OrderedDict[str, CallEnd] = OrderedDict()
+        self._ended: OrderedDict[str, ports.CallEnd] = OrderedDict()
 
     @property
     def live_calls(self) -> int:
@@ -225,7 +211,7 @@ class Bridge:
     def line_socket(self) -> LineSocket:
         return LineSocket(self)
 
-    def begin(self, started: StreamStarted, line: Line, tap: Tap | None) -> CallRunner:
+    def begin(self, started: events.StreamStarted, line: ports.Line, tap: Tap | None) -> CallRunner:
         transfer = self._transfer
         runner = CallRunner(
             self._plan(tap),
@@ -249,7 +235,7 @@ class Bridge:
             task.add_done_callback(over)
         return runner
 
-    def end_of(self, carrier_call_id: str) -> CallEnd | None:
+    def end_of(self, carrier_call_id: str) -> ports.CallEnd | None:
         """Why a call has ended, by the carrier's id of it; None while it goes on, and for an unknown one: the
         last thousand are kept."""
         runner = self._by_carrier.get(carrier_call_id)

@@ -18,26 +18,9 @@ from typing import Any
 
 import structlog
 
+from channels.voice.call import ports
 from channels.voice.call.events import FunctionCall, ModelError, StreamStarted
 from channels.voice.call.machine import Call
-from channels.voice.call.ports import (
-    CallEnd,
-    Caller,
-    CallerSilent,
-    ConnectModel,
-    Ending,
-    EndReason,
-    HandlerNotice,
-    Line,
-    MachineNotice,
-    ModelStalled,
-    ModelUnreachable,
-    OpenCall,
-    Refused,
-    SessionSettings,
-    TransferFailed,
-    Turn,
-)
 from channels.voice.carriers.call_control import caller_number
 from channels.voice.carriers.carrier import CALL_ID_PARAMETER
 from channels.voice.metrics import Counting
@@ -82,9 +65,9 @@ class CallPlan:
     """What every call of one agent is run with. `clock` gives monotonic seconds, `wall` aware moments; after
     `max_duration_s` the agent says goodbye."""
 
-    connect: ConnectModel
-    open_call: OpenCall
-    apology_settings: SessionSettings
+    connect: ports.ConnectModel
+    open_call: ports.OpenCall
+    apology_settings: ports.SessionSettings
     """Who speaks where a call is refused with words."""
     clock: Callable[[], float]
     wall: Callable[[], datetime]
@@ -100,7 +83,7 @@ class CallRunner:
     def __init__(
         self,
         plan: CallPlan,
-        line: Line,
+        line: ports.Line,
         started: StreamStarted,
         *,
         transfer: Callable[[str], Awaitable[bool]] | None = None,
@@ -130,10 +113,10 @@ class CallRunner:
             log=self._log,
             line_plays=line_plays,
         )
-        self._over: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[ports.EndReason] = asyncio.get_running_loop().create_future()
         self._tools: dict[str, asyncio.Task[JsonValue]] = {}
         self._errands: set[asyncio.Task[None]] = set()
-        self._turns: asyncio.Queue[Turn | None] = asyncio.Queue()
+        self._turns: asyncio.Queue[ports.Turn | None] = asyncio.Queue()
         self._stage = Stage.CHECKING
         self._on_start: asyncio.Task[None] | None = None
         self._unspoken: str | None = None
@@ -145,9 +128,9 @@ class CallRunner:
         return self._stage is Stage.STARTED
 
     @property
-    def end(self) -> CallEnd | None:
+    def end(self) -> ports.CallEnd | None:
         """None while the call goes on."""
-        return CallEnd(self._over.result(), self._unspoken) if self._over.done() else None
+        return ports.CallEnd(self._over.result(), self._unspoken) if self._over.done() else None
 
     async def run(self) -> None:
         """Until the call is over. Never raises but when cancelled, and even then the call is ended, within
@@ -174,9 +157,9 @@ class CallRunner:
 
     async def _script(self) -> None:
         taken = await self._opened()
-        if isinstance(taken, Refused):
+        if isinstance(taken, ports.Refused):
             await self._refuse(taken)
-        if not isinstance(taken, SessionSettings):
+        if not isinstance(taken, ports.SessionSettings):
             return
         self._stage = Stage.CONNECTING
         if not await self._connected(taken):
@@ -188,7 +171,7 @@ class CallRunner:
         if greeting is not None:
             self.call.greet(greeting)
 
-    async def _opened(self) -> SessionSettings | Refused | None:
+    async def _opened(self) -> ports.SessionSettings | ports.Refused | None:
         """None where that took too long, and the call has ended with that."""
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
@@ -202,21 +185,23 @@ class CallRunner:
             self.call.end("failed")
             return None
 
-    async def _connected(self, settings: SessionSettings, otherwise: EndReason = "model_unreachable") -> bool:
+    async def _connected(
+        self, settings: ports.SessionSettings, otherwise: ports.EndReason = "model_unreachable"
+    ) -> bool:
         """False where no model is to be had, and the call has ended with that."""
         try:
             await self._connection.open(settings)
-        except ModelUnreachable as reason:
+        except ports.ModelUnreachable as reason:
             self._log.error("model_unreachable", reason=str(reason))
             self.call.end(otherwise)
             return False
         return True
 
-    async def _refuse(self, refused: Refused) -> None:
+    async def _refuse(self, refused: ports.Refused) -> None:
         self._log.info("call_refused", speaks=refused.say is not None)
         self._unspoken = refused.say
         # A caller whom the business does not want is not put through to it where the model is not to be had.
-        otherwise: EndReason = "refused" if self._stage is Stage.CHECKING else "model_unreachable"
+        otherwise: ports.EndReason = "refused" if self._stage is Stage.CHECKING else "model_unreachable"
         if refused.say is None:
             self.call.end("refused")
         elif await self._connected(self._plan.apology_settings, otherwise):
@@ -241,13 +226,13 @@ class CallRunner:
             task.cancel()
         return tuple(stopped)
 
-    def notice(self, notice: MachineNotice) -> None:
+    def notice(self, notice: ports.MachineNotice) -> None:
         match notice:
-            case Turn():
+            case ports.Turn():
                 self._turns.put_nowait(notice)
-            case CallerSilent():
+            case ports.CallerSilent():
                 self._errand(self._handler.notice(notice))
-            case ModelStalled():
+            case ports.ModelStalled():
                 self._connection.lost("it does not answer")
             case ModelError():
                 self._log.warning(
@@ -261,7 +246,7 @@ class CallRunner:
     def transfer(self, target: str) -> None:
         self._errand(self._transfer_line(target))
 
-    def over(self, reason: EndReason) -> None:
+    def over(self, reason: ports.EndReason) -> None:
         if not self._over.done():
             self._over.set_result(reason)
 
@@ -322,7 +307,7 @@ class CallRunner:
         finally:
             self.call.transfer_ended(done)
         if not self.call.is_over:
-            failed: HandlerNotice = TransferFailed(target)
+            failed: ports.HandlerNotice = ports.TransferFailed(target)
             await self._handler.notice(failed)
 
     # The end ---------------------------------------------------------------------------------------
@@ -339,7 +324,7 @@ class CallRunner:
         self._turns.put_nowait(None)
         await asyncio.wait({turns}, timeout=START_WITHIN_S)
         await _stop(turns)
-        await self._tell_end(Ending(self.has_started, reason, duration_s, self.call.transcript))
+        await self._tell_end(ports.Ending(self.has_started, reason, duration_s, self.call.transcript))
         self._plan.metrics.call_ended(reason, duration_s, self.call.counts)
         self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
 
@@ -362,7 +347,7 @@ class CallRunner:
         ):
             await asyncio.sleep(LOOK_S)
 
-    async def _tell_end(self, ending: Ending) -> None:
+    async def _tell_end(self, ending: ports.Ending) -> None:
         """Neither waits for the other: what the business is told must not be lost with an engine that does
         not answer."""
         if self._stage is Stage.CONNECTING and ending.reason == "model_unreachable":
@@ -374,7 +359,7 @@ class CallRunner:
             ends.append(self._end_lifecycle(ending, self._on_start))
         await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
 
-    async def _end_lifecycle(self, ending: Ending, on_start: asyncio.Task[None]) -> None:
+    async def _end_lifecycle(self, ending: ports.Ending, on_start: asyncio.Task[None]) -> None:
         await asyncio.wait({on_start}, timeout=START_WITHIN_S)
         await _stop(on_start)
         await asyncio.wait_for(self._lifecycle.ended(ending), ENDED_WITHIN_S)
@@ -388,7 +373,7 @@ async def _stop(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(running)
 
 
-def caller_of(started: StreamStarted, now: datetime) -> Caller:
+def caller_of(started: StreamStarted, now: datetime) -> ports.Caller:
     """Who calls, by a stream's parameters. `phone` is the first number among those that lines use for it; one
     that is withheld is nowhere."""
     named = started.parameters
@@ -400,4 +385,4 @@ def caller_of(started: StreamStarted, now: datetime) -> Caller:
     }
     offered = named.get(CALL_ID_PARAMETER, "")
     call_id = offered if _CALL_ID.fullmatch(offered) else uuid.uuid4().hex
-    return Caller(call_id, phone, parameters, now, started.carrier_call_id)
+    return ports.Caller(call_id, phone, parameters, now, started.carrier_call_id)

@@ -2,28 +2,230 @@
 
 Everything that the model was sent or has done is remembered in its order, so that a model that takes the
 place of another one can be told all of it: texts, the turns of both sides, function calls and their outputs.
+
+A model speaks by itself after the caller's turn. Everything else, such as answers of tools, has to ask for a
+response, and only one can be active: what is asked for too early is refused, and what is asked for twice is
+said twice. So a wish for a response is kept until
+
+1. no response is active or requested, and the caller is not speaking,
+2. no tool is running whose answer the response should have,
+3. a turn of the caller that has just ended got its own response, which then grants the wish too, if
+   everything that the wish was about had reached the model by then.
+
+Two states say where the model and the caller are:
+
+    response    idle       response.create is sent         requested
+                requested  it is refused, or has failed    idle
+                any        response.created                active
+                active     response.done                   idle
+    caller      any        speech_started                  speaking
+                speaking   speech_stopped                  awaits a response
+                awaiting   a response is active, requested quiet
+    both        any        the connection is lost          idle, quiet
 """
 
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Literal
 
 import orjson
 
-from channels.voice.call.events import FunctionCall
+from channels.voice.call import ports
+from channels.voice.call.events import Audio, FunctionCall, ModelError
 from channels.voice.call.playback_tracker import Interruption
-from channels.voice.call.ports import (
-    FunctionCallItem,
-    FunctionOutputItem,
-    HistoryItem,
-    ModelLink,
-    SessionSettings,
-    TextItem,
-    Turn,
-)
-from channels.voice.call.response_scheduler import ResponseScheduler
 from channels.voice.call.state import OpenTools
 from flow_engine.values import JsonValue
+
+TURN_TAKEN_WITHIN_S = 2.0
+"""How long the model's own response to a turn is waited for."""
+
+TURN_ANSWERED_WITHIN_S = 5.0
+"""After that, the model is asked."""
+
+ANSWERED_WITHIN_S = 15.0
+"""A response that was asked for and has not begun by then: the model is stalled."""
+
+AGAIN_AFTER_S = 1.0
+"""Before the model is asked again for what it has refused, or failed at."""
+
+MOST_FAILURES = 2
+"""In a row. After that it is left to the caller's next turn."""
+
+ALREADY_ACTIVE = "conversation_already_has_active_response"
+
+_REMEMBERED = 64
+
+
+class ResponseState(Enum):
+    IDLE = auto()
+    REQUESTED = auto()
+    ACTIVE = auto()
+
+
+class CallerState(Enum):
+    QUIET = auto()
+    SPEAKING = auto()
+    AWAITING = auto()
+    """A turn has ended, and the model has not begun to answer it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """`since` is in seconds of the scheduler's clock; `response_id` is empty unless it is active."""
+
+    state: ResponseState = ResponseState.IDLE
+    since: float = 0.0
+    response_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    state: CallerState = CallerState.QUIET
+    since: float = 0.0
+
+
+class ResponseScheduler:
+    """`now` arguments are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.instructed = False
+        """An instruction is there that no response has begun for."""
+        self._response = _Response()
+        self._caller = _Caller()
+        self._not_before = 0.0
+        self._failures = 0
+        self._unconfirmed: set[str] = set()
+        self._unheard_of: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def active(self) -> str | None:
+        """The id of the response that the model is giving."""
+        return self._response.response_id if self._response.state is ResponseState.ACTIVE else None
+
+    @property
+    def is_requested(self) -> bool:
+        return self._response.state is ResponseState.REQUESTED
+
+    @property
+    def is_idle(self) -> bool:
+        """No response is active or requested; one may be wanted."""
+        return self._response.state is ResponseState.IDLE
+
+    @property
+    def caller_speaks(self) -> bool:
+        return self._caller.state is CallerState.SPEAKING
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody speaks and nobody is about to."""
+        return self.is_idle and not (self.wanted or self.caller_speaks)
+
+    def sent(self, item_id: str) -> None:
+        """A new item is on its way to the model."""
+        self._unconfirmed.add(item_id)
+
+    def confirmed(self, item_id: str) -> bool:
+        """Whether the item was one that this side has sent."""
+        known = item_id in self._unconfirmed
+        self._unconfirmed.discard(item_id)
+        return known
+
+    def may_request(self, now: float) -> bool:
+        if not self.wanted or not self.is_idle or self.caller_speaks or now < self._not_before:
+            return False
+        return self._caller.state is CallerState.QUIET or now - self._caller.since >= TURN_TAKEN_WITHIN_S
+
+    def requested(self, now: float) -> None:
+        """On its way, at `now` seconds, behind all items that were sent, so that it takes them into
+        account."""
+        self.wanted = False
+        self._response = _Response(ResponseState.REQUESTED, now)
+        self._answered()
+        self._unconfirmed.clear()
+
+    def refused(self, now: float) -> None:
+        """Another response was active already: ask again when that one has ended, else after a second. It may
+        also have been the model itself that wanted to answer a turn, and does not try again."""
+        self._answered()
+        self.wanted = True
+        if self.active is None:
+            self._response = _Response()
+            self._not_before = now + AGAIN_AFTER_S
+
+    def failed(self, now: float) -> None:
+        """What was asked for, or began, failed by the model's fault: due again after a second, at most twice
+        in a row."""
+        self._failures += 1
+        if self._failures <= MOST_FAILURES:
+            if self.is_requested:
+                self._response = _Response()
+            self.wanted = True
+            self._not_before = now + AGAIN_AFTER_S
+
+    def error(self, error: ModelError, now: float) -> bool:
+        """Whether anybody has to know of it: False where it only says that a response was active already."""
+        if error.code == ALREADY_ACTIVE:
+            self.refused(now)
+            return False
+        if self.is_requested and (error.event_id or "").startswith("response.create"):
+            self.failed(now)
+        return True
+
+    def is_overdue(self, now: float) -> bool:
+        return self.is_requested and now - self._response.since >= ANSWERED_WITHIN_S
+
+    def is_turn_unanswered(self, now: float) -> bool:
+        """The model lets a turn of the caller pass: 5 seconds after its end nothing has begun. False where a
+        response is wanted anyway."""
+        caller = self._caller
+        late = caller.state is CallerState.AWAITING and now - caller.since >= TURN_ANSWERED_WITHIN_S
+        return late and not self.wanted
+
+    def speech_started(self, now: float) -> None:
+        self._caller = _Caller(CallerState.SPEAKING, now)
+
+    def turn_ended(self, now: float) -> None:
+        self._caller = _Caller(CallerState.AWAITING, now)
+
+    def started(self, response_id: str, now: float) -> None:
+        self._response = _Response(ResponseState.ACTIVE, now, response_id)
+        self._answered()
+        if not self._unconfirmed:
+            self.wanted = False
+
+    def ended(self, response_id: str) -> None:
+        if self.active == response_id:
+            self._response = _Response()
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def silence(self, response_id: str) -> None:
+        """Nothing of the response is to be heard from now on."""
+        self._unheard_of[response_id] = None
+        while len(self._unheard_of) > _REMEMBERED:
+            self._unheard_of.popitem(last=False)
+
+    def is_silenced(self, response_id: str) -> bool:
+        return response_id in self._unheard_of
+
+    def connection_lost(self) -> None:
+        """What was being said or asked for is due again on the next connection."""
+        if not self.is_idle or self._caller.state is not CallerState.QUIET:
+            self.wanted = True
+        self._response, self._caller = _Response(), _Caller()
+        self._unconfirmed.clear()
+
+    def _answered(self) -> None:
+        if self._caller.state is CallerState.AWAITING:
+            self._caller = _Caller()
+
+
+KEPT_WHILE_AWAY = 250
+"""Frames of the caller kept while there is no model: 5 s of 20 ms each, the newest."""
 
 STOPPED = '{"error": "stopped: the task has changed"}'
 
@@ -40,18 +242,22 @@ class Dialogue:
     `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.model: ModelLink | None = None
+        self.model: ports.ModelLink | None = None
         self.responses = ResponseScheduler()
         self.tools = OpenTools()
         self._clock = clock
         self._own_items: set[str] = set()
         self._spoken: set[str] = set()
-        self._past: list[TextItem | FunctionCallItem | FunctionOutputItem | _Spoken] = []
-        self._waiting: list[TextItem] = []
+        self._past: list[ports.TextItem | ports.FunctionCallItem | ports.FunctionOutputItem | _Spoken] = []
+        self._waiting: list[ports.TextItem] = []
+        self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
         self._command: str | None = None
 
     def attach(
-        self, model: ModelLink, settings: SessionSettings, turn_of: Callable[[str], Turn | None] | None
+        self,
+        model: ports.ModelLink,
+        settings: ports.SessionSettings,
+        turn_of: Callable[[str], ports.Turn | None] | None,
     ) -> None:
         """`turn_of` gives the turns by their items' ids where the model takes the place of another one, which
         is told everything that was before."""
@@ -59,11 +265,23 @@ class Dialogue:
         model.configure(settings)
         if turn_of is not None:
             turns = (turn_of(past.item_id) if isinstance(past, _Spoken) else past for past in self._past)
-            history: list[HistoryItem] = [item for item in turns if item is not None]
+            history: list[ports.HistoryItem] = [item for item in turns if item is not None]
             model.add_history(history)
         texts, self._waiting = self._waiting, []
         for item in texts:
             self.add_text(item.role, item.text)
+        for audio in self._kept if turn_of is not None else ():
+            model.append_audio(audio)
+        self._kept.clear()
+
+    def caller_audio(self, audio: Audio) -> int:
+        """To the model, or kept for the one that takes its place. Returns how many frames that loses."""
+        if self.model is not None:
+            self.model.append_audio(audio)
+            return 0
+        lost = len(self._kept) == KEPT_WHILE_AWAY
+        self._kept.append(audio)
+        return int(lost)
 
     def detach(self) -> None:
         """What the model was doing is due on the next one."""
@@ -71,7 +289,7 @@ class Dialogue:
         self.responses.connection_lost()
 
     def add_text(self, role: Literal["user", "system"], text: str) -> None:
-        item = TextItem(role, text)
+        item = ports.TextItem(role, text)
         if self.model is None:
             self._waiting.append(item)
         else:
@@ -92,7 +310,7 @@ class Dialogue:
         """False for a call that was asked for before. Its arguments stay the JSON text of the model."""
         if not self.tools.begin(call.call_id):
             return False
-        self._past.append(FunctionCallItem(call.call_id, call.name, call.arguments))
+        self._past.append(ports.FunctionCallItem(call.call_id, call.name, call.arguments))
         return True
 
     def put_command(self, command: str | None) -> None:
@@ -138,7 +356,7 @@ class Dialogue:
     def _answer(self, call_id: str, output: str) -> None:
         """Without a model the next one is told, among what was before."""
         self.tools.running.discard(call_id)
-        self._past.append(FunctionOutputItem(call_id, output))
+        self._past.append(ports.FunctionOutputItem(call_id, output))
         if self.model is not None:
             self._own(self.model.send_function_output(call_id, output))
 

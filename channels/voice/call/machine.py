@@ -9,61 +9,19 @@ event, so that audio never waits for anything. Rules, each where bridges commonl
 - Leaving waits until everything that was said has been heard, but not for ever (`termination`).
 """
 
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
+from channels.voice.call import events, ports
 from channels.voice.call.audio_output import AudioOutput
 from channels.voice.call.dialogue import Dialogue
-from channels.voice.call.events import (
-    AgentAudio,
-    AgentAudioEnded,
-    Audio,
-    CallerAudio,
-    DigitPressed,
-    FunctionCall,
-    InputCommitted,
-    InputTranscript,
-    ItemAdded,
-    LineEvent,
-    MarkReturned,
-    ModelError,
-    ModelEvent,
-    OutputBufferState,
-    OutputTranscript,
-    OutputTranscriptDelta,
-    ResponseEnded,
-    ResponseStarted,
-    SpeechStarted,
-    SpeechStopped,
-    StreamStopped,
-)
-from channels.voice.call.ports import (
-    CallerSilent,
-    CallHooks,
-    EndReason,
-    Line,
-    ModelLink,
-    ModelStalled,
-    SessionSettings,
-    Turn,
-)
-from channels.voice.call.state import Counts, Keypad, Watch
-from channels.voice.call.termination import CallTermination, Phase
+from channels.voice.call.state import CallTermination, CallTimers, Counts, Keypad, Phase
 from flow_engine.values import JsonValue
-
-LINE_SILENT_S = 15.0
-MODEL_SILENT_S = 20.0
-"""Without an event in the middle of a response."""
-
-KEPT_WHILE_AWAY = 250
-"""Frames of the caller kept while there is no model: 5 s of 20 ms each, the newest."""
 
 SAY_GOODBYE = (
     "The call has reached its time limit and ends now. Say goodbye in one short sentence, in the language of "
     "the conversation."
 )
-ALREADY_ACTIVE = "conversation_already_has_active_response"
 
 
 class Call:
@@ -72,8 +30,8 @@ class Call:
 
     def __init__(
         self,
-        line: Line,
-        hooks: CallHooks,
+        line: ports.Line,
+        hooks: ports.CallHooks,
         *,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
@@ -83,47 +41,37 @@ class Call:
         """`line_plays` is false where the model's side plays and stops the audio itself (SIP)."""
         self._hooks = hooks
         self._clock = clock
-        self._ends_at = clock() + max_duration_s
         self.counts = Counts()
-        self.settings: SessionSettings | None = None
+        self.settings: ports.SessionSettings | None = None
         self._dialogue = Dialogue(clock)
         self._responses = self._dialogue.responses
         self._tools = self._dialogue.tools
         self._output = AudioOutput(line, wall, line_plays=line_plays)
-        self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
         self._termination = CallTermination()
         self._keypad = Keypad()
         self._past_response: str | None = None
         """What the model was saying when the task was switched; it may still ask for tools of the old one."""
-        self._turn_ended_at: float | None = None
-        """Of the caller, while nothing of the response to it has been heard."""
-        self._quiet_since = clock()
-        self._line_watch = Watch(clock())
-        self._model_watch = Watch(clock())
+        self._timers = CallTimers(clock(), max_duration_s)
 
     # The line --------------------------------------------------------------------------------------
 
-    def caller_audio(self, payload: Audio) -> None:
-        self._line_watch.events += 1
-        model = self._dialogue.model
-        if model is not None:
-            model.append_audio(payload)
-        else:
-            self.counts.unheard += len(self._kept) == KEPT_WHILE_AWAY
-            self._kept.append(payload)
+    def caller_audio(self, payload: events.Audio) -> None:
+        self._timers.line.events += 1
+        lost = self._dialogue.caller_audio(payload)  # which may count what the model's side drops
+        self.counts.unheard += lost
 
-    def line_event(self, event: LineEvent) -> None:
-        self._line_watch.events += 1
+    def line_event(self, event: events.LineEvent) -> None:
+        self._timers.line.events += 1
         match event:
-            case CallerAudio():
+            case events.CallerAudio():
                 self.caller_audio(event.payload)
-            case MarkReturned():
+            case events.MarkReturned():
                 if not self._output.mark_returned(event.name, self._clock()):
                     self.counts.old_marks += 1
                 self._settle()
-            case DigitPressed():
+            case events.DigitPressed():
                 self._keypad.press(event.digit, self._clock())
-            case StreamStopped():
+            case events.StreamStopped():
                 if (reason := self._termination.line_stopped()) is not None:
                     self.end(reason)
             case _:
@@ -131,14 +79,12 @@ class Call:
 
     # The model -------------------------------------------------------------------------------------
 
-    def attach(self, model: ModelLink, settings: SessionSettings, *, resumed: bool = False) -> None:
+    def attach(
+        self, model: ports.ModelLink, settings: ports.SessionSettings, *, resumed: bool = False
+    ) -> None:
         """A model is there. Resumed, it is told what was said before, and goes on where that was."""
         self.settings = settings
         self._dialogue.attach(model, settings, self._output.transcript.turn_of if resumed else None)
-        if not resumed:
-            self._kept.clear()
-        while self._kept:
-            model.append_audio(self._kept.popleft())
         self._dialogue.respond_if_due()
 
     def detach(self) -> None:
@@ -150,37 +96,35 @@ class Call:
             self._termination.last_words_gone()
         self._settle()
 
-    def agent_audio(self, event: AgentAudio) -> None:
-        self._model_watch.events += 1
+    def model_event(self, event: events.ModelEvent) -> None:
+        self._timers.model.events += 1
+        if type(event) is not events.AgentAudio:
+            if not self._take_words(event) and not self.is_over:
+                self._take(event)
+            return
         if self.is_over or self.settings is None or self._responses.is_silenced(event.response_id):
             self.counts.late_audio += 1
             return
-        if self._turn_ended_at is not None:
-            self._first_audio()
+        if self._timers.turn_ended_at is not None:
+            self.counts.response_seconds += self._timers.first_audio_s(self._clock())
         if not self._output.play(event, self.settings.output_format, self._clock()):
             self._dialogue.silence(event.response_id)
 
-    def model_event(self, event: ModelEvent) -> None:
-        if type(event) is AgentAudio:
-            self.agent_audio(event)
-            return
-        self._model_watch.events += 1
-        if not self._take_words(event) and not self.is_over:
-            self._take(event)
-
-    def _take_words(self, event: ModelEvent) -> bool:
+    def _take_words(self, event: events.ModelEvent) -> bool:
         """What was said is taken even when the call is over. False for any other event."""
         transcript, now = self._output.transcript, self._clock()
         match event:
-            case ItemAdded():
-                self._item_added(event)
-            case InputCommitted():
+            case events.ItemAdded(item_id, role):
+                if not self._dialogue.is_own(item_id) and role is not None and role != "system":
+                    transcript.added(item_id, role, now)
+                    self._dialogue.spoken(item_id)
+            case events.InputCommitted():
                 transcript.added(event.item_id, "user", now)
                 self._dialogue.spoken(event.item_id)
-            case OutputTranscriptDelta():
+            case events.OutputTranscriptDelta():
                 transcript.piece(event.item_id, event.text)
-            case InputTranscript() | OutputTranscript():
-                role = "user" if isinstance(event, InputTranscript) else "assistant"
+            case events.InputTranscript() | events.OutputTranscript():
+                role = "user" if isinstance(event, events.InputTranscript) else "assistant"
                 transcript.text(event.item_id, role, event.text, now)
                 self._dialogue.spoken(event.item_id)
                 self._settle()
@@ -188,36 +132,41 @@ class Call:
                 return False
         return True
 
-    def _take(self, event: ModelEvent) -> None:
+    def _take(self, event: events.ModelEvent) -> None:
+        now = self._clock()
         match event:
-            case SpeechStarted():
-                self._caller_speaks()
-            case SpeechStopped():
-                self._quiet_since = self._turn_ended_at = now = self._clock()
+            case events.SpeechStarted():
+                self._responses.speech_started(now)
+                self._timers.turn_ended_at = None
+                if self._may_interrupt() and not self._termination.is_under_way:
+                    self._stop_speaking()
+            case events.SpeechStopped():
+                self._timers.turn_ended(now)
                 self._responses.turn_ended(now)
-            case ResponseStarted():
+            case events.ResponseStarted():
                 self._response_started(event)
-            case ResponseEnded():
+            case events.ResponseEnded():
                 self._response_ended(event)
-            case AgentAudioEnded():
+            case events.AgentAudioEnded():
                 self._output.item_ended(event.item_id)
-            case FunctionCall():
-                self._function_call(event)
-            case OutputBufferState():
-                if event.playing and self._turn_ended_at is not None:
-                    self._first_audio()
-                self._output.remote(event.playing, self._clock())
+            case events.FunctionCall():
+                if self._dialogue.begin_tool(event):
+                    self._begin_tool(event)
+            case events.OutputBufferState():
+                if event.playing:
+                    self.counts.response_seconds += self._timers.first_audio_s(now)
+                self._output.remote(event.playing, now)
                 self._settle()
-            case DigitPressed():
-                self._keypad.press(event.digit, self._clock())
-            case ModelError():
-                self._model_error(event)
+            case events.DigitPressed():
+                self._keypad.press(event.digit, now)
+            case events.ModelError():
+                if self._responses.error(event, now):
+                    self._hooks.notice(event)
+                self._responses.wanted = self._responses.wanted and self._termination.may_speak
             case _:
                 pass
 
-    def _function_call(self, event: FunctionCall) -> None:
-        if not self._dialogue.begin_tool(event):
-            return
+    def _begin_tool(self, event: events.FunctionCall) -> None:
         if event.response_id == self._past_response:
             self.counts.tools_stopped += 1
             self._dialogue.tool_stopped(event.call_id)
@@ -241,7 +190,7 @@ class Call:
     # Controls --------------------------------------------------------------------------------------
 
     @property
-    def transcript(self) -> tuple[Turn, ...]:
+    def transcript(self) -> tuple[ports.Turn, ...]:
         return self._output.transcript.turns
 
     @property
@@ -258,12 +207,12 @@ class Call:
     def is_over(self) -> bool:
         return self._termination.phase is Phase.OVER
 
-    def reconfigure(self, settings: SessionSettings) -> None:
+    def reconfigure(self, settings: ports.SessionSettings) -> None:
         self.settings = settings
         if self._dialogue.model is not None:
             self._dialogue.model.configure(settings)
 
-    def switch_task(self, settings: SessionSettings, command: str | None) -> None:
+    def switch_task(self, settings: ports.SessionSettings, command: str | None) -> None:
         self._past_response = self._responses.active
         self._stop_speaking()
         for call_id in self._hooks.stop_other_tools():
@@ -310,11 +259,11 @@ class Call:
         if self._termination.phase not in (Phase.TRANSFERRING, Phase.LEFT):
             return
         reason = self._termination.transferred(done=done)
-        self._quiet_since = self._clock()
+        self._timers.quiet(self._clock())
         if reason is not None:
             self.end(reason)
 
-    def end(self, reason: EndReason) -> None:
+    def end(self, reason: ports.EndReason) -> None:
         """At once. From outside for what is nobody's wish: a lost side, the end of the program. What was said
         and the answers of tools under way are taken until `close`."""
         if self._termination.end():
@@ -328,15 +277,21 @@ class Call:
         self._settle()
         if self.is_over:
             return
-        line_silent = self._line_watch.silent_s(now)
+        line_silent, model_silent = self._timers.is_line_silent(now), self._timers.is_model_silent(now)
         if self._termination.is_due(now):
             self._leave()
-        elif self._output.line_plays and line_silent >= LINE_SILENT_S:
+        elif self._output.line_plays and line_silent:
             self.end("line_lost")
-        elif not self._termination.is_under_way and now >= self._ends_at:
-            self._end_by_time()
-        elif self._is_model_stalled(now):
-            self._hooks.notice(ModelStalled())
+        elif not self._termination.is_under_way and now >= self._timers.ends_at:
+            if speaks := self._dialogue.model is not None:
+                self.instruct(SAY_GOODBYE)
+            self._begin_termination("time_limit", last_words=speaks)
+        elif self._dialogue.model is not None and (
+            self._responses.is_overdue(now)
+            # While the model's side plays by itself, it may have sent all that there is to tell.
+            or (model_silent and self._responses.active is not None and not self._output.remote_playing)
+        ):
+            self._hooks.notice(ports.ModelStalled())
         else:
             if self._responses.is_turn_unanswered(now):
                 self._want_response()
@@ -344,7 +299,11 @@ class Call:
                 self._dialogue.add_text("user", f"(pressed on the keypad: {digits})")
                 self._want_response()
             self._dialogue.respond_if_due()
-            self._notice_silence(now)
+            silence_s = None if self.settings is None else self.settings.silence_s
+            if silence_s is None or self._termination.is_under_way:
+                return
+            if self._timers.is_caller_silent(now, silence_s, calm=self.is_calm()):
+                self._hooks.notice(ports.CallerSilent())
 
     def is_calm(self) -> bool:
         """Nothing is going on that a change of the model's connection would disturb."""
@@ -360,30 +319,6 @@ class Call:
 
     # Inside ----------------------------------------------------------------------------------------
 
-    def _is_model_stalled(self, now: float) -> bool:
-        silent = self._model_watch.silent_s(now)
-        # While it plays by itself, it may have sent all that there is to tell.
-        waits = self._responses.active is not None and not self._output.remote_playing
-        is_silent = waits and silent >= MODEL_SILENT_S
-        return self._dialogue.model is not None and (is_silent or self._responses.is_overdue(now))
-
-    def _end_by_time(self) -> None:
-        speaks = self._dialogue.model is not None
-        if speaks:
-            self.instruct(SAY_GOODBYE)
-        self._begin_termination("time_limit", last_words=speaks)
-
-    def _first_audio(self) -> None:
-        if self._turn_ended_at is not None:
-            self.counts.response_seconds.append(self._clock() - self._turn_ended_at)
-            self._turn_ended_at = None
-
-    def _caller_speaks(self) -> None:
-        self._responses.speech_started(self._clock())
-        self._turn_ended_at = None
-        if self._may_interrupt() and not self._termination.is_under_way:
-            self._stop_speaking()
-
     def _stop_speaking(self) -> None:
         active, now = self._responses.active, self._clock()
         if active is not None:
@@ -394,7 +329,7 @@ class Call:
         if self._output.line_plays:
             self._dialogue.interrupted(interruption, self._output.is_known)
 
-    def _response_started(self, event: ResponseStarted) -> None:
+    def _response_started(self, event: events.ResponseStarted) -> None:
         requested = self._responses.is_requested
         self._responses.started(event.response_id, self._clock())
         termination = self._termination
@@ -411,15 +346,15 @@ class Call:
     def _may_interrupt(self) -> bool:
         return self.settings is not None and self.settings.allow_interruptions
 
-    def _response_ended(self, event: ResponseEnded) -> None:
+    def _response_ended(self, event: events.ResponseEnded) -> None:
         was_active = self._responses.active == event.response_id
         departing = self._termination.is_under_way
         self._responses.ended(event.response_id)
-        self._quiet_since = self._clock()
+        self._timers.quiet(self._clock())
         self._output.mark_rest()
         self.counts.used(event.usage)
         if event.status == "failed":
-            self._hooks.notice(ModelError("response_failed", event.reason or "no reason given"))
+            self._hooks.notice(events.ModelError("response_failed", event.reason or "no reason given"))
             if was_active and not (departing or self._responses.is_silenced(event.response_id)):
                 self._responses.failed(self._clock())
         elif event.status == "completed":
@@ -427,34 +362,10 @@ class Call:
         self._dialogue.respond_if_due()
         self._settle()
 
-    def _item_added(self, event: ItemAdded) -> None:
-        if not self._dialogue.is_own(event.item_id) and event.role is not None and event.role != "system":
-            self._output.transcript.added(event.item_id, event.role, self._clock())
-            self._dialogue.spoken(event.item_id)
-
-    def _model_error(self, event: ModelError) -> None:
-        if event.code == ALREADY_ACTIVE:
-            self._responses.refused(self._clock())
-        else:
-            self._hooks.notice(event)
-            if self._responses.is_requested and (event.event_id or "").startswith("response.create"):
-                self._responses.failed(self._clock())
-        if not self._termination.may_speak:
-            self._responses.wanted = False
-
     def _want_response(self) -> None:
         if self._termination.may_speak:
             self._responses.wanted = True
             self._dialogue.respond_if_due()
-
-    def _notice_silence(self, now: float) -> None:
-        if self._termination.is_under_way or self.settings is None or self.settings.silence_s is None:
-            return
-        if not self.is_calm():
-            self._quiet_since = now
-        elif now - self._quiet_since >= self.settings.silence_s:
-            self._quiet_since = now
-            self._hooks.notice(CallerSilent())
 
     def _note_heard(self) -> None:
         speaking = self._responses.active is not None
@@ -462,7 +373,7 @@ class Call:
             self._dialogue.delete_item(item_id)
 
     def _begin_termination(
-        self, reason: EndReason, target: str | None = None, *, last_words: bool = False
+        self, reason: ports.EndReason, target: str | None = None, *, last_words: bool = False
     ) -> None:
         """`last_words` are still to be begun."""
         if self._termination.begin(reason, target, self._clock(), last_words=last_words):

@@ -12,20 +12,7 @@ from channels.http_tools.documents import BuiltinTool
 from channels.http_tools.http_calls import CallFailed, HttpCaller
 from channels.http_tools.scope import Scope
 from channels.http_tools.tools import ToolExecutor
-from channels.voice.call.ports import (
-    AnsweredCall,
-    CallControls,
-    Caller,
-    CallerSilent,
-    CallSeat,
-    Ending,
-    HandlerNotice,
-    OpenCall,
-    Refused,
-    SessionSettings,
-    TransferFailed,
-    Turn,
-)
+from channels.voice.call import ports
 from channels.voice.config.declarations import Declaration, NotDeclarations, declarations
 from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import ConfigUrlSession, InlineSession, ResponseMapping, VoiceConfig
@@ -69,16 +56,16 @@ def open_configured(
     builders: BuilderRegistry,
     deliveries: Deliveries | None = None,
     approval: Approval | None = None,
-) -> OpenCall:
+) -> ports.OpenCall:
     """For a config whose session is `config_url` or `inline`. `approval` is the operator's policy on tools.
     Raises ValueError for a flow."""
     if not isinstance(config.session, ConfigUrlSession | InlineSession):
         raise ValueError(f"a session of mode {config.session.mode!r} is not in the config")
     business = Business(config, config.session, outbound, builders, approval or Approval())
 
-    def opened(caller: Caller, seat: CallSeat) -> AnsweredCall:
+    def opened(caller: ports.Caller, seat: ports.CallSeat) -> ports.AnsweredCall:
         lifecycle = ConfigLifecycle(config, outbound, clock, caller, deliveries)
-        return AnsweredCall(ConfiguredCallHandler(business, lifecycle, seat), lifecycle)
+        return ports.AnsweredCall(ConfiguredCallHandler(business, lifecycle, seat), lifecycle)
 
     return opened
 
@@ -87,7 +74,7 @@ class ConfiguredCallHandler:
     """Implements `CallHandler` for one call. `lifecycle` is the same call's, whose context its templates
     share."""
 
-    def __init__(self, business: Business, lifecycle: ConfigLifecycle, controls: CallControls) -> None:
+    def __init__(self, business: Business, lifecycle: ConfigLifecycle, controls: ports.CallControls) -> None:
         self._config = business.config
         self._session = business.session
         self._controls = controls
@@ -100,7 +87,7 @@ class ConfiguredCallHandler:
         self._before_transfer: dict[str, JsonValue] = {}
         """What the flags of the transfer under way were before it."""
 
-    async def open(self) -> SessionSettings | Refused:
+    async def open(self) -> ports.SessionSettings | ports.Refused:
         scope = self._lifecycle.scope()
         try:
             if isinstance(self._session, InlineSession):
@@ -110,10 +97,10 @@ class ConfiguredCallHandler:
                     session = await fetched_session(self._session, self._lifecycle.http, scope)
         except SessionFailed as failure:
             self._log.error("session_failed", reason=str(failure))
-            return Refused(self._config.spoken_apology)
+            return ports.Refused(self._config.spoken_apology)
         except TimeoutError:
             self._log.error("session_failed", reason=f"no session within {SESSION_WITHIN_S:g} s")
-            return Refused(self._config.spoken_apology)
+            return ports.Refused(self._config.spoken_apology)
         self._context.session = session.document
         self._context.ctx.update(session.ctx)
         settings = self._config.settings(session.instructions)
@@ -148,11 +135,11 @@ class ConfiguredCallHandler:
             self._before_transfer = before
         return answer
 
-    async def notice(self, notice: HandlerNotice) -> None:
+    async def notice(self, notice: ports.HandlerNotice) -> None:
         match notice:
-            case Turn():
+            case ports.Turn():
                 self._silences = 0 if notice.role == "user" else self._silences
-            case CallerSilent():
+            case ports.CallerSilent():
                 # Ask whether the caller is there; say goodbye when that was asked twice without an answer.
                 self._silences += 1
                 if self._silences < MOST_SILENCES:
@@ -161,11 +148,11 @@ class ConfiguredCallHandler:
                 self._log.info("caller_silent", times=self._silences)
                 self._controls.instruct(SAY_GOODBYE)
                 self._controls.hang_up()
-            case TransferFailed():
+            case ports.TransferFailed():
                 self._context.ctx.update(self._before_transfer)
                 self._controls.instruct(NOT_PUT_THROUGH)
 
-    async def ended(self, ending: Ending) -> None:
+    async def ended(self, ending: ports.Ending) -> None:
         """The lifecycle tells the business."""
 
 

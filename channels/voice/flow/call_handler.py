@@ -36,30 +36,9 @@ from channels.engine_client.replies import (
 )
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
-from channels.voice.call.ports import (
-    Caller,
-    CallerSilent,
-    CallSeat,
-    Ending,
-    EndReason,
-    HandlerNotice,
-    Refused,
-    SessionSettings,
-    TransferFailed,
-    Turn,
-)
+from channels.voice.call import ports
+from channels.voice.flow import task_context
 from channels.voice.flow.engine_sync import DialogueReport, MemoryNotices, PromptRefresher, TranscriptBarrier
-from channels.voice.flow.task_context import (
-    LOST,
-    NOBODY_FREE,
-    SILENCES_BEFORE_GOODBYE,
-    TRY_AGAIN,
-    FlowStart,
-    TaskContext,
-    new_contact,
-    nobody_spoke,
-    session_settings,
-)
 from flow_engine.ports.models import ToolCall
 from flow_engine.values import JsonValue
 
@@ -71,7 +50,7 @@ NO_UTTERANCE: Final = "no_utterance"
 NO_TARGET: Final = "no address to transfer the call to"
 TRANSFER_FAILED: Final = "the line could not move the call"
 
-END_REASONS: Final[Mapping[EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
+END_REASONS: Final[Mapping[ports.EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
 """Reasons that the engine would misread: it tells from the words who ended a contact, and takes an agent for
 a person. All others go as they are."""
 
@@ -83,10 +62,10 @@ class FlowCallHandler:
 
     def __init__(
         self,
-        start: FlowStart,
-        base: SessionSettings,
-        caller: Caller,
-        controls: CallSeat,
+        start: task_context.FlowStart,
+        base: ports.SessionSettings,
+        caller: ports.Caller,
+        controls: ports.CallSeat,
         *,
         engine: EngineClient,
         servers: McpServers,
@@ -100,7 +79,7 @@ class FlowCallHandler:
         self._controls = controls
         self._engine = engine
         self._now = now
-        self._new = new_contact(start, caller)
+        self._new = task_context.new_contact(start, caller)
         self.contact = self._new.contact
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
         self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, tool_lists)
@@ -110,7 +89,7 @@ class FlowCallHandler:
         self._report = DialogueReport(engine, self.contact, self._told)
         self._task_lock = asyncio.Lock()
         self._following: set[asyncio.Task[None]] = set()
-        self._task: TaskContext | None = None
+        self._task: task_context.TaskContext | None = None
         self._first_words = True
         self._target: str | None = None
         """Where the current task hands the call over to."""
@@ -122,13 +101,13 @@ class FlowCallHandler:
 
     # The order of a call ---------------------------------------------------------------------------
 
-    async def open(self) -> SessionSettings | Refused:
+    async def open(self) -> ports.SessionSettings | ports.Refused:
         self._name_call()
         try:
             data = await self._engine.new_contact(self._new)
         except EngineError as error:
             log.error("flow_not_started", reason=str(error))
-            return Refused(self._start.apology)
+            return ports.Refused(self._start.apology)
         _note_model(data)
         self._engine.follow(self.contact.conversation_id, self._commanded)
         await self._set_task(await self._or_without_human(data))
@@ -161,17 +140,17 @@ class FlowCallHandler:
             await self._words.read()
         return await tools.registry.execute(ToolCall(name, name, given))
 
-    async def notice(self, notice: HandlerNotice) -> None:
+    async def notice(self, notice: ports.HandlerNotice) -> None:
         self._name_call()
         match notice:
-            case Turn():
+            case ports.Turn():
                 self._take_turn(notice)
-            case CallerSilent():
+            case ports.CallerSilent():
                 self._silent()
-            case TransferFailed():
+            case ports.TransferFailed():
                 await self._not_transferred()
 
-    def _take_turn(self, turn: Turn) -> None:
+    def _take_turn(self, turn: ports.Turn) -> None:
         if turn.role == "user":
             self._silences = 0
         elif self._first_words:
@@ -186,11 +165,11 @@ class FlowCallHandler:
     def _silent(self) -> None:
         self._silences += 1
         self._tell(self._own(NO_UTTERANCE, "system"))
-        if self._silences > SILENCES_BEFORE_GOODBYE:
+        if self._silences > task_context.SILENCES_BEFORE_GOODBYE:
             self._controls.hang_up()
             return
         seconds = self._current.data.user_interaction_timeout or 0.0
-        self._controls.instruct(nobody_spoke(seconds, self._silences))
+        self._controls.instruct(task_context.nobody_spoke(seconds, self._silences))
 
     async def _not_transferred(self) -> None:
         """The engine is told, and says how the conversation goes on without that person."""
@@ -199,13 +178,13 @@ class FlowCallHandler:
                 data = await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
             except EngineError as error:
                 log.error("transfer_not_reported", reason=str(error))
-                self._controls.instruct(NOBODY_FREE)
+                self._controls.instruct(task_context.NOBODY_FREE)
                 return
             await self._set_task(data)
             self._target = None  # the same address again would be no help
             self._controls.switch_task(self._settings(), data.command)
 
-    async def ended(self, ending: Ending) -> None:
+    async def ended(self, ending: ports.Ending) -> None:
         if self._has_ended:
             return
         self._name_call()
@@ -231,18 +210,20 @@ class FlowCallHandler:
     # Tasks -----------------------------------------------------------------------------------------
 
     @property
-    def _current(self) -> TaskContext:
+    def _current(self) -> task_context.TaskContext:
         if self._task is None:
             raise LookupError("the call has not been opened")
         return self._task
 
-    def _settings(self) -> SessionSettings:
+    def _settings(self) -> ports.SessionSettings:
         task = self._current
-        return session_settings(self._base, task.data, task.declarations(), first_words=self._first_words)
+        return task_context.session_settings(
+            self._base, task.data, task.declarations(), first_words=self._first_words
+        )
 
     async def _set_task(self, data: AgentData) -> None:
         tools = await self._toolbox.of_task(data)
-        self._task = TaskContext(data, tools, data.reachable_tasks)
+        self._task = task_context.TaskContext(data, tools, data.reachable_tasks)
         self._watch.knows(data.prefix_hash, data.prompt)
         self._target = self._start.target(data.routing_parameters) if _is_routing(data) else None
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
@@ -257,7 +238,7 @@ class FlowCallHandler:
                 return await self._after_conflict(conflict)
             except EngineError as error:
                 log.error("task_not_changed", reason=str(error))
-                return {"result": False, "reason": TRY_AGAIN}
+                return {"result": False, "reason": task_context.TRY_AGAIN}
             if isinstance(reply, TaskRefused):
                 return self._refused(reply)
             await self._enter(reply)
@@ -354,7 +335,7 @@ class FlowCallHandler:
         if not self._is_lost and not self._has_ended:
             log.warning("conversation_lost")
             self._is_lost = True
-            self._controls.instruct(LOST)
+            self._controls.instruct(task_context.LOST)
 
     # The dialogue ----------------------------------------------------------------------------------
 
@@ -372,7 +353,7 @@ class FlowCallHandler:
             self._controls.reconfigure(self._settings())
             return True
 
-    async def _reachable_now(self, task: TaskContext) -> tuple[ReachableTask, ...]:
+    async def _reachable_now(self, task: task_context.TaskContext) -> tuple[ReachableTask, ...]:
         if not any(task.required_variables for task in task.reachable):
             return task.reachable
         try:
@@ -415,7 +396,7 @@ class FlowCallHandler:
         self._messages += 1
         return f"{self.contact.contact_id}-{self._messages}"
 
-    async def _report_transfer(self, reason: EndReason) -> None:
+    async def _report_transfer(self, reason: ports.EndReason) -> None:
         """A call that was moved is in a person's hands, as far as this line can know."""
         try:
             if reason == "transferred":

@@ -14,26 +14,19 @@ from typing import Final, Literal, cast
 
 import orjson
 
+from channels.voice.call import ports
 from channels.voice.call.events import Audio
-from channels.voice.call.ports import (
-    AudioFormat,
-    FunctionCallItem,
-    FunctionOutputItem,
-    HistoryItem,
-    SessionSettings,
-    TextItem,
-)
 from channels.voice.wires.realtime_events import PAST
 from flow_engine.values import JsonValue
 
-_WIRE_FORMATS: Final[dict[AudioFormat, dict[str, JsonValue]]] = {
+_WIRE_FORMATS: Final[dict[ports.AudioFormat, dict[str, JsonValue]]] = {
     "g711_ulaw": {"type": "audio/pcmu"},
     "g711_alaw": {"type": "audio/pcma"},
     "pcm16": {"type": "audio/pcm", "rate": 24000},
 }
 
 
-def session_of(settings: SessionSettings, *, carries_audio: bool = True) -> dict[str, JsonValue]:
+def session_of(settings: ports.SessionSettings, *, carries_audio: bool = True) -> dict[str, JsonValue]:
     """The session as its first configuration. Without `carries_audio` no format is said: where the audio
     goes another way (SIP), that way has settled it."""
     heard, spoken = _turns_of(settings), cast("dict[str, JsonValue]", {"voice": settings.voice})
@@ -50,7 +43,7 @@ def session_of(settings: SessionSettings, *, carries_audio: bool = True) -> dict
     }
 
 
-def _task_fields(settings: SessionSettings) -> dict[str, JsonValue]:
+def _task_fields(settings: ports.SessionSettings) -> dict[str, JsonValue]:
     return {
         "type": "realtime",
         "instructions": settings.instructions,
@@ -69,7 +62,7 @@ def _message(role: str, content_type: str, content: str) -> dict[str, JsonValue]
     return {"type": "message", "role": role, "content": [{"type": content_type, "text": content}]}
 
 
-def _turns_of(settings: SessionSettings) -> dict[str, JsonValue]:
+def _turns_of(settings: ports.SessionSettings) -> dict[str, JsonValue]:
     detection = settings.turn_detection
     transcription: dict[str, JsonValue] = {"model": settings.transcription_model}
     if settings.language is not None:
@@ -87,15 +80,15 @@ def _turns_of(settings: SessionSettings) -> dict[str, JsonValue]:
     }
 
 
-def _past(item: HistoryItem) -> dict[str, JsonValue]:
+def _past(item: ports.HistoryItem) -> dict[str, JsonValue]:
     """An item of a session before this one."""
     match item:
-        case FunctionCallItem():
+        case ports.FunctionCallItem():
             call: dict[str, JsonValue] = {"call_id": item.call_id, "name": item.name}
             return {"type": "function_call", **call, "arguments": item.arguments}
-        case FunctionOutputItem():
+        case ports.FunctionOutputItem():
             return {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
-        case TextItem():
+        case ports.TextItem():
             return _message(item.role, "input_text", item.text)
         case _:
             content_type = "input_text" if item.role == "user" else "output_text"
@@ -114,7 +107,7 @@ class RealtimeLink:
         self._close = close
         self._carries_audio = carries_audio
         self._sent = 0
-        self._settled: SessionSettings | None = None
+        self._settled: ports.SessionSettings | None = None
 
     def append_audio(self, audio: Audio) -> None:
         self._sent = sent = self._sent + 1
@@ -123,12 +116,12 @@ class RealtimeLink:
             % (sent, audio)
         )
 
-    def configure(self, settings: SessionSettings) -> None:
+    def configure(self, settings: ports.SessionSettings) -> None:
         session = self._session(settings)
         self._settled = settings
         self._command("session.update", {"session": session})
 
-    def _session(self, settings: SessionSettings) -> dict[str, JsonValue]:
+    def _session(self, settings: ports.SessionSettings) -> dict[str, JsonValue]:
         if self._settled is None:
             return session_of(settings, carries_audio=self._carries_audio)
         audio: dict[str, JsonValue] = {"input": _turns_of(settings)}
@@ -139,12 +132,12 @@ class RealtimeLink:
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
         return self._add_item("own_", _message(role, "input_text", text))
 
-    def add_history(self, items: Sequence[HistoryItem]) -> None:
+    def add_history(self, items: Sequence[ports.HistoryItem]) -> None:
         for item in items:
             self._add_item(PAST, _past(item))
 
     def send_function_output(self, call_id: str, output: str) -> str:
-        return self._add_item("own_", _past(FunctionOutputItem(call_id, output)))
+        return self._add_item("own_", _past(ports.FunctionOutputItem(call_id, output)))
 
     def create_response(self, instructions: str | None = None) -> None:
         self._command("response.create", {"response": {"instructions": instructions}} if instructions else {})

@@ -15,8 +15,8 @@ import pytest
 from channels.voice import bridge as bridge_module
 from channels.voice import model_connection
 from channels.voice.call import audio_output as audible_module
-from channels.voice.call import machine as call_module
-from channels.voice.call import response_scheduler as responses_module
+from channels.voice.call import dialogue as responses_module
+from channels.voice.call import state as call_module
 from channels.voice.model_connection import Patience
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_response import Pace

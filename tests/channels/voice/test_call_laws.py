@@ -31,7 +31,7 @@ from channels.voice.call.events import (
 )
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import SessionSettings, Turn
-from channels.voice.call.termination import LEAVE_WITHIN_S
+from channels.voice.call.state import LEAVE_WITHIN_S
 from tests.channels.voice.recording_doubles import RecordingHooks, RecordingLine, RecordingModel
 
 FRAME_MS = 100
@@ -134,7 +134,7 @@ class Talk(RuleBasedStateMachine):
     @rule(response=RESPONSES, item=ITEMS, frames=st.integers(1, 30))
     def agent_speaks(self, response: str, item: str, frames: int) -> None:
         for _ in range(frames):
-            self.call.agent_audio(AgentAudio(response, item, 0, audio_of(response, item)))
+            self.call.model_event(AgentAudio(response, item, 0, audio_of(response, item)))
 
     @rule(
         event=st.one_of(

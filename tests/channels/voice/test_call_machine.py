@@ -36,7 +36,7 @@ from channels.voice.call.ports import (
     TextItem,
     Turn,
 )
-from channels.voice.call.termination import LEAVE_WITHIN_S
+from channels.voice.call.state import LEAVE_WITHIN_S
 from tests.channels.voice.recording_doubles import RecordingHooks, RecordingLine, RecordingModel
 
 FRAME = base64.b64encode(b"\xff" * 160)

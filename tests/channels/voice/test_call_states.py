@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
+from channels.voice.call.dialogue import ResponseScheduler
 from channels.voice.call.ports import EndReason
-from channels.voice.call.response_scheduler import ResponseScheduler
-from channels.voice.call.termination import LEAVE_WITHIN_S, CallTermination, Phase
+from channels.voice.call.state import LEAVE_WITHIN_S, CallTermination, Phase
 
 
 def reached(phase: Phase, target: str | None = "+390212345678") -> CallTermination:

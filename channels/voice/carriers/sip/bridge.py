@@ -19,14 +19,8 @@ import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
 from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
+from channels.voice.call import ports
 from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
-from channels.voice.call.ports import (
-    HistoryItem,
-    ModelLink,
-    ModelUnreachable,
-    RealtimeListener,
-    SessionSettings,
-)
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
@@ -75,7 +69,7 @@ class SipConnection(SipLine):
             except LineControlFailed as failed:
                 log.warning("sip_reject_failed", reason=str(failed))
 
-    async def connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
+    async def connect(self, settings: ports.SessionSettings, side: ports.RealtimeListener) -> ports.ModelLink:
         """Accept the call and join its session. Raises ModelUnreachable."""
         await self._accept(settings)
         session = _Session(side, self)
@@ -91,7 +85,7 @@ class SipConnection(SipLine):
                 enable_auto_ping=True,
             )
         except (OSError, WSError) as error:
-            raise ModelUnreachable(f"{type(error).__name__}: {error}") from error
+            raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
         self._is_accepted = True
         self._link = _SipLink(session, socket, self._tap)
         return self._link
@@ -99,7 +93,7 @@ class SipConnection(SipLine):
     async def refer(self, target: str) -> bool:
         return await is_transferred(self.transfer(target))
 
-    async def _accept(self, settings: SessionSettings) -> None:
+    async def _accept(self, settings: ports.SessionSettings) -> None:
         if self._is_accepted:
             return
         may_be_accepted, self._was_accepting = self._was_accepting, True
@@ -108,7 +102,7 @@ class SipConnection(SipLine):
             await self._sip.accept(self._call.call_id, session)
         except LineControlFailed as failed:
             if not may_be_accepted:
-                raise ModelUnreachable(str(failed)) from failed
+                raise ports.ModelUnreachable(str(failed)) from failed
             log.warning("sip_accept_failed", reason=str(failed))
         else:
             self._is_accepted = True
@@ -119,7 +113,7 @@ class _Session:
 
     socket: ModelSocket
 
-    def __init__(self, side: RealtimeListener, connection: SipConnection) -> None:
+    def __init__(self, side: ports.RealtimeListener, connection: SipConnection) -> None:
         self._side = side
         self._connection = connection
         self.was_left = False
@@ -141,7 +135,7 @@ class _SipLink(RealtimeLink):
         super().__init__(tapped(socket.send, "model", tap), socket.close, carries_audio=False)
         self._session_of_call = session
 
-    def add_history(self, items: Sequence[HistoryItem]) -> None:
+    def add_history(self, items: Sequence[ports.HistoryItem]) -> None:
         """The session has kept it."""
 
     def close(self) -> None:

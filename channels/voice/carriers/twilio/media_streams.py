@@ -10,96 +10,77 @@ from typing import Final, cast
 
 import orjson
 
-from channels.voice.call.events import (
-    Audio,
-    CallerAudio,
-    DigitPressed,
-    LineEvent,
-    MarkReturned,
-    StreamStarted,
-    StreamStopped,
-    Unreadable,
-)
+from channels.voice.call import events
 from channels.voice.call.ports import AudioFormat, Line
 from channels.voice.carriers.carrier import Decoder, RecordedFrame
-from channels.voice.wires.frames import (
-    Malformed,
-    Object,
-    audio_of,
-    name,
-    optional_part,
-    optional_text,
-    part,
-    read_object,
-    text,
-)
+from channels.voice.wires import frames
 from flow_engine.values import JsonValue
 
 
-def decode_line(frame: bytes | str) -> LineEvent | Unreadable | None:
+def decode_line(frame: bytes | str) -> events.LineEvent | events.Unreadable | None:
     """The event of one frame of JSON; None for one that nobody needs. Never raises: an invalid one is
     `Unreadable`."""
     try:
-        message = read_object(frame)
+        message = frames.read_object(frame)
         if message.get("event") == "media" and (audio := _plain_media(message)) is not None:
             return audio
-        read = _READERS.get(text(message, "event"))
+        read = _READERS.get(frames.text(message, "event"))
         return None if read is None else read(message)
-    except Malformed as wrong:
-        return Unreadable(str(wrong))
+    except frames.Malformed as wrong:
+        return events.Unreadable(str(wrong))
 
 
-def _plain_media(message: Object) -> CallerAudio | None:
+def _plain_media(message: frames.Object) -> events.CallerAudio | None:
     """What nearly every frame is, without the steps that tell what is wrong with one; None for the others."""
     media = message.get("media")
     if not isinstance(media, dict) or media.get("track") != "inbound":
         return None
     payload = cast("dict[str, object]", media).get("payload")
-    audio = audio_of(payload) if isinstance(payload, str) else None
-    return None if audio is None else CallerAudio(audio)
+    audio = frames.audio_of(payload) if isinstance(payload, str) else None
+    return None if audio is None else events.CallerAudio(audio)
 
 
-def _media(message: Object) -> CallerAudio | None:
-    media = part(message, "media")
+def _media(message: frames.Object) -> events.CallerAudio | None:
+    media = frames.part(message, "media")
     # Streams of one track may leave its name out.
-    if optional_text(media, "track") not in (None, "inbound"):
+    if frames.optional_text(media, "track") not in (None, "inbound"):
         return None
-    audio = audio_of(text(media, "payload"))
+    audio = frames.audio_of(frames.text(media, "payload"))
     if audio is None:
-        raise Malformed("media that is not base64")
-    return CallerAudio(audio)
+        raise frames.Malformed("media that is not base64")
+    return events.CallerAudio(audio)
 
 
-def _start(message: Object) -> StreamStarted:
-    start = part(message, "start")
-    encoding = part(start, "mediaFormat")
+def _start(message: frames.Object) -> events.StreamStarted:
+    start = frames.part(message, "start")
+    encoding = frames.part(start, "mediaFormat")
     if (encoding.get("encoding"), encoding.get("sampleRate"), encoding.get("channels", 1)) != (
         "audio/x-mulaw",
         8000,
         1,
     ):
-        raise Malformed("a stream that is not audio/x-mulaw at 8000 Hz with one channel")
-    parameters = optional_part(start, "customParameters")
-    return StreamStarted(
-        stream_id=name(start, "streamSid"),
-        carrier_call_id=optional_text(start, "callSid"),
-        parameters={key: text(parameters, key) for key in parameters},
+        raise frames.Malformed("a stream that is not audio/x-mulaw at 8000 Hz with one channel")
+    parameters = frames.optional_part(start, "customParameters")
+    return events.StreamStarted(
+        stream_id=frames.name(start, "streamSid"),
+        carrier_call_id=frames.optional_text(start, "callSid"),
+        parameters={key: frames.text(parameters, key) for key in parameters},
     )
 
 
-def _mark(message: Object) -> MarkReturned:
-    return MarkReturned(text(part(message, "mark"), "name"))
+def _mark(message: frames.Object) -> events.MarkReturned:
+    return events.MarkReturned(frames.text(frames.part(message, "mark"), "name"))
 
 
-def _digit(message: Object) -> DigitPressed:
-    return DigitPressed(name(part(message, "dtmf"), "digit"))
+def _digit(message: frames.Object) -> events.DigitPressed:
+    return events.DigitPressed(frames.name(frames.part(message, "dtmf"), "digit"))
 
 
-def _stop(_: Object) -> StreamStopped:
-    return StreamStopped()
+def _stop(_: frames.Object) -> events.StreamStopped:
+    return events.StreamStopped()
 
 
-_READERS: Final[dict[str, Callable[[Object], LineEvent | None]]] = {
+_READERS: Final[dict[str, Callable[[frames.Object], events.LineEvent | None]]] = {
     "media": _media,
     "start": _start,
     "mark": _mark,
@@ -120,7 +101,7 @@ class TwilioLine:
         self._send = send
         self._close = close
 
-    def play(self, audio: Audio) -> None:
+    def play(self, audio: events.Audio) -> None:
         self._send(b'%b%b"}}' % (self._media, audio))
 
     def mark(self, name: str) -> None:
@@ -159,6 +140,6 @@ class TwilioStreams:
         return RecordedFrame(is_audio=True, at_ms=float(timestamp) if is_count else None)
 
 
-def _events(frame: bytes) -> Sequence[LineEvent | Unreadable]:
+def _events(frame: bytes) -> Sequence[events.LineEvent | events.Unreadable]:
     event = decode_line(frame)
     return () if event is None else (event,)

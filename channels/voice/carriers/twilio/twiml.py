@@ -6,16 +6,8 @@ from typing import Final
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape, quoteattr
 
+from channels.voice.carriers import carrier
 from channels.voice.carriers.call_control import Target, caller_number, parse_target
-from channels.voice.carriers.carrier import (
-    AskElsewhere,
-    ConnectStream,
-    Document,
-    HangUp,
-    Instruction,
-    Reject,
-    SpeakAndDial,
-)
 from flow_engine.errors import CorrectTheInput
 
 MEDIA_TYPE: Final = "text/xml"
@@ -34,21 +26,21 @@ class TwiMl:
         """Twilio's `To`. Raises CorrectTheInput `form_invalid` for more than 500 fields."""
         return caller_number(form_fields(form).get("To", [""])[0])
 
-    def answer(self, instruction: Instruction) -> Document:
+    def answer(self, instruction: carrier.Instruction) -> carrier.Document:
         match instruction:
-            case ConnectStream(url, parameters, ended_url):
+            case carrier.ConnectStream(url, parameters, ended_url):
                 text = connect_twiml(url, parameters, ended_url)
-            case Reject(reason):
+            case carrier.Reject(reason):
                 # Who hears either pays nothing.
                 text = _response(f'<Reject reason="{_REJECTIONS[reason]}"/>')
-            case AskElsewhere(url):
+            case carrier.AskElsewhere(url):
                 text = _response(f'<Redirect method="POST">{escape(_readable(url))}</Redirect>')
-            case SpeakAndDial(words, language, target):
+            case carrier.SpeakAndDial(words, language, target):
                 spoken = f"<Say language={_attribute(language)}>{escape(_readable(words))}</Say>"
                 text = _response(spoken + ("" if target is None else _dial(parse_target(target))))
-            case HangUp():
+            case carrier.HangUp():
                 text = _response("<Hangup/>")
-        return Document(MEDIA_TYPE, text)
+        return carrier.Document(MEDIA_TYPE, text)
 
 
 def form_fields(text: bytes) -> Mapping[str, list[str]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from channels.voice.call.audio_output import TEXT_WITHIN_S, Transcript
 from channels.voice.call.playback_tracker import Cut
 from channels.voice.call.ports import Turn
-from channels.voice.call.transcript import TEXT_WITHIN_S, Transcript
 from channels.voice.flow.engine_sync import TranscriptBarrier
 from tests.api.harness import entry
 from tests.channels.voice.flow.flow_call import (
