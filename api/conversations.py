@@ -1,7 +1,12 @@
 """Routes of one conversation: for the agents that talk (F28–F31, F33, F34), and its memory for their tools
-(F19, F32)."""
+(F19, F32).
 
-from collections.abc import Awaitable, Callable
+The stream of a core CTI (F40) ends contacts and brings utterances by the same rules: `kind` is
+`contact_ended` or `utterance`, `body` the JSON that `POST /v1/handle-end-contact` and
+`POST /v1/handle-utterance` take.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, cast
 
 from pydantic import TypeAdapter
@@ -15,9 +20,13 @@ from api.bodies import (
     HandleUtterance,
     MemoryBatch,
     MemoryEntryBody,
+    parse_body,
     utterance_of,
 )
 from api.endpoints import Call, Endpoint, Parameter, answer_response, json_response
+from flow_engine.errors import CorrectTheInput, ReloadAndDecide
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import Job, NeverTryAgain
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import (
@@ -297,3 +306,54 @@ _MEMORY_EXAMPLE = [
         "descriptionForLLM": [{"name": "Id", "value": "VIS-CARD"}],
     }
 ]
+
+
+LARGEST_ENTRY = 1_200_000
+"""Bytes of a `body`, as a request's."""
+
+
+class CtiIntake:
+    """Handler of `cti` jobs; `fields` gives the entry that a job stands for."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        dialogue: DialogueService,
+        fields: Callable[[Job], Mapping[str, bytes]],
+    ) -> None:
+        self._conversations = conversations
+        self._dialogue = dialogue
+        self._fields = fields
+
+    async def take(self, job: Job) -> None:
+        """A contact that is not known yet is waited for like any failed job.
+
+        Raises NeverTryAgain for what no repetition makes acceptable.
+        """
+        try:
+            await self._take(job.conversation.tenant_id, self._fields(job))
+        except CorrectTheInput as refused:
+            places = "; ".join(
+                f"{finding.pointer or 'body'}: {finding.message}" for finding in refused.findings
+            )
+            raise NeverTryAgain(f"{refused.code}: {places or refused.detail}"[:1_000]) from refused
+        except ReloadAndDecide as over:
+            if over.code == "revision_conflict":
+                raise
+            raise NeverTryAgain(str(over)) from over
+
+    async def _take(self, tenant_id: str, fields: Mapping[str, bytes]) -> None:
+        body = fields.get("body", b"")
+        if len(body) > LARGEST_ENTRY:
+            raise NeverTryAgain(f"too_large: accepted are bodies of {LARGEST_ENTRY} bytes")
+        match fields.get("kind"):
+            case b"contact_ended":
+                end = parse_body(body, _END_CONTACT)
+                ended = ConversationRef(tenant_id, end.conversation_id)
+                await self._conversations.end_contact(ended, end.contact_id, end.reason)
+            case b"utterance":
+                said = parse_body(body, _UTTERANCE)
+                conversation = ConversationRef(tenant_id, said.conversation_id)
+                await self._dialogue.utterance(conversation, utterance_of(said))
+            case other:
+                raise NeverTryAgain(f"kind {other!r} is unknown; accepted are contact_ended and utterance")

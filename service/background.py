@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from adapters import extraction
-from adapters.jobs.running import JobRunner, Tuning
+from adapters.jobs import JobRunner, Tuning
 from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
@@ -19,8 +19,8 @@ from flow_engine.use_cases.background import BackgroundDependencies, BackgroundW
 from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.transactor import Transactor
 from memory.connection import RedisMemory, connect
-from memory.event_stream import RedisEvents, Routing
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
+from memory.streams import RedisEvents, Routing
 from service.settings import Settings
 
 

@@ -13,7 +13,7 @@ import uvloop
 from prometheus_client import start_http_server
 
 from adapters.http_door import Door
-from adapters.jobs.worker import Worker
+from adapters.jobs import Worker
 from adapters.telemetry import tracing_to
 from flow_engine.ports.telemetry import Tracing
 from service.background import check_workable

@@ -1,9 +1,9 @@
-"""Run the service manager in this process until it is stopped."""
+"""Run the service manager, or the SIP bridge of one of its agents, in this process until it is stopped."""
 
 import asyncio
 import os
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Routes
 from channels.voice.manager.manager import Manager, Pace
 from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
+from channels.voice.sip_bridge.phone import Account, SipPhone
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
 from service.settings import read_settings
@@ -146,3 +147,38 @@ def _host_and_port(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+class BridgeSettings(BaseSettings):
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
+
+    sip_domain: str = Field(description="The SIP server, host or host:port; UDP")
+    sip_username: str = Field(description="The account's name")
+    sip_password: SecretStr = Field(description="Its password")
+    agent_port: int = Field(ge=1, le=65_535, description="Where the voice agent is on this machine")
+    log_level: str = Field(default="info", description="Lowest level logged")
+
+
+def bridge_until_stopped() -> None:
+    """Returns after SIGINT or SIGTERM, with no call and no registration left. Raises FlowEngineError for
+    settings that are missing, and for a server without an address."""
+    settings = read_settings(BridgeSettings, lambda name: name.upper())
+    configure_logging(settings.log_level)
+    account = Account(settings.sip_domain, settings.sip_username, settings.sip_password)
+    asyncio.run(_bridge(account, settings.agent_port))
+
+
+async def _bridge(account: Account, agent_port: int) -> None:
+    local = GuardedClient(AllowList.parse("127.0.0.1"))
+    running = asyncio.ensure_future(SipPhone(account, agent_port, local).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    typer.echo(f"SIP bridge of {account.domain} to port {agent_port}. Ctrl-C stops it.", err=True)
+    try:
+        with suppress(asyncio.CancelledError):
+            await running
+    except OSError as error:
+        raise CallTheOperator("sip_server_unknown", f"cannot reach {account.domain!r}: {error}") from error
+    finally:
+        await local.aclose()

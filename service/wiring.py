@@ -11,18 +11,17 @@ from ipaddress import ip_address
 from fastapi import FastAPI
 
 from adapters.graphviz import Graphviz
-from adapters.jobs.running import JobRunner
+from adapters.jobs import JobRunner
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import build_model
 from adapters.models.rewriter import ModelRewriter
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
-from adapters.telemetry.stores import ObservedFlowStore, ObservedVersionStore, observed_memory
+from adapters.telemetry import ObservedFlowStore, ObservedVersionStore, observed_memory
 from api.agent_runs import AgentRunRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, authenticator_for
-from api.conversations import AgentRoutes, MemoryRoutes
-from api.cti import CtiIntake
+from api.conversations import AgentRoutes, CtiIntake, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.gateway import REQUEST_BASE_URL, Metrics
@@ -55,13 +54,12 @@ from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect, embedded
-from memory.cti_stream import CtiStream
 from memory.schedule import RedisBacklog
+from memory.streams import CtiStream
 from service.background import JobDependencies, job_runner, tuning_of
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
-from system_prompts.loader import load_system_prompts
-from system_prompts.model_catalog import load_model_catalog
+from system_prompts.loader import load_model_catalog, load_system_prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     <root>/<apiVersion>/<group>/<language>.json    sections; the group `default` is complete in every language
     <root>/<apiVersion>/mcp_servers.json           [{name, url, tools}]
     <root>/audio_presets/<presetId>.json           `default` is always there
+    <root>/model_catalog.json                      models, voices, recognisers and languages for editors (F27)
 
 All fallbacks of F26 are resolved while loading, so that asking is a look-up and every mistake in a file
 shows before the first conversation does.
@@ -14,7 +15,8 @@ compatible, taking one away needs a new API version (F26).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from flow_engine.documents import AudioMediaConfigPreset, parse_document
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 from flow_engine.ports.system_prompts import SystemMcpServer
+from flow_engine.use_cases.model_catalog import ModelCatalog
 
 DEFAULT_GROUP = "default"
 FALLBACK_LANGUAGE = "en-US"
@@ -357,3 +360,44 @@ class _Reading:
         if DEFAULT_PRESET not in presets and not (directory / f"{DEFAULT_PRESET}.json").exists():
             self.problem(directory / f"{DEFAULT_PRESET}.json", "is missing: this preset is always there")
         return presets
+
+
+_MODEL_CATALOG = Path(__file__).parent / "model_catalog.json"
+
+
+def load_model_catalog(path: Path = _MODEL_CATALOG) -> ModelCatalog:
+    """Raises CallTheOperator `catalogue_invalid`, whose detail has one line for each problem. Read once, as
+    JSON."""
+    try:
+        model_catalog = ModelCatalog.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise _invalid(path, [f"cannot be read ({error.strerror})"]) from None
+    except ValidationError as error:
+        problems = [
+            f"at {pointer(*each['loc'])!r}: {each['msg']}" for each in error.errors(include_url=False)
+        ]
+        raise _invalid(path, problems) from None
+    problems = list(_problems(model_catalog))
+    if problems:
+        raise _invalid(path, problems)
+    return model_catalog
+
+
+def _problems(model_catalog: ModelCatalog) -> Iterator[str]:
+    listed = {
+        "models": [(offer.provider, offer.id) for offer in model_catalog.models],
+        "voices": [(offer.provider, offer.id) for offer in model_catalog.voices],
+        "sttEngines": [(offer.provider, offer.name) for offer in model_catalog.stt_engines],
+        "languages": [(offer.code,) for offer in model_catalog.languages],
+    }
+    for what, keys in listed.items():
+        yield from (f"{what}: {' '.join(key)!r} stands twice" for key, n in Counter(keys).items() if n > 1)
+    known = {language.code for language in model_catalog.languages}
+    for offer in (*model_catalog.voices, *model_catalog.stt_engines):
+        unknown = sorted(set(offer.languages or ()) - known)
+        if unknown:
+            yield f"{offer.provider} {offer.name!r} names languages that are not listed: {', '.join(unknown)}"
+
+
+def _invalid(path: Path, problems: list[str]) -> CallTheOperator:
+    return CallTheOperator("catalogue_invalid", "\n".join(f"{path.name}: {each}" for each in problems))

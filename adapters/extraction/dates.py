@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
-from adapters.extraction.times import TimeMention, part_of_day, times
+from adapters.extraction.numbers import TimeMention, part_of_day, times
 from adapters.extraction.vocabulary import Vocabulary, alternation, few
 
 _REACH = 40

@@ -1,8 +1,11 @@
-"""Numbers, each with the topics (price, age, floor …) that its neighbours give it."""
+"""Numbers, each with the topics (price, age, floor …) that its neighbours give it, and times of day:
+"at half past three", "alle 15:30", "a las cuatro y media de la tarde"."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from adapters.extraction.context import Mention, in_range
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_after, right_before
@@ -94,3 +97,100 @@ def free_of(mentions: Iterable[Mention], taken: Iterable[Mention]) -> list[Menti
     """Those that no mention in `taken` overlaps."""
     spans = [(other.start, other.end) for other in taken]
     return [m for m in mentions if not any(m.start < end and start < m.end for start, end in spans)]
+
+
+Part = Literal["morning", "afternoon", "evening", "night"]
+
+_HALF_DAY = 12 * 60
+_FIRST_WAKING_HOUR = 7
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMention:
+    start: int
+    end: int
+    minutes: int
+    """Minutes of the day, or of the half day when `open_half` is true."""
+    open_half: bool
+    """Nothing said yet whether it is before or after noon."""
+
+    def of_day(self, part: Part | None) -> int:
+        """Minutes after midnight. Without a part of the day, 1 to 6 o'clock is meant in the afternoon: people
+        who call arrange their waking hours."""
+        minutes = self.minutes
+        if not self.open_half:
+            return minutes
+        if part is None:
+            return minutes + _HALF_DAY if 60 <= minutes < _FIRST_WAKING_HOUR * 60 else minutes
+        if part == "morning" or (part == "night" and minutes < 6 * 60):
+            return minutes % _HALF_DAY
+        return minutes % _HALF_DAY + _HALF_DAY
+
+
+def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:
+    """A bare number is no time: a lead ("at"), minutes, a part of the day or a colon makes it one."""
+    tables = vocabulary.times
+    for found in few(anywhere(tuple(tables.named)).finditer(text)):
+        named = re.sub(r"[ ,]+", " ", found.group())
+        yield TimeMention(found.start(), found.end(), tables.named[named], open_half=False)
+    for found in few(_time(vocabulary).finditer(text)):
+        said = found["hour"]
+        hour = int(said) if said.isdigit() else 1
+        signs = ("lead", "before", "colon", "after", "sharp", "part")
+        if hour > 24 or not any(found[sign] for sign in signs):
+            continue
+        minutes = _minutes(found, vocabulary)
+        if minutes is None:
+            continue
+        total = (hour * 60 + minutes) % (24 * 60)
+        part = part_of_day(found["part"] or "", vocabulary)
+        literal = hour > 12 or hour == 0 or (said.startswith("0") and found["colon"] is not None)
+        mention = TimeMention(found.start(), found.end(), total, open_half=not literal)
+        yield TimeMention(found.start(), found.end(), mention.of_day(part), False) if part else mention
+
+
+def part_of_day(text: str, vocabulary: Vocabulary) -> Part | None:
+    """The last part of the day that the text names."""
+    last: tuple[int, Part] | None = None
+    for part, pattern in _parts(vocabulary).items():
+        for found in pattern.finditer(text):
+            if last is None or found.end() > last[0]:
+                last = (found.end(), part)
+    return last[1] if last else None
+
+
+@cache
+def _parts(vocabulary: Vocabulary) -> dict[Part, re.Pattern[str]]:
+    tables = vocabulary.times
+    return {
+        "morning": re.compile(alternation(tables.morning)),
+        "afternoon": re.compile(alternation(tables.afternoon)),
+        "evening": re.compile(alternation(tables.evening)),
+        "night": re.compile(alternation(tables.night)),
+    }
+
+
+def _minutes(found: re.Match[str], vocabulary: Vocabulary) -> int | None:
+    """Minutes to add to the hour, None when no clock shows them."""
+    tables = vocabulary.times
+    for sign, table in (("before", tables.minutes_before), ("after", tables.minutes_after)):
+        if found[sign]:
+            return table[re.sub(r"[ ,]+", " ", found[sign])]
+    said = found["colon"] or found["spoken"]
+    minutes = int(said) if said else 0
+    return minutes if minutes < 60 else None
+
+
+@cache
+def _time(vocabulary: Vocabulary) -> re.Pattern[str]:
+    tables = vocabulary.times
+    one = alternation(word for word in vocabulary.words.one if not word.isdigit())
+    parts = alternation((*tables.morning, *tables.afternoon, *tables.evening, *tables.night))
+    joint = alternation(tables.minute_joint)
+    return re.compile(
+        rf"(?:(?P<lead>{alternation(tables.lead)}) ?)?(?:(?P<before>{alternation(tables.minutes_before)}) )?"
+        rf"(?<![\w.,/:+-])(?P<hour>[0-9]{{1,2}}|{one})(?![0-9º/-])"
+        rf"(?:[:.h](?P<colon>[0-9]{{2}})(?![0-9.])| (?P<after>{alternation(tables.minutes_after)})"
+        rf"|(?: {joint})? (?P<spoken>[0-5]?[0-9])(?![0-9º:/]| [0-9]))?"
+        rf"(?: ?(?P<sharp>{alternation(tables.sharp)}))?(?:,? ?(?P<part>{parts}))?(?!\w)"
+    )

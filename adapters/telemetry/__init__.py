@@ -1,12 +1,22 @@
-"""Traces by OpenTelemetry, whose SDK is imported here, when they are wanted, and metrics of the stores."""
+"""Traces by OpenTelemetry, whose SDK is imported here, when they are wanted; and stores observed: their
+errors counted, and their calls as spans where traces are on.
+"""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
 from typing import Literal
 
-from flow_engine.ports.telemetry import Tracing, Untraced
+from flow_engine.errors import RetryLater
+from flow_engine.idempotency import IdempotencyKey
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
+from flow_engine.ports.telemetry import Observer, Tracing, Untraced
+from flow_engine.runtime.storage import Changes, ConversationMemory, Erasure, LoadedConversation, Outcome
 
 Destination = Literal["otlp", "console"]
+StoreName = Literal["memory", "flows"]
 
 
 @contextmanager
@@ -23,3 +33,126 @@ def tracing_to(destination: Destination | None) -> Generator[Tracing]:
         yield tracing
     finally:
         tracing.close()
+
+
+class StoreErrors:
+    """A context that counts the failures of a store, RetryLater, and lets them through."""
+
+    def __init__(self, observer: Observer, store: StoreName) -> None:
+        self._observer = observer
+        self._store = store
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, RetryLater):
+            self._observer.count("store_errors", store=self._store)
+
+
+def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tracing) -> ConversationMemory:
+    observed = ObservedMemory(memory, observer)
+    return TracedMemory(observed, tracing) if tracing.on else observed
+
+
+class ObservedMemory:
+    """Implements `ConversationMemory`: counts its errors."""
+
+    def __init__(self, memory: ConversationMemory, observer: Observer) -> None:
+        self._memory = memory
+        self._errors = StoreErrors(observer, "memory")
+
+    async def load(
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
+        with self._errors:
+            return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+        with self._errors:
+            return await self._memory.commit(conversation, changes)
+
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        with self._errors:
+            return await self._memory.erase(conversation, erasure)
+
+
+class TracedMemory:
+    """Implements `ConversationMemory`: a span for each call, and the W3C `traceparent` that background jobs
+    will continue."""
+
+    def __init__(self, memory: ConversationMemory, tracing: Tracing) -> None:
+        self._memory = memory
+        self._tracing = tracing
+
+    async def load(
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> LoadedConversation:
+        with self._tracing.span("memory load", "client"):
+            return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
+
+    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+        if changes.jobs:
+            changes = replace(changes, trace=self._tracing.traceparent())
+        with self._tracing.span("memory commit", "client"):
+            outcome = await self._memory.commit(conversation, changes)
+            self._tracing.note({"flow_engine.commit.outcome": type(outcome).__name__})
+            return outcome
+
+    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+        with self._tracing.span("memory erase", "client"):
+            return await self._memory.erase(conversation, erasure)
+
+
+class ObservedFlowStore:
+    """Implements `FlowStore`: counts its errors."""
+
+    def __init__(self, flows: FlowStore, observer: Observer) -> None:
+        self._flows = flows
+        self._errors = StoreErrors(observer, "flows")
+
+    async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
+        with self._errors:
+            return await self._flows.insert(tenant_id, flow)
+
+    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
+        with self._errors:
+            return await self._flows.replace(tenant_id, flow, expected_revision)
+
+    async def get(self, tenant_id: str, flow_id: str) -> FlowRecord | None:
+        with self._errors:
+            return await self._flows.get(tenant_id, flow_id)
+
+    async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
+        with self._errors:
+            return await self._flows.list(tenant_id, campaign_id)
+
+
+class ObservedVersionStore:
+    """Implements `VersionStore`: counts its errors."""
+
+    def __init__(self, versions: VersionStore, observer: Observer) -> None:
+        self._versions = versions
+        self._errors = StoreErrors(observer, "flows")
+
+    async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
+        with self._errors:
+            return await self._versions.insert(tenant_id, version)
+
+    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
+        with self._errors:
+            return await self._versions.get(tenant_id, version_id)
+
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool:
+        with self._errors:
+            return await self._versions.remove(tenant_id, version)

@@ -79,7 +79,7 @@ def demo(
 def sip_bridge() -> None:
     """Register at a SIP server, and pass its calls to a voice agent of this machine until SIGINT or SIGTERM.
     The account is in SIP_DOMAIN, SIP_USERNAME and SIP_PASSWORD, the agent's port in AGENT_PORT."""
-    late.sip_bridge.bridge_until_stopped()
+    late.voice_manager.bridge_until_stopped()
 
 
 @commands.command("manage")

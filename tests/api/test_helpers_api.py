@@ -12,8 +12,7 @@ from api.editors import MODEL_PROVIDERS, STT_PROVIDERS, VOICE_PROVIDERS
 from flow_engine.documents import LlmConfig
 from flow_engine.errors import CallTheOperator
 from flow_engine.use_cases.model_catalog import speaks
-from system_prompts.loader import load_system_prompts
-from system_prompts.model_catalog import load_model_catalog
+from system_prompts.loader import load_model_catalog, load_system_prompts
 from tests.api.harness import Scene, open_scene
 
 pytestmark = pytest.mark.anyio

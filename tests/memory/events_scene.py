@@ -11,9 +11,9 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import NoScriptError
 
 from flow_engine.ports.dialogue import ConversationRef
-from memory.event_stream import RedisEvents, Routing
 from memory.keys import EVENTS_KEY, ConversationKeys
 from memory.redis_py import RedisPyDriver
+from memory.streams import RedisEvents, Routing
 
 Moment = Literal["before", "after"]
 

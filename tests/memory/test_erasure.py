@@ -15,9 +15,9 @@ from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.storage import Conflict, Erasure, LoadedConversation
 from flow_engine.use_cases.delivery import Relay
 from memory.connection import RedisMemory, connect, embedded
-from memory.event_stream import RedisEvents, Routing
 from memory.keys import JOBS_KEY, ConversationKeys
 from memory.schedule import RedisDeadLetters, RedisJobSchedule
+from memory.streams import RedisEvents, Routing
 from tests.memory.conversation_samples import T0, Conversation, session, turn, written
 from tests.memory.events_scene import in_stream
 from tests.redis_fixture import RedisServer

@@ -13,7 +13,7 @@ from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases.delivery import Relay
 from memory.call_budget import RedisCallBudget
 from memory.connection import connect, embedded
-from memory.event_stream import RedisEvents, Routing
+from memory.streams import RedisEvents, Routing
 from tests.memory.events_scene import in_stream, left_in_outbox, some_events, write_down
 from tests.redis_fixture import RedisServer
 

@@ -15,8 +15,8 @@ from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases.delivery import Relay
 from memory.connection import RedisMemory
-from memory.event_stream import RedisEvents, Routing
 from memory.keys import ConversationKeys
+from memory.streams import RedisEvents, Routing
 from service.wiring import SystemClock
 from tests.ports import free_port
 from tests.proof.finding import Finding, examined

@@ -15,9 +15,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.jobs.running import JobRunner, Tuning
-from adapters.jobs.worker import Worker
-from api.cti import CtiIntake
+from adapters.jobs import JobRunner, Tuning, Worker
+from api.conversations import CtiIntake
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim
@@ -26,7 +25,7 @@ from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.transactor import Transactor
 from memory.connection import RedisMemory, connect
-from memory.cti_stream import CtiStream, buried_key
+from memory.streams import CtiStream, buried_key
 from service.settings import Settings
 from service.wiring import SystemClock, build_service
 from tests.api.harness import Scene, clinic, open_scene

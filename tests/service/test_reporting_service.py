@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from adapters.jobs.worker import Worker
+from adapters.jobs import Worker
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.runtime.storage import NewMemory

@@ -12,8 +12,7 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from adapters.jobs.running import JobRunner, Tuning
-from adapters.jobs.worker import Worker
+from adapters.jobs import JobRunner, Tuning, Worker
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.telemetry import Unobserved
 from memory.connection import connect

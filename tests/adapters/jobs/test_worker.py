@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from adapters.jobs.running import UNHANDLED_AGAIN_AFTER, JobRunner, Tuning
-from adapters.jobs.worker import Worker
+from adapters.jobs import UNHANDLED_AGAIN_AFTER, JobRunner, Tuning, Worker
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain

@@ -20,8 +20,8 @@ from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases import delivery as delivery_module
 from flow_engine.use_cases.delivery import Relay
 from memory.connection import connect, embedded
-from memory.event_stream import WEBHOOK_QUEUE_LIFETIME_S, RedisEvents
 from memory.keys import EVENTS_KEY
+from memory.streams import WEBHOOK_QUEUE_LIFETIME_S, RedisEvents
 from tests.memory.events_scene import (
     Breaking,
     Killed,
