@@ -157,6 +157,8 @@ class EngineClient:
         new_key: Callable[[], str] = secrets.token_urlsafe,
     ) -> None:
         self._http = http
+        base = http.base_url  # its `netloc` has no credentials
+        self._shown_url = f"{base.scheme}://{base.netloc.decode()}{base.path.rstrip('/')}"
         self._pause = pause
         self._new_key = new_key
         self._followers: dict[str, Callable[[str], None]] = {}
@@ -280,23 +282,31 @@ class EngineClient:
         now = asyncio.get_running_loop().time
         for pause_s in (*PAUSES_S, None):
             asked_s, began = 0.0, now()
+            status, reason = None, "nobody waited for the reply any longer"
             try:
                 answer = await self._http.request(
                     method, f"/v1/{route}", headers=headers, content=content, timeout=timeout
                 )
+                status, reason = answer.status_code, None
             except httpx2.TransportError as error:
-                trouble = type(error).__name__
+                trouble = reason = type(error).__name__
             else:
                 is_last_conflict = pause_s is None and answer.status_code == _CONFLICT
                 if is_last_conflict or not _worth_repeating(answer):
-                    ms = round((now() - began) * 1000)
-                    log.info("engine_called", route=name, status=answer.status_code, duration_ms=ms)
                     return answer
                 trouble = f"status {answer.status_code}"
                 # Seconds; a date there, or nothing, asks for none.
                 text = answer.headers.get("retry-after", "")
                 asked_s = float(text) if text.isascii() and text.isdigit() else 0.0
-            log.info("engine_try_failed", route=name, reason=trouble)
+            finally:
+                log.info(
+                    "http_call",
+                    method=method,
+                    url=f"{self._shown_url}/v1/{name}",
+                    status=status,
+                    reason=reason,
+                    duration_ms=round((now() - began) * 1000),
+                )
             if pause_s is not None:
                 await self._pause(min(max(pause_s, asked_s), LONGEST_PAUSE_S))
         raise EngineUnavailable(f"the flow engine gave no usable answer to {name!r}: {trouble}")

@@ -47,8 +47,6 @@ log: Any = structlog.get_logger("flow_engine.voice")
 DRAIN_WITHIN_S: Final = 5.0
 MOST_TOOL_CHARS: Final = 2_000
 NO_UTTERANCE: Final = "no_utterance"
-NO_TARGET: Final = "no address to transfer the call to"
-TRANSFER_FAILED: Final = "the line could not move the call"
 
 END_REASONS: Final[Mapping[ports.EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
 """Reasons that the engine would misread: it tells from the words who ended a contact, and takes an agent for
@@ -91,9 +89,7 @@ class FlowCallHandler:
         self._following: set[asyncio.Task[None]] = set()
         self._task: task_context.TaskContext | None = None
         self._first_words = True
-        self._target: str | None = None
-        """Where the current task hands the call over to."""
-        self._transfers_after_first_words = False
+        self._transfer = task_context.HumanTransfer(start, engine, self.contact)
         self._messages = 0
         self._silences = 0
         self._is_lost = False
@@ -108,10 +104,13 @@ class FlowCallHandler:
         except EngineError as error:
             log.error("flow_not_started", reason=str(error))
             return ports.Refused(self._start.apology)
-        _note_model(data)
+        model = None if data.llm is None else data.llm.model
+        if "realtime" not in (model or ""):
+            # A realtime model speaks whatever the flow says, but the engine has other prompts for those.
+            log.info("flow_not_for_realtime", flow_model=model, task=data.task_name)
         self._engine.follow(self.contact.conversation_id, self._commanded)
-        await self._set_task(await self._or_without_human(data))
-        self._transfers_after_first_words = self._target is not None
+        await self._set_task(await self._transfer.or_without(data))
+        self._transfer.after_first_words = self._transfer.target is not None
         if self._notices is not None:
             await self._notices.follow(self.contact.conversation_id, self._watch.noticed)
         return self._settings()
@@ -122,23 +121,26 @@ class FlowCallHandler:
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
         self._name_call()
         now = asyncio.get_running_loop().time
-        began, given = now(), _arguments(arguments)
-        answer: JsonValue
-        if name == CHANGE_TASK:
-            answer = await self._change_task(given.get("task"))
-        elif name == END_CALL:
-            self._controls.hang_up()
-            answer = {"status": "ok"}
-        else:
-            answer = await self._use_tool(name, given)
-        log.info("tool_called", tool=name, duration_ms=round((now() - began) * 1000))
-        return answer
+        began, outcome = now(), "cancelled"
+        try:
+            answer = await self._run_tool(name, _arguments(arguments))
+            is_error = isinstance(answer, dict) and ("error" in answer or answer.get("result") is False)
+            outcome = "failed" if is_error else "ok"
+            return answer
+        finally:
+            ms = round((now() - began) * 1000)
+            log.info("tool_call", tool=name, outcome=outcome, duration_ms=ms)
 
-    async def _use_tool(self, name: str, given: Mapping[str, JsonValue]) -> JsonValue:
+    async def _run_tool(self, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+        if name == CHANGE_TASK:
+            return await self._change_task(arguments.get("task"))
+        if name == END_CALL:
+            self._controls.hang_up()
+            return {"status": "ok"}
         tools = self._current.tools
         if any(tool.takes_variables for tool in tools.tools if tool.name == name):
             await self._words.read()
-        return await tools.registry.execute(ToolCall(name, name, given))
+        return await tools.registry.execute(ToolCall(name, name, arguments))
 
     async def notice(self, notice: ports.HandlerNotice) -> None:
         self._name_call()
@@ -174,14 +176,12 @@ class FlowCallHandler:
     async def _not_transferred(self) -> None:
         """The engine is told, and says how the conversation goes on without that person."""
         async with self._task_lock:
-            try:
-                data = await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
-            except EngineError as error:
-                log.error("transfer_not_reported", reason=str(error))
+            data = await self._transfer.failed()
+            if data is None:
                 self._controls.instruct(task_context.NOBODY_FREE)
                 return
             await self._set_task(data)
-            self._target = None  # the same address again would be no help
+            self._transfer.target = None  # the same address again would be no help
             self._controls.switch_task(self._settings(), data.command)
 
     async def ended(self, ending: ports.Ending) -> None:
@@ -194,8 +194,7 @@ class FlowCallHandler:
             await self._notices.unfollow(self.contact.conversation_id, self._watch.noticed)
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
-        if self._target is not None:
-            await self._report_transfer(ending.reason)
+        await self._transfer.ended(ending.reason)
         try:
             reason = END_REASONS.get(ending.reason, ending.reason)
             reply = await self._engine.end_contact(self.contact, reason)
@@ -225,7 +224,7 @@ class FlowCallHandler:
         tools = await self._toolbox.of_task(data)
         self._task = task_context.TaskContext(data, tools, data.reachable_tasks)
         self._watch.knows(data.prefix_hash, data.prompt)
-        self._target = self._start.target(data.routing_parameters) if _is_routing(data) else None
+        self._transfer.enter(data)
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
 
     async def _change_task(self, asked: JsonValue) -> JsonValue:
@@ -246,23 +245,12 @@ class FlowCallHandler:
 
     async def _enter(self, data: AgentData) -> None:
         """Another task: the old one's words and tools stop, and the model begins by the command."""
-        data = await self._or_without_human(data)
+        data = await self._transfer.or_without(data)
         await self._set_task(data)
         self._controls.switch_task(self._settings(), data.command)
-        self._transfers_after_first_words = False
-        if self._target is not None:
-            self._controls.transfer(self._target)
-
-    async def _or_without_human(self, data: AgentData) -> AgentData:
-        """Where a person is sought and there is no address for one, the engine is told so at once."""
-        if not _is_routing(data) or self._start.target(data.routing_parameters) is not None:
-            return data
-        log.error("no_transfer_target", task=data.task_name)
-        try:
-            return await self._engine.human_task(self.contact, "failed", NO_TARGET)
-        except EngineError as error:
-            log.error("transfer_not_reported", reason=str(error))
-            return data
+        self._transfer.after_first_words = False
+        if self._transfer.target is not None:
+            self._controls.transfer(self._transfer.target)
 
     def _refused(self, refusal: TaskRefused) -> JsonValue:
         log.info("task_refused", code=refusal.code)
@@ -367,8 +355,8 @@ class FlowCallHandler:
         before, self._first_words = self._settings(), False
         if self._settings() != before:
             self._controls.reconfigure(self._settings())
-        if self._transfers_after_first_words and self._target is not None:
-            self._controls.transfer(self._target)
+        if self._transfer.after_first_words and self._transfer.target is not None:
+            self._controls.transfer(self._transfer.target)
 
     def _tell(self, said: Utterance) -> None:
         if not self._is_lost:
@@ -376,16 +364,8 @@ class FlowCallHandler:
 
     def _own(self, body: str, type: Literal["system", "message"] = "message") -> Utterance:
         """Something of the agent itself."""
-        start = self._start
-        return Utterance(
-            self._message_id(),
-            self._now(),
-            "bot",
-            body,
-            type,
-            src_id=start.agent_id or None,
-            src_name=start.agent_name or None,
-        )
+        names = (self._start.agent_id or None, self._start.agent_name or None)
+        return Utterance(self._message_id(), self._now(), "bot", body, type, *names)
 
     def _told(self, said: Utterance) -> None:
         if said.src == "user":
@@ -396,31 +376,10 @@ class FlowCallHandler:
         self._messages += 1
         return f"{self.contact.contact_id}-{self._messages}"
 
-    async def _report_transfer(self, reason: ports.EndReason) -> None:
-        """A call that was moved is in a person's hands, as far as this line can know."""
-        try:
-            if reason == "transferred":
-                await self._engine.human_task(self.contact, "connected", None)
-            elif reason == "failed":
-                await self._engine.human_task(self.contact, "failed", TRANSFER_FAILED)
-        except EngineError as error:
-            log.warning("transfer_not_reported", reason=str(error))
-
     async def _tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
         body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
         self._tell(Utterance(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name))
         await self._watch.look()
-
-
-def _note_model(data: AgentData) -> None:
-    """A realtime model speaks whatever the flow says; but the engine has other instructions for those."""
-    model = None if data.llm is None else data.llm.model
-    if "realtime" not in (model or ""):
-        log.info("flow_not_for_realtime", flow_model=model, task=data.task_name)
-
-
-def _is_routing(data: AgentData) -> bool:
-    return data.task_type == "HUM" and data.task_status == "routing"
 
 
 def _named(tasks: tuple[ReachableTask, ...]) -> JsonValue:

@@ -8,15 +8,19 @@ for is taken over, everything else stays as the agent's own configuration says.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from channels.engine_client.client import Contact, FlowChoice, NewContact
-from channels.engine_client.replies import AgentData, ReachableTask, Routing, VadSettings
+import structlog
+
+from channels.engine_client.client import Contact, EngineClient, FlowChoice, HumanOutcome, NewContact
+from channels.engine_client.replies import AgentData, EngineError, ReachableTask, Routing, VadSettings
 from channels.engine_client.toolbox import TaskTools
 from channels.engine_client.tools import END_CALL, Declaration, change_task_declaration, function
-from channels.voice.call.ports import Caller, SessionSettings, TurnDetection
+from channels.voice.call.ports import Caller, EndReason, SessionSettings, TurnDetection
 from channels.voice.config.vocabulary import VOICES
 from flow_engine.values import JsonValue
+
+log: Any = structlog.get_logger("flow_engine.voice")
 
 CONVERSATION_PARAMETER: Final = "conversationId"
 CONTACT_PARAMETERS: Final = ("calleeId", "room", "name")
@@ -50,6 +54,58 @@ class FlowStart:
             )
         )
         return next((self.transfers[name] for name in asked if name in self.transfers), self.transfer_to)
+
+
+NO_TARGET: Final = "no address to transfer the call to"
+TRANSFER_FAILED: Final = "the line could not transfer the call"
+
+
+class HumanTransfer:
+    """One call's way to a person: where its task hands it over to, and what the engine learns of that."""
+
+    def __init__(self, start: FlowStart, engine: EngineClient, contact: Contact) -> None:
+        self._start = start
+        self._engine = engine
+        self._contact = contact
+        self.target: str | None = None
+        """A phone number or SIP address; None while no person is sought."""
+        self.after_first_words = False
+        """The call begins in such a task: the caller hears its command first."""
+
+    def enter(self, data: AgentData) -> None:
+        """The task of `data` is the call's from now on."""
+        self.target = self._start.target(data.routing_parameters) if _is_routing(data) else None
+
+    async def or_without(self, data: AgentData) -> AgentData:
+        """Where a person is sought and there is no address for one, the engine is told so at once, and says
+        how the conversation goes on; it stays as it is if the engine fails."""
+        if not _is_routing(data) or self._start.target(data.routing_parameters) is not None:
+            return data
+        log.error("no_transfer_target", task=data.task_name)
+        return await self._report("failed", NO_TARGET) or data
+
+    async def failed(self) -> AgentData | None:
+        """The engine is told that the person was not reached, and says how the conversation goes on; None if
+        the engine fails."""
+        return await self._report("failed", TRANSFER_FAILED)
+
+    async def ended(self, reason: EndReason) -> None:
+        """A call that was transferred is in a person's hands, as far as its line can know."""
+        if self.target is not None and reason == "transferred":
+            await self._report("connected", None)
+        elif self.target is not None and reason == "failed":
+            await self._report("failed", TRANSFER_FAILED)
+
+    async def _report(self, outcome: HumanOutcome, reason: str | None) -> AgentData | None:
+        try:
+            return await self._engine.human_task(self._contact, outcome, reason)
+        except EngineError as error:
+            log.error("transfer_not_reported", reason=str(error))
+            return None
+
+
+def _is_routing(data: AgentData) -> bool:
+    return data.task_type == "HUM" and data.task_status == "routing"
 
 
 def new_contact(start: FlowStart, caller: Caller) -> NewContact:

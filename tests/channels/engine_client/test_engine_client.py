@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from channels.engine_client.client import (
     LONGEST_PAUSE_S,
@@ -27,7 +29,7 @@ from channels.engine_client.replies import (
     TaskChanged,
     TaskRefused,
 )
-from tests.api.harness import clinic, entry, open_scene
+from tests.api.harness import BASE_URL, clinic, entry, open_scene
 from tests.api.test_mcp_server import base_of, listening_socket, served
 from tests.channels.engine_client.engine_doubles import client_of, client_with
 
@@ -69,6 +71,35 @@ class TestRepeating:
         keys = {request.headers["idempotency-key"] for request in script.requests}
         assert (len(script.requests), len(keys)) == (3, 1)
         assert pauses.seconds == list(PAUSES_S)
+
+    async def test_every_try_leaves_its_line_in_the_log(self) -> None:  # 21, V14
+        client, _, _ = client_with(httpx2.ReadTimeout("late"), problem(503, "store_unavailable"), ENDED)
+        with capture_logs() as logged:
+            await client.end_contact(CONTACT, "bye")
+        lines = [entry for entry in logged if entry["event"] == "http_call"]
+        assert [(line["status"], line["reason"]) for line in lines] == [
+            (None, "ReadTimeout"),
+            (503, None),
+            (200, None),
+        ]
+        assert {(line["method"], line["url"]) for line in lines} == {
+            ("POST", f"{BASE_URL}/v1/handle-end-contact")
+        }
+
+    async def test_a_request_that_is_given_up_leaves_its_line_without_credentials(self) -> None:  # 21, V14
+        async def never(request: httpx2.Request) -> httpx2.Response:
+            await asyncio.sleep(60)
+            return ENDED
+
+        http = httpx2.AsyncClient(
+            transport=httpx2.MockTransport(never), base_url="http://user:s3cret@engine.example/base/"
+        )
+        with capture_logs() as logged, pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await EngineClient(http).prompt("conv-1")
+        [line] = [entry for entry in logged if entry["event"] == "http_call"]
+        assert (line["status"], line["url"]) == (None, "http://engine.example/base/v1/prompt")
+        assert line["reason"] == "nobody waited for the reply any longer"
 
     async def test_two_requests_never_share_a_key(self) -> None:  # F15
         client, script, _ = client_with(ENDED)

@@ -91,6 +91,10 @@ class Site:
         lines = (line for line in self.log.read_bytes().splitlines() if line.startswith(b"{"))
         return [entry for entry in map(orjson.loads, lines) if entry.get("event") == event]
 
+    def requests(self) -> list[dict[str, Any]]:
+        """Those to the engine that the agent has logged."""
+        return [entry for entry in self.logged("http_call") if "/v1/" in entry["url"]]
+
 
 @contextmanager
 def running_site(directory: Path) -> Generator[Site]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from channels.engine_client.client import EngineClient
 from channels.engine_client.fake_mcp import ScriptedMcp
@@ -57,6 +58,8 @@ class Clinic(ScriptedMcp):
     async def call(
         self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
     ) -> JsonValue:
+        if arguments.get("testo") == "never":
+            await asyncio.Event().wait()
         if tool == "cerca_prestazione":
             told = [{"name": "Nome", "value": "Elettrocardiogramma"}]
             written = entry("idPrestazione", VISIT, contactId=arguments["contactId"], descriptionForLLM=told)
@@ -368,6 +371,27 @@ class TestTrouble:
             answer = await call.tool("cerca_prestazione", testo=5)
             assert "testo" in answer["error"]
             assert call.servers.calls == []
+
+    async def test_every_tool_leaves_its_line_in_the_log_however_it_ended(self) -> None:  # 21, V14
+        async with flow_call(health_booking(), mcp=Clinic) as call:
+            await call.opened()
+            with capture_logs() as logged:
+                await call.tool("cerca_prestazione", testo="ECG")
+                await call.tool("cerca_prestazione", testo=5)
+                await call.tool("change_task", task="nowhere")
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await call.tool("cerca_prestazione", testo="never")
+                await call.tool("end_call")
+        lines = [entry for entry in logged if entry["event"] == "tool_call"]
+        assert [(line["tool"], line["outcome"]) for line in lines] == [
+            ("cerca_prestazione", "ok"),
+            ("cerca_prestazione", "failed"),
+            ("change_task", "failed"),
+            ("cerca_prestazione", "cancelled"),
+            ("end_call", "ok"),
+        ]
+        assert all(line["duration_ms"] >= 0 for line in lines)
 
     @pytest.mark.parametrize("how", ["closed", "superseded"])
     async def test_a_conversation_that_is_no_longer_this_call_s_is_taken_leave_of(self, how: str) -> None:

@@ -197,7 +197,7 @@ async def test_what_the_caller_has_just_said_counts_before_it_is_written_down(si
         await call.call.say("Giovedì 3 dicembre alle 10 e mezza", 500)
         await call.until(lambda: "/start_task prenotazione AIO" in call.told("user"))
         assert call.tool_answers()[-1]["result"] is True
-        (waited,) = (e for e in call.site.logged("tool_called")[-1:] if e["tool"] == "change_task")
+        (waited,) = (e for e in call.site.logged("tool_call")[-1:] if e["tool"] == "change_task")
         assert waited["duration_ms"] < 2500
         assert (await call.memory())["dataAppuntamento"] is not None
         await call.call.hang_up()
@@ -230,14 +230,14 @@ async def test_a_caller_who_says_nothing_is_asked_and_then_told_goodbye(site: Si
 
 
 async def test_a_blocked_caller_starts_no_conversation(site: Site) -> None:  # V3
-    before = len(site.logged("engine_called"))
+    before = len(site.requests())
     async with line_of(site, Script(), phone=BLOCKED) as (line, model, outside, _):
         await line.closed(5)
         assert line.playout.heard == []
         assert model.sessions == []
         assert outside.told == []
     assert site.logged("call_blocked")[-1]["check"] == "blocked"
-    assert len(site.logged("engine_called")) == before
+    assert len(site.requests()) == before
 
 
 async def item_of(call: LiveCall, text: str) -> int:
