@@ -5,12 +5,12 @@ script, and nothing leaves this machine.
 """
 
 import asyncio
-import importlib
 import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +31,13 @@ from service.logs import configure_logging
 from service.mail import Trial, mail_outbound
 from service.settings import Settings
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-CONFIG: Final = ROOT / "examples" / "mail.yaml"
+_HERE: Final = Path(__file__).resolve()
+EXAMPLES: Final = next(
+    filter(Path.is_dir, (_HERE.with_name("examples"), _HERE.parents[1] / "examples")), _HERE
+)
+"""As the wheel has them, or the repository."""
+
+CONFIG: Final = EXAMPLES / "mail.yaml"
 NOTE: Final = (
     "No mailbox, no model and no network are used: the model follows a script. The rules, the tools, the "
     "pharmacy's API and the mails are real."
@@ -200,9 +205,11 @@ async def _told(sample: Sample, loaded: LoadedConfig, outbound: GuardedClient) -
 @asynccontextmanager
 async def _pharmacy() -> AsyncGenerator[str]:
     """The example API on a free port of loopback, with a stock of its own; its address."""
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    example: Any = importlib.import_module("examples.pharmacy.app")
+    found = spec_from_file_location("pharmacy_example", EXAMPLES / "pharmacy" / "app.py")
+    if found is None or found.loader is None:
+        raise CallTheOperator("examples_missing", f"{EXAMPLES} has no pharmacy that can be loaded")
+    example: Any = sys.modules.setdefault(found.name, module_from_spec(found))
+    found.loader.exec_module(example)
     listening = socket.create_server(("127.0.0.1", 0))
     app = example.pharmacy_app()
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", access_log=False, log_config=None))

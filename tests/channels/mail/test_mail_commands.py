@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +236,21 @@ def test_without_a_model_a_run_ends_with_its_reason(tmp_path: Path) -> None:
     assert "not_configured" in told["error"]
 
 
-def test_the_demonstration_runs_offline() -> None:
-    done = _run("demo")
+def test_the_demonstration_runs_offline_from_a_wheel_without_the_repository(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", "mail", "demo"],
+        capture_output=True,
+        env={**kept, "PYTHONPATH": str(installed)},
+        cwd=installed,
+        timeout=120,
+        check=False,
+    )
     told = done.stdout.decode()
     assert done.returncode == 0, done.stderr
     for words in ("manage_reservation", "send to info@dostupnost-leku.example", "draft to", "never answered"):

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -22,8 +15,6 @@ from service.cli import app
 from tests.channels.mail.dovecot import Dovecot
 from tests.channels.mail.test_serving import replying
 from tests.channels.mail.world import World, config, ended, environment, mail
-from tests.ports import free_port
-from tests.service_process import READY_WITHIN_S, ROOT
 
 
 @pytest.fixture
@@ -102,35 +93,3 @@ def test_serve_refuses_a_config_with_mistakes_with_all_of_them(world: World) -> 
     assert refused.exit_code == 2
     assert "/routing/rules/0/match/subject" in refused.stderr
     assert "/agent/profiles/pharmacy/tools/4" in refused.stderr
-
-
-def test_serve_is_ready_works_and_stops_in_order(world: World) -> None:  # M1
-    document: dict[str, Any] = config(world.dovecot.port, world.user)
-    path, port = world.write(document), free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "mail", "serve", "--config", str(path), "--port", str(port)],
-        cwd=ROOT,
-        env={**os.environ, "FLOW_ENGINE_DATA_DIR": str(world.folder)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5):
-                    break
-            except OSError:
-                assert process.poll() is None, process.stderr
-                time.sleep(0.1)
-        world.dovecot.deliver(world.user, mail())
-        while not (rows := orjson.loads(run("runs", "--status", "error", "--json").stdout)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert "llm" in rows[0]["error"].lower() or "not_configured" in rows[0]["error"], rows[0]["error"]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
