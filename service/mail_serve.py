@@ -92,12 +92,13 @@ async def mail_service(
         store, state = await _stores(database, clock)
 
         def connected_to(box: MailboxConfig) -> ImapConnection:
-            connection = ImapConnection(partial(logins.login, box.imap))
+            connection = ImapConnection(partial(logins.login, box.imap), logins.refused)
             stack.push_async_callback(connection.aclose)
             return connection
 
         def parts_of(box: MailboxConfig) -> MailboxParts:
-            sender = None if box.smtp is None else SmtpSender(partial(logins.login, box.smtp))
+            smtp = box.smtp
+            sender = None if smtp is None else SmtpSender(partial(logins.login, smtp), logins.refused)
             observe = partial(metrics.outgoing, box.name)
             remembered = MailboxState(state, store, config.limits, box.name)
             return MailboxParts(box, connected_to(box), sender, remembered, observe=observe)

@@ -66,11 +66,15 @@ class UidsChanged(Exception):
 class ImapConnection:
     """Every method raises RetryLater `imap_unavailable` when the server is away or breaks off, and
     CallTheOperator `imap_refused` when it refuses the login, its certificate is not valid, or it refuses a
-    command. `login` is asked before each connection, and its errors are passed on.
+    command. `login` is asked before each connection, and its errors are passed on; `refused` is told of one
+    that the server does not take.
     """
 
-    def __init__(self, login: Callable[[], Awaitable[Login]]) -> None:
+    def __init__(
+        self, login: Callable[[], Awaitable[Login]], refused: Callable[[Login], None] = lambda login: None
+    ) -> None:
         self._login = login
+        self._refused = refused
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="imap")
         self._client: _Client | None = None
         self._closing = False
@@ -261,6 +265,8 @@ class ImapConnection:
             raise CallTheOperator("imap_refused", f"the certificate of the IMAP server: {error}") from error
         except LoginError as error:
             self._drop()
+            if login is not None:
+                self._refused(login)
             raise CallTheOperator("imap_refused", "the IMAP server refuses the login") from error
         except (IMAPClientAbortError, OSError) as error:
             self._drop()

@@ -64,6 +64,10 @@ class Logins:
             return Login(server.host, server.at_port, server.tls, server.user or "", secret)
         return Login(server.host, server.at_port, server.tls, "")
 
+    def refused(self, login: Login) -> None:
+        """A server does not take this login: a token is fetched anew for the next one."""
+        self._tokens = {by: kept for by, kept in self._tokens.items() if kept[1] != login.secret}
+
     def _secret(self, name: str) -> str:
         secret = self._environ.get(name)
         if not secret:

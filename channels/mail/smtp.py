@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import aiosmtplib
-from aiosmtplib import SMTPDataError, SMTPException, SMTPResponseException
+from aiosmtplib import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPResponseException
 
 from channels.mail.logins import Login
 
@@ -31,10 +31,14 @@ class DeliveryUnknown(Exception):
 
 
 class SmtpSender:
-    """`login` is asked before each connection, and its errors are passed on."""
+    """`login` is asked before each connection, and its errors are passed on; `refused` is told of one that
+    the server does not take."""
 
-    def __init__(self, login: Callable[[], Awaitable[Login]]) -> None:
+    def __init__(
+        self, login: Callable[[], Awaitable[Login]], refused: Callable[[Login], None] = lambda login: None
+    ) -> None:
         self._login = login
+        self._refused = refused
 
     async def send(self, sender: str, recipients: Sequence[str], raw: bytes) -> None:
         """To every recipient, or to none. Raises NotSent, DeliveryUnknown."""
@@ -77,6 +81,9 @@ class SmtpSender:
             await client.mail(sender, timeout=ANSWER_WITHIN_S)
             for recipient in recipients:
                 await client.rcpt(recipient, timeout=ANSWER_WITHIN_S)
+        except SMTPAuthenticationError as refused:
+            self._refused(login)
+            raise _refusal(refused) from None
         except SMTPResponseException as refused:
             raise _refusal(refused) from None
         except ssl.SSLCertVerificationError as error:

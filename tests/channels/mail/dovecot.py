@@ -5,8 +5,10 @@ Runs as whoever runs the tests. Root may not own mail there, so for root it is t
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import getpass
+import hmac
 import os
 import pwd
 import shutil
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 from imapclient import IMAPClient
 
 from tests.ports import free_port
@@ -39,7 +42,8 @@ first_valid_gid = 0
 mail_location = maildir:{home}/mail/%u
 mail_max_userip_connections = 200
 disable_plaintext_auth = no
-auth_mechanisms = plain login{oauth_mechanisms}
+auth_mechanisms = plain login xoauth2
+auth_failure_delay = 0
 ssl = yes
 ssl_cert = <{home}/cert.pem
 ssl_key = <{home}/key.pem
@@ -63,7 +67,13 @@ service stats {{
   chroot =
 }}
 passdb {{
+  driver = oauth2
+  mechanisms = xoauth2
+  args = {home}/oauth2.conf
+}}
+passdb {{
   driver = static
+  mechanisms = plain login
   args = password={password}
 }}
 userdb {{
@@ -85,9 +95,28 @@ namespace inbox {{
 """
 
 
+_OAUTH2 = """
+introspection_mode = local
+local_validation_key_dict = fs:posix:prefix={home}/keys/
+username_attribute = sub
+"""
+_TOKEN_KEY = b"key-of-the-test-key-of-the-test-key"
+
+
+def access_token(user: str, *, valid_s: int = 3600, key: bytes = _TOKEN_KEY) -> str:
+    """A token (JWT, HS256) that the server takes of `user`, unless it has expired or is under another key."""
+    now = int(time.time())
+    claims = {"sub": user, "iat": now - 10, "nbf": now - 10, "exp": now + valid_s}
+    parts = [orjson.dumps(each) for each in ({"typ": "JWT", "alg": "HS256"}, claims)]
+    signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
+    signature = base64.urlsafe_b64encode(hmac.digest(key, signed, "sha256")).rstrip(b"=")
+    return f"{signed.decode()}.{signature.decode()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Dovecot:
-    """A running server. Every user name has a mailbox of its own, all with `PASSWORD`."""
+    """A running server. Every user name has a mailbox of its own, all with `PASSWORD`, or an `access_token`
+    by XOAUTH2."""
 
     home: Path
     port: int
@@ -179,13 +208,14 @@ def _started(binary: str, home: Path, account: pwd.struct_passwd, *, idle: bool)
             port=port,
             tls_port=tls_port,
             password=PASSWORD,
-            oauth_mechanisms="",
             capability="" if idle else "IMAP4rev1 SASL-IR LITERAL+ UIDPLUS MOVE SPECIAL-USE",
         )
     )
-    for folder in ("run", "state", "mail", "home"):
-        (home / folder).mkdir()
-    for place in (home, *home.iterdir()):
+    (home / "oauth2.conf").write_text(_OAUTH2.format(home=home))
+    for folder in ("run", "state", "mail", "home", "keys/default/HS256"):
+        (home / folder).mkdir(parents=True)
+    (home / "keys/default/HS256/default").write_bytes(base64.b64encode(_TOKEN_KEY))
+    for place in (home, *home.rglob("*")):
         if os.getuid() == 0:
             os.chown(place, account.pw_uid, account.pw_gid)
     home.chmod(0o755)

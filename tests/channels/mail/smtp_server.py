@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ssl
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ class SmtpServer:
     sent: list[Envelope] = field(default_factory=list)
     refuse_with: list[str] = field(default_factory=list)
     vanish: int = 0
+    tokens: set[str] = field(default_factory=set)
 
     async def handle_DATA(self, server: Any, session: Session, envelope: Envelope) -> str:
         if self.refuse_with:
@@ -39,6 +41,16 @@ class SmtpServer:
     def contents(self) -> list[bytes]:
         """The messages, with CRLF."""
         return [bytes(envelope.original_content or b"") for envelope in self.sent]
+
+    async def auth_XOAUTH2(self, server: Any, args: list[str]) -> Any:
+        """As providers do: a token that is not among `tokens` is answered with a challenge that has the
+        reason, and refused after the client's empty line."""
+        _, _, token = base64.b64decode(args[1]).decode().partition("auth=Bearer ")
+        if token.rstrip("\x01") in self.tokens:
+            return AuthResult(success=True)
+        await server.push("334 " + base64.b64encode(b'{"status":"401"}').decode())
+        await server._reader.readline()
+        return AuthResult(success=False, handled=False)
 
 
 def _authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:

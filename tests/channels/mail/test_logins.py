@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import httpx2
 import orjson
 import pytest
 
-from channels.mail.config import Imap
+from channels.mail.config import Imap, Smtp
+from channels.mail.imap import ImapConnection
 from channels.mail.logins import Login, Logins
+from channels.mail.smtp import NotSent, SmtpSender
 from flow_engine.errors import CallTheOperator, RetryLater
+from tests.channels.mail.dovecot import Dovecot, access_token, make_certificate
+from tests.channels.mail.smtp_server import SmtpServer, running_smtp
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -110,3 +117,57 @@ async def test_a_token_that_is_refused_is_the_operators_and_a_server_away_is_tri
 async def test_tokens_are_fetched_over_tls_but_on_loopback(http: httpx2.AsyncClient) -> None:
     with pytest.raises(CallTheOperator, match="https"):
         await Logins(SECRETS, http).login(imap("http://tokens.example.org/token"))
+
+
+# --- the servers that take a token ------------------------------------------------------------------
+
+
+def by_token(port: int, user: str, token_url: str) -> dict[str, object]:
+    oauth2 = {"token_url": token_url, "client_id": "me", "refresh_token_env": "REFRESH"}
+    return {"host": "localhost", "port": port, "tls": "none", "user": user, "oauth2": oauth2}
+
+
+async def test_dovecot_opens_a_mailbox_by_xoauth2_and_no_other(  # M1
+    http: httpx2.AsyncClient, dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    user = new_user()
+    refused = (
+        access_token("somebody-else@example.org"),
+        access_token(user, valid_s=-60),
+        access_token(user, key=b"another-key-another-key-another-key"),
+        "no-token",
+    )
+    replies = [(200, {"access_token": token}) for token in (*refused, access_token(user))]
+    async with TokenServer(*replies) as server:
+        logins = Logins(SECRETS, http)
+        imap = Imap.model_validate(by_token(dovecot.port, user, server.url))
+        connection = ImapConnection(partial(logins.login, imap), logins.refused)
+        for _ in refused:
+            with pytest.raises(CallTheOperator, match="imap_refused"):
+                await connection.state("INBOX")
+        assert (await connection.state("INBOX")).uid_next == 1, "a refused token is fetched anew"
+        assert (await connection.uids("INBOX"))[1] == []
+        await connection.aclose()
+    assert len(server.forms) == len(replies)
+
+
+async def test_smtp_sends_by_xoauth2(  # M1
+    http: httpx2.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    smtp = SmtpServer(free_port(), tokens={"fresh"})
+    replies = [(200, {"access_token": token}) for token in ("stale", "fresh")]
+    async with TokenServer(*replies) as server:
+        with running_smtp(tmp_path, server=smtp, authenticate=True):
+            logins = Logins(SECRETS, http)
+            document = by_token(smtp.port, "info@example.org", server.url) | {"tls": "starttls"}
+            declared = Smtp.model_validate(document)
+            sender = SmtpSender(partial(logins.login, declared), logins.refused)
+            raw = b"Subject: x\r\n\r\nHello.\r\n"
+            with pytest.raises(NotSent, match="535"):
+                await sender.send("info@example.org", ["jana@example.com"], raw)
+            await sender.send("info@example.org", ["jana@example.com"], raw)
+            await sender.send("info@example.org", ["jana@example.com"], raw)
+    assert smtp.contents == [raw, raw]
+    assert len(server.forms) == 2
