@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.models.fake_http import ExactServer, Received, Reply
+from adapters.models.fake_http import ExactServer, FakeServer, Received, Reply
 from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
 from channels.gateway.wire import EventReader, frame
-from tests.channels.gateway.gateway_world import CHUNKS, chunk, events_of, gateway, stream
+from tests.channels.gateway.gateway_world import CHUNKS, HELLO, World, chunk, events_of, gateway, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -130,31 +131,82 @@ async def test_a_failure_after_a_comment_is_an_error_event(tmp_path: Path) -> No
         assert "error" in orjson.loads(events_of(reply.content)[-1])
 
 
-async def left_after(server: Any, seconds: float) -> float:
-    """How long after now the backend sees its client go."""
-    now = asyncio.get_running_loop().time()
-    async with asyncio.timeout(seconds):
+@asynccontextmanager
+async def asking(world: World, **fields: Any) -> AsyncGenerator[asyncio.StreamReader]:
+    """A client with a socket of its own, which it closes on leaving."""
+    body = orjson.dumps({"model": "m", "messages": HELLO, **fields})
+    host, port = world.origin.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: %b\r\n" % host.encode())
+    writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def noticed(server: FakeServer, at: float) -> float:
+    """Seconds from `at` to when the backend saw its client go."""
+    async with asyncio.timeout(3):
         while not server.left:
-            await asyncio.sleep(0.005)
-    return server.left[0] - now
+            await asyncio.sleep(0.002)
+    return server.left.pop() - at
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"temperature": 0, "stream": False}])
-@pytest.mark.parametrize("before", [0.0, 0.3])
-async def test_a_client_that_goes_away_cancels_the_call(
-    fields: Mapping[str, Any], before: float, tmp_path: Path
+async def within(limit_s: float, round_s: Callable[[], Awaitable[float]]) -> bool:
+    """Whether the best of five rounds is: the machine may be busy in some of them."""
+    for _ in range(5):
+        if await round_s() < limit_s:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}])
+async def test_a_client_that_goes_away_cancels_the_call_in_200_ms(
+    fields: Mapping[str, Any], begun: bool, tmp_path: Path
 ) -> None:  # W9
-    reply = Reply([b"data: " + orjson.dumps(chunk({"content": "x"})) + b"\n\n"] * 100, pause_s=before or 0.02)
+    events = [b"data: " + orjson.dumps(chunk({"content": "x"})) + b"\n\n"] * 400
+    slow = Reply([b"", *events] if begun else [b"", b""], pause_s=0.02 if begun else 5)
     async with (
-        ExactServer(lambda _: reply).running() as server,
+        ExactServer(lambda _: slow).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+        asking(world, stream=True),  # this one stays
+    ):
+
+        async def once() -> float:
+            before = len(server.requests)
+            async with asking(world, stream=True, **fields) as reader:
+                while len(server.requests) == before:
+                    await asyncio.sleep(0.002)
+                if begun:
+                    await reader.readuntil(b"data: ")
+                await asyncio.sleep(0.02)
+                assert server.left == []
+            return await noticed(server, asyncio.get_running_loop().time())
+
+        assert await within(0.2, once)
+        await asyncio.sleep(0.1)
+        assert server.left == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}])
+async def test_a_plain_request_is_cancelled_within_a_second(
+    fields: Mapping[str, Any], tmp_path: Path
+) -> None:  # W9
+    async with (
+        ExactServer(lambda _: Reply([b"", b""], pause_s=5)).running() as server,
         gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
     ):
-        asking = asyncio.ensure_future(world.chat(**{"stream": True, **fields}))
-        while not server.requests:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)
-        asking.cancel()
-        assert await left_after(server, 3) < 1.0
+
+        async def once() -> float:
+            before = len(server.requests)
+            async with asking(world, **fields):
+                while len(server.requests) == before:
+                    await asyncio.sleep(0.002)
+            return await noticed(server, asyncio.get_running_loop().time())
+
+        assert await within(1.0, once)
 
 
 async def test_one_of_several_readers_leaves_and_the_others_get_it_all(tmp_path: Path) -> None:  # W7
@@ -170,7 +222,10 @@ async def test_one_of_several_readers_leaves_and_the_others_get_it_all(tmp_path:
         assert (len(server.requests), server.left) == (1, [])
 
 
-async def test_a_backend_is_not_read_faster_than_its_client_reads(tmp_path: Path) -> None:  # W9
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}])
+async def test_a_backend_is_not_read_faster_than_its_client_reads(
+    fields: Mapping[str, Any], tmp_path: Path
+) -> None:  # W9
     sent = 0
     big = b"data: " + orjson.dumps(chunk({"content": "x" * 60_000})) + b"\n\n"
 
@@ -187,7 +242,7 @@ async def test_a_backend_is_not_read_faster_than_its_client_reads(tmp_path: Path
         Endless(lambda _: None).running() as server,
         gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
         world.http.stream(
-            "POST", "/v1/chat/completions", json={"model": "m", "messages": [{}], "stream": True}
+            "POST", "/v1/chat/completions", json={"model": "m", "messages": [{}], "stream": True, **fields}
         ) as reply,
     ):
         assert reply.status_code == 200
@@ -195,8 +250,8 @@ async def test_a_backend_is_not_read_faster_than_its_client_reads(tmp_path: Path
         async with asyncio.timeout(8):
             while sent != before:  # until nothing moves any more
                 before = sent
-                await asyncio.sleep(0.3)
-        assert sent < 30_000_000
+                await asyncio.sleep(0.2)
+        assert 0 < sent < 30_000_000
 
 
 async def test_an_ollama_that_is_cut_never_ends_cleanly(tmp_path: Path) -> None:  # W9
