@@ -24,11 +24,13 @@ from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, ref
 from channels.gateway.accounts import Books, Metrics
 from channels.gateway.answering import Answering
 from channels.gateway.app import MOST_BODY_BYTES, Doorkeeper, GatewayRoutes, Scope, gateway_app
-from channels.gateway.cache import FILE_NAME, ResponseCache
+from channels.gateway.cache import ResponseCache
 from channels.gateway.config import Backend, GatewayFile, GatewaySettings, read_gateway_file
+from channels.gateway.database import FILE_NAME, GatewayDatabase
 from channels.gateway.ollama import OllamaUpstream
 from channels.gateway.routing import Breaker, Routing, Server
 from channels.gateway.upstreams import OpenAiUpstream, Wire
+from channels.gateway.usage import UsageRecords
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.telemetry import Tracing, Untraced
 from service.assistant import OwnDoor, assistant_routes
@@ -88,11 +90,12 @@ async def gateway_service(
     more_routes: Sequence[BaseRoute] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncGenerator[GatewayService]:
-    """While this is open the gateway works. Raises CallTheOperator for a cache that cannot be opened."""
+    """While this is open the gateway works. Raises CallTheOperator for a database that cannot be opened."""
     async with AsyncExitStack() as stack:
-        cache = ResponseCache(settings.data_dir / FILE_NAME, gateway.gateway_cache_ttl_s)
-        await stack.enter_async_context(cache.running())
-        answering = Answering(gateway.gateway_cache, cache)
+        database = GatewayDatabase(settings.data_dir / FILE_NAME)
+        answering = Answering(gateway.gateway_cache, ResponseCache(database, gateway.gateway_cache_ttl_s))
+        usage = UsageRecords(database, gateway.gateway_usage_days)
+        await stack.enter_async_context(database.running())
         stack.push_async_callback(answering.aclose)
         servers: list[Server] = []
         for backend in file.backends:
@@ -101,7 +104,7 @@ async def gateway_service(
             upstream = OllamaUpstream(wire) if backend.kind == "ollama" else OpenAiUpstream(wire)
             servers.append(Server(backend, upstream, Breaker(gateway.gateway_breaker_failures)))
         routing = Routing(servers)
-        books = Books(file.budgets, Metrics(CollectorRegistry()), tracing or Untraced())
+        books = Books(file.budgets, usage, Metrics(CollectorRegistry()), tracing or Untraced())
         routes = GatewayRoutes(routing, answering, books, door, gateway.gateway_heartbeat_s).routes()
         yield GatewayService(gateway_app([*routes, *more_routes], books), routing)
 

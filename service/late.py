@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from channels.chat import settings as chat_settings
     from channels.gateway import cache as gateway_cache
     from channels.gateway import config as gateway_settings
+    from channels.gateway import database as gateway_database
+    from channels.gateway import usage as gateway_usage
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
     from channels.workspace import assistant as workspace_settings
@@ -43,7 +45,9 @@ __all__ = [
     "chat_terminal",
     "gateway",
     "gateway_cache",
+    "gateway_database",
     "gateway_settings",
+    "gateway_usage",
     "mail",
     "mail_demo",
     "mail_serve",
@@ -66,7 +70,9 @@ __all__ = [
 _ELSEWHERE = {
     "chat_settings": "channels.chat.settings",
     "gateway_cache": "channels.gateway.cache",
+    "gateway_database": "channels.gateway.database",
     "gateway_settings": "channels.gateway.config",
+    "gateway_usage": "channels.gateway.usage",
     "scenario_results": "flow_engine.testing.report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",

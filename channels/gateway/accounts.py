@@ -1,7 +1,9 @@
 """What calls cost and who may make them: budgets of keys, usage records, metrics and spans.
 
-Every call of a backend leaves one record in the log, `gateway_call`: who, which model, how long, tokens and
-US dollars, never what was written. Budgets are kept by each process for itself.
+Every call of a backend leaves a usage record and a line in the log, `gateway_call`, with the same fields:
+who, which model, how long, tokens and US dollars, never what was written. Requests and tokens a minute are
+counted by each process for itself, a day's dollars by all that share the usage records. Tokens are those that
+backends have counted; a call that is cancelled or fails mostly has none.
 """
 
 from __future__ import annotations
@@ -9,23 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, cast
+from urllib.parse import urlsplit
 
-import structlog
 from genai_prices import Usage, calc_price
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from channels.gateway.config import Backend, Budget, Kind
+from channels.gateway.database import log
 from channels.gateway.upstreams import Operation
+from channels.gateway.usage import DAY_S, UsageRecord, UsageRecords
 from channels.gateway.wire import FINISHED, ApiError, ApiRequest, JsonObject, Part
 from flow_engine.ports.telemetry import Tracing
 
-log: Any = structlog.get_logger("flow_engine.gateway")
-
 MINUTE_S: Final = 60
-DAY_S: Final = 86_400
 
 _PRICED: Final[Mapping[Kind, str]] = {"openai": "openai", "gemini": "google"}
 _PROVIDER: Final[Mapping[Kind, str]] = {
@@ -35,6 +36,10 @@ _PROVIDER: Final[Mapping[Kind, str]] = {
     "ollama": "ollama",
 }
 """Names by OpenTelemetry's conventions for generative AI."""
+
+_DURATIONS = tuple(0.01 * 2**step for step in range(14))
+_TOKENS = tuple(float(4**step) for step in range(14))
+"""Buckets by the same conventions."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -77,67 +82,80 @@ class Metrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        common = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         self.duration = Histogram(
-            "flow_engine_gateway_call_seconds",
-            "Seconds from the question to the end of the answer.",
-            ("backend",),
+            "gen_ai_client_operation_duration_seconds",
+            "Seconds from the question to the end of the answer, by OpenTelemetry's conventions.",
+            (*common, "error_type"),
             registry=registry,
-            buckets=_SECONDS,
+            buckets=_DURATIONS,
+        )
+        self.usage = Histogram(
+            "gen_ai_client_token_usage",
+            "Tokens of a call, in and out, by OpenTelemetry's conventions.",
+            (*common, "gen_ai_token_type"),
+            registry=registry,
+            buckets=_TOKENS,
         )
 
 
 @dataclass(slots=True)
 class _Window:
-    """What is used in the window that ends at `until`, in seconds since 1970."""
+    """What is used in the minute that ends at `until`, in seconds since 1970."""
 
     until: int = 0
     used: float = 0.0
 
-    def at(self, now: float, length_s: int) -> _Window:
+    def at(self, now: float) -> _Window:
         if now >= self.until:
-            self.until, self.used = (int(now) // length_s + 1) * length_s, 0.0
+            self.until, self.used = (int(now) // MINUTE_S + 1) * MINUTE_S, 0.0
         return self
 
 
 class _Spent:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.requests, self.tokens, self.dollars = _Window(), _Window(), _Window()
+        self.requests, self.tokens = _Window(), _Window()
 
 
 class Books:
-    """Budgets, metrics and spans of one gateway. `clock` gives seconds since 1970, UTC."""
+    """Budgets, usage records, metrics and spans of one gateway. `clock` gives seconds since 1970, UTC."""
 
     def __init__(
         self,
         budgets: Sequence[Budget],
+        usage: UsageRecords,
         metrics: Metrics,
         tracing: Tracing,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._spent = [_Spent(budget) for budget in budgets]
+        self._usage = usage
         self.metrics = metrics
         self._tracing = tracing
         self._clock = clock
 
     def admit(self, tenant: str, key: str) -> None:
-        """Count a request. Raises ApiError 429, with `Retry-After`, where a budget is used up."""
+        """Count a request. Raises ApiError 429, with `Retry-After` in seconds, where a budget is used up."""
         now = self._clock()
-        for spent in self._of(tenant, key):
+        mine = self._of(tenant, key)
+        for spent in mine:
             bounds = spent.budget
-            self._refuse(
-                spent.requests.at(now, MINUTE_S), bounds.requests_per_minute, now, "requests a minute"
-            )
-            self._refuse(spent.tokens.at(now, MINUTE_S), bounds.tokens_per_minute, now, "tokens")
-            self._refuse(spent.dollars.at(now, DAY_S), bounds.usd_per_day, now, "dollars")
+            requests, tokens = spent.requests.at(now), spent.tokens.at(now)
+            self._refuse(requests.used, bounds.requests_per_minute, requests.until - now, "requests a minute")
+            self._refuse(tokens.used, bounds.tokens_per_minute, tokens.until - now, "tokens a minute")
+            if bounds.usd_per_day is not None:
+                used = self._usage.spent_today(bounds.tenant, key)
+                self._refuse(used, bounds.usd_per_day, DAY_S - now % DAY_S, "dollars a day")
+        for spent in mine:
             spent.requests.used += 1
 
     @staticmethod
-    def _refuse(window: _Window, bound: float | None, now: float, what: str) -> None:
-        if bound is None or window.used < bound:
+    def _refuse(used: float, bound: float | None, left_s: float, what: str) -> None:
+        if bound is None or used < bound:
             return
-        code = "insufficient_quota" if what == "dollars" else "rate_limit_exceeded"
-        wait = max(1, int(window.until - now) + 1)
+        code = "insufficient_quota" if what == "dollars a day" else "rate_limit_exceeded"
+        wait = max(1, int(left_s) + 1)
         raise ApiError(
             429,
             f"this key's {bound:g} {what} are used up for {wait} s",
@@ -149,124 +167,176 @@ class Books:
     def _of(self, tenant: str, key: str) -> list[_Spent]:
         return [s for s in self._spent if s.budget.key == key and s.budget.tenant in (None, tenant)]
 
-    def account(self, tenant: str, key: str, request: ApiRequest, operation: Operation) -> Account:
-        return Account(self, tenant, key, request, operation)
+    def account(
+        self, tenant: str, key: str, request: ApiRequest, model: str, operation: Operation
+    ) -> Account:
+        """`model` is the resolved one."""
+        return Account(self, tenant, key, request, model, operation)
 
-    def charge(self, account: Account, outcome: CallOutcome, error: str | None, seconds: float) -> None:
-        """Write down one call of a backend, of `seconds` in all. `error` is a status or the name of an
-        exception."""
-        backend, read, wrote = account.backend, account.input_tokens, account.output_tokens
-        assert backend is not None
-        usd = _price(backend.kind, account.model, read, wrote)
+    def charge(
+        self, account: Account, backend: Backend, outcome: CallOutcome, error: str | None, seconds: float
+    ) -> None:
+        """Write down one call of a backend, of `seconds` in all. `error` is a status or a code."""
+        counted = account.counted
         now = self._clock()
-        for spent in self._of(account.tenant, account.key):
-            spent.tokens.at(now, MINUTE_S).used += read + wrote
-            spent.dollars.at(now, DAY_S).used += usd or 0.0
-        metrics = self.metrics
-        metrics.calls.labels(backend.name, outcome).inc()
-        metrics.tokens.labels(backend.name, "in").inc(read)
-        metrics.tokens.labels(backend.name, "out").inc(wrote)
-        metrics.dollars.labels(backend.name).inc(usd or 0.0)
-        metrics.duration.labels(backend.name).observe(seconds)
-        log.info(
-            "gateway_call",
-            tenant=account.tenant,
-            key=account.key,
-            operation=account.operation,
-            backend=backend.name,
-            model=account.model,
-            outcome=outcome,
-            error=error,
-            input_tokens=read,
-            output_tokens=wrote,
-            usd=usd,
-            duration_ms=round(seconds * 1000),
+        first_ms = None if account.first_s is None else round(account.first_s * 1000)
+        record = UsageRecord(
+            now,
+            account.tenant,
+            account.key,
+            account.operation,
+            backend.name,
+            account.answered_by or account.model,
+            outcome,
+            error,
+            counted.read,
+            counted.wrote,
+            _price(backend.kind, (account.answered_by, account.model), counted),
+            first_ms,
+            round(seconds * 1000),
         )
+        self._usage.add(record)
+        for spent in self._of(account.tenant, account.key):
+            spent.tokens.at(now).used += counted.read + counted.wrote
+        log.info("gateway_call", **{name: value for name, value in asdict(record).items() if name != "at"})
+        self._observe(account, backend, record, seconds)
         if self._tracing.on:
-            attributes: dict[str, str | int] = {
-                "gen_ai.operation.name": account.operation,
-                "gen_ai.provider.name": _PROVIDER[backend.kind],
-                "gen_ai.request.model": account.model,
-                "gen_ai.usage.input_tokens": read,
-                "gen_ai.usage.output_tokens": wrote,
-            }
-            if error is not None:
-                attributes["error.type"] = error
             name = f"{account.operation} {account.model}"
+            attributes = _attributes(account, backend, record)
             self._tracing.finished(name, "client", seconds=seconds, attributes=attributes)
+
+    def _observe(self, account: Account, backend: Backend, record: UsageRecord, seconds: float) -> None:
+        metrics, counted = self.metrics, account.counted
+        metrics.calls.labels(backend.name, record.outcome).inc()
+        metrics.dollars.labels(backend.name).inc(record.usd or 0.0)
+        if account.first_s is not None:
+            metrics.first_event.labels(backend.name).observe(account.first_s)
+        common = (account.operation, _PROVIDER[backend.kind], account.model)
+        metrics.duration.labels(*common, record.error or "").observe(seconds)
+        for direction, kind, tokens in (("in", "input", counted.read), ("out", "output", counted.wrote)):
+            if tokens:
+                metrics.tokens.labels(backend.name, direction).inc(tokens)
+                metrics.usage.labels(*common, kind).observe(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Tokens; `cached` of those that were read came from the backend's own cache."""
+
+    read: int = 0
+    wrote: int = 0
+    cached: int = 0
+
+
+def _attributes(account: Account, backend: Backend, record: UsageRecord) -> dict[str, str | int | float]:
+    """Of a span, by OpenTelemetry's conventions for generative AI."""
+    address = urlsplit(backend.url)
+    found: dict[str, str | int | float] = {
+        "gen_ai.operation.name": account.operation,
+        "gen_ai.provider.name": _PROVIDER[backend.kind],
+        "gen_ai.request.model": account.model,
+        "gen_ai.usage.input_tokens": record.input_tokens,
+        "gen_ai.usage.output_tokens": record.output_tokens,
+        "server.address": address.hostname or "",
+        "server.port": address.port or (443 if address.scheme == "https" else 80),
+    }
+    for name in ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty"):
+        value = account.body.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"gen_ai.request.{name}"] = value
+    if account.answered_by:
+        found["gen_ai.response.model"] = account.answered_by
+    if account.answer_id:
+        found["gen_ai.response.id"] = account.answer_id
+    if record.error is not None:
+        found["error.type"] = record.error
+    return found
 
 
 class Account:
-    """Of one request that a backend is asked for."""
+    """Of one request that a backend is asked for. `first_s` is how long the first event took, in seconds;
+    `answered_by` the model that the answer names."""
 
     def __init__(
-        self, books: Books, tenant: str, key: str, request: ApiRequest, operation: Operation
+        self, books: Books, tenant: str, key: str, request: ApiRequest, model: str, operation: Operation
     ) -> None:
         self._books = books
         self.tenant = tenant
         self.key = key
         self.operation = operation
-        self.model = request.model
+        self.model = model
+        self.body = request.body
         self._streams = request.streams and operation == "chat"
-        self.backend: Backend | None = None
-        self.input_tokens = 0
-        self.output_tokens = 0
+        self._backend: Backend | None = None
         self._began = 0.0
+        self.first_s: float | None = None
+        self.answered_by = ""
+        self.answer_id = ""
+        self.counted = _Counted()
 
-    def began(self, backend: Backend) -> None:
-        """A backend is asked; one that was asked before it has failed."""
-        if self.backend is not None:
-            self._books.charge(self, "failed", "passed_over", time.monotonic() - self._began)
-        self.backend = backend
+    def began(self, backend: Backend, failure: ApiError | None) -> None:
+        """A backend is asked; one that was asked before it has failed, with `failure`."""
+        if self._backend is not None:
+            self._charge("failed", failure)
+        self._backend = backend
         self._began = time.monotonic()
+
+    def _charge(self, outcome: CallOutcome, failure: ApiError | None) -> None:
+        if self._backend is not None:
+            error = None if failure is None else str(failure.error.get("code") or failure.status)
+            self._books.charge(self, self._backend, outcome, error, time.monotonic() - self._began)
 
     async def watched(self, parts: AsyncGenerator[Part]) -> AsyncGenerator[Part]:
         """The same parts, written down when they end. Raises ApiError as they do."""
         outcome: CallOutcome = "cancelled"
-        error: str | None = None
-        first = True
+        failure: ApiError | None = None
         try:
             async with aclosing(parts):
                 async for part in parts:
-                    if first and self.backend is not None:
-                        first = False
-                        seconds = time.monotonic() - self._began
-                        self._books.metrics.first_event.labels(self.backend.name).observe(seconds)
-                    self._count(part.parsed)
+                    if self.first_s is None:
+                        self.first_s = time.monotonic() - self._began
+                        self.answer_id = str(part.parsed.get("id") or "")
+                    if part.parsed.get("usage"):
+                        self._count(part.parsed)
                     if part is FINISHED or not self._streams:
                         outcome = "ok"
                     yield part
             outcome = "ok"
         except ApiError as failed:
-            outcome, error = "failed", str(failed.error.get("code") or failed.status)
+            outcome, failure = "failed", failed
             raise
         finally:
-            if self.backend is not None:
-                self._books.charge(self, outcome, error, time.monotonic() - self._began)
+            self._charge(outcome, failure)
 
     def _count(self, parsed: JsonObject) -> None:
-        usage: Any = parsed.get("usage")
-        if isinstance(usage, dict):
-            counted = cast("JsonObject", usage)
-            self.model = str(parsed.get("model") or self.model)
-            self.input_tokens = _whole_number(counted.get("prompt_tokens"))
-            self.output_tokens = _whole_number(counted.get("completion_tokens"))
+        match parsed:
+            case {"usage": {"prompt_tokens_details": {"cached_tokens": cached}}}:
+                pass
+            case _:
+                cached = 0
+        usage = cast("JsonObject", parsed["usage"])
+        self.answered_by = str(parsed.get("model") or "")
+        read, wrote = (_whole_number(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+        self.counted = _Counted(read, wrote, min(_whole_number(cached), read))
 
 
 def _whole_number(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _price(kind: Kind, model: str, read: int, wrote: int) -> float | None:
-    """In US dollars by public prices: 0 for a server of one's own, None for a model that is not listed."""
+def _price(kind: Kind, models: Sequence[str], counted: _Counted) -> float | None:
+    """In US dollars by public prices, of the first of `models` that has one: 0 for a server of one's own,
+    None where none is listed."""
     provider = _PRICED.get(kind)
     if provider is None:
         return 0.0
-    if not _is_listed(provider, model):
-        return None
-    return float(
-        calc_price(Usage(input_tokens=read, output_tokens=wrote), model, provider_id=provider).total_price
-    )
+    for model in models:
+        if model and _is_listed(provider, model):
+            spent = Usage(
+                input_tokens=counted.read, cache_read_tokens=counted.cached, output_tokens=counted.wrote
+            )
+            return float(calc_price(spent, model, provider_id=provider).total_price)
+    return None
 
 
 @lru_cache(maxsize=1_000)

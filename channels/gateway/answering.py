@@ -13,8 +13,9 @@ from time import time
 from typing import Any, Final, Literal, cast
 
 from channels.gateway.accounts import Account
-from channels.gateway.cache import Entry, ResponseCache, log
+from channels.gateway.cache import Entry, ResponseCache
 from channels.gateway.config import CacheMode
+from channels.gateway.database import log
 from channels.gateway.routing import Route, asked
 from channels.gateway.upstreams import Operation
 from channels.gateway.wire import FINISHED, ApiError, ApiRequest, JsonObject, Part, cache_key

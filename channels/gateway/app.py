@@ -22,8 +22,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from channels.gateway.accounts import Books, log
+from channels.gateway.accounts import Books
 from channels.gateway.answering import Answering, Origin, Served
+from channels.gateway.database import log
 from channels.gateway.routing import Routing
 from channels.gateway.upstreams import Operation
 from channels.gateway.wire import DONE_FRAME, FINISHED, ApiError, error_frame, frame, read_request, written
@@ -251,7 +252,7 @@ class GatewayRoutes:
         request = read_request(await read_body(http), needs=needs)
         route = self._routing.route(request, operation)
         self._books.admit(caller.tenant_id, caller.name)
-        account = self._books.account(caller.tenant_id, caller.name, request, operation)
+        account = self._books.account(caller.tenant_id, caller.name, request, route.model, operation)
         control = http.headers.get("cache-control", "")
         served = self._answering.answer(request, route, operation, control, account)
         streams = request.streams and operation == "chat"

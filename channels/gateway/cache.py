@@ -1,48 +1,29 @@
 """Answers that are kept: in this process (L1) and in SQLite for all processes of the machine (L2).
 
 1. Only whole answers are kept: each choice has its finish, and none of them is `length`.
-2. A row says how often it was used, in L1 and L2 together, at most `FLUSH_EVERY_S` late.
+2. A row says how often it was used, in L1 and L2 together, at most half a second late.
 3. Clearing raises the epoch. A process that notices forgets its L1; an answer that was asked for in an
    earlier epoch is not kept.
-4. A database that fails is logged, and costs no caller an answer.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import aiosqlite
 import orjson
-import structlog
 from cachetools import TLRUCache
 
-from flow_engine.errors import CallTheOperator
+from channels.gateway.database import GatewayDatabase, opened
 
 MOST_IN_L1: Final = 1_000
 MOST_IN_L2: Final = 100_000
+CLEAN_EVERY_S: Final = 60.0
 MOST_ENTRY_BYTES: Final = 4 * 1024 * 1024
-FLUSH_EVERY_S: Final = 0.5
-FILE_NAME: Final = "gateway.db"
-
-_SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS response_cache (
-        id INTEGER PRIMARY KEY, prompt_hash TEXT UNIQUE NOT NULL, response TEXT NOT NULL, model TEXT NOT NULL,
-        created_at REAL NOT NULL, expires_at REAL, hit_count INTEGER DEFAULT 0)""",
-    "CREATE INDEX IF NOT EXISTS idx_cache_expires ON response_cache(expires_at)",
-    """CREATE TABLE IF NOT EXISTS cache_state (
-        one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, hits INTEGER NOT NULL)""",
-    "INSERT OR IGNORE INTO cache_state VALUES (1, 0, 0)",
-)
-
-log: Any = structlog.get_logger("flow_engine.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +49,21 @@ class CacheStats:
 
 
 class ResponseCache:
-    """Both levels. To be used while `running`. `clock` gives seconds since 1970, UTC."""
+    """Both levels, while the database runs. `clock` gives seconds since 1970, UTC."""
 
-    def __init__(self, path: Path, ttl_s: float, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
+    def __init__(
+        self, database: GatewayDatabase, ttl_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
         self._ttl_s = ttl_s
         self._clock = clock
         self._l1: TLRUCache[str, Entry] = TLRUCache(
             MOST_IN_L1, ttu=lambda _, e, __: e.expires_at, timer=clock
         )
         self._hits: Counter[str] = Counter()
-        self._database: aiosqlite.Connection | None = None
+        self._cleaned_at = 0.0
         self.epoch = 0
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[ResponseCache]:
-        """Raises CallTheOperator `cache_unusable`: the file cannot be opened."""
-        try:
-            self._database = await _opened(self._path)
-            self.epoch = await self._read_epoch()
-        except (OSError, sqlite3.Error) as error:
-            raise CallTheOperator("cache_unusable", f"{self._path}: {error}") from error
-        flushing = asyncio.create_task(self._flush_for_ever())
-        try:
-            yield self
-        finally:
-            flushing.cancel()
-            with suppress(asyncio.CancelledError):
-                await flushing
-            await self._flush()
-            await self._database.close()
+        database.at_each_flush(self._flush)
 
     def near(self, key: str) -> Entry | None:
         """From L1."""
@@ -108,7 +74,7 @@ class ResponseCache:
 
     async def far(self, key: str) -> Entry | None:
         """From L2, and into L1. None also when the database fails."""
-        rows = await self._rows(
+        rows = await self._database.rows(
             "SELECT response, model, created_at, expires_at FROM response_cache "
             "WHERE prompt_hash = ? AND (expires_at IS NULL OR expires_at > ?)",
             (key, self._clock()),
@@ -133,7 +99,7 @@ class ResponseCache:
     async def write(self, key: str, entry: Entry, epoch: int) -> None:
         """Into L2; nothing where the cache was cleared after `epoch`."""
         response = orjson.dumps({"parts": [part.decode("utf-8", "replace") for part in entry.parts]}).decode()
-        await self._change(
+        await self._database.change(
             "INSERT INTO response_cache (prompt_hash, response, model, created_at, expires_at) "
             "SELECT ?, ?, ?, ?, ? FROM cache_state WHERE epoch = ? ON CONFLICT (prompt_hash) DO UPDATE SET "
             "response = excluded.response, model = excluded.model, created_at = excluded.created_at, "
@@ -141,73 +107,35 @@ class ResponseCache:
             [(key, response, entry.model, entry.created_at, entry.expires_at, epoch)],
         )
 
-    async def _flush_for_ever(self) -> None:
-        rounds = 0
-        while True:
-            await asyncio.sleep(FLUSH_EVERY_S)
-            await self._flush()
-            rounds += 1
-            if rounds % 120 == 1:
-                await self._change("DELETE FROM response_cache WHERE expires_at <= ?", [(self._clock(),)])
-                await self._change(
-                    "DELETE FROM response_cache WHERE id NOT IN "
-                    "(SELECT id FROM response_cache ORDER BY created_at DESC LIMIT ?)",
-                    [(MOST_IN_L2,)],
-                )
-
     async def _flush(self) -> None:
         """Write the hits, and forget what another process has cleared."""
-        epoch = await self._read_epoch()
+        rows = await self._database.rows("SELECT epoch FROM cache_state")
+        epoch = rows[0][0] if rows else self.epoch
         if epoch != self.epoch:
             self.epoch = epoch
             self._l1.clear()
             self._hits.clear()
         hits, self._hits = self._hits, Counter()
         if hits:
-            await self._change(
+            await self._database.change(
                 "UPDATE response_cache SET hit_count = hit_count + ? WHERE prompt_hash = ?",
                 [(count, key) for key, count in hits.items()],
             )
-            await self._change("UPDATE cache_state SET hits = hits + ?", [(hits.total(),)])
-
-    async def _read_epoch(self) -> int:
-        rows = await self._rows("SELECT epoch FROM cache_state", ())
-        return rows[0][0] if rows else self.epoch
-
-    async def _rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        assert self._database is not None
-        try:
-            return [tuple(row) for row in await self._database.execute_fetchall(statement, values)]
-        except sqlite3.Error as error:
-            log.warning("cache_failed", reason=type(error).__name__)
-            return []
-
-    async def _change(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        assert self._database is not None
-        try:
-            await self._database.executemany(statement, rows)
-            await self._database.commit()
-        except sqlite3.Error as error:
-            log.warning("cache_failed", reason=type(error).__name__)
-
-
-async def _opened(path: Path) -> aiosqlite.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(aiosqlite.connect(path, timeout=5))
-        await database.execute_fetchall("PRAGMA journal_mode = WAL")
-        await database.execute_fetchall("PRAGMA synchronous = NORMAL")
-        for statement in _SCHEMA:
-            await database.execute_fetchall(statement)
-        await database.commit()
-        stack.pop_all()  # it stays open
-    return database
+            await self._database.change("UPDATE cache_state SET hits = hits + ?", [(hits.total(),)])
+        if (now := self._clock()) - self._cleaned_at > CLEAN_EVERY_S:
+            self._cleaned_at = now
+            await self._database.change("DELETE FROM response_cache WHERE expires_at <= ?", [(now,)])
+            await self._database.change(
+                "DELETE FROM response_cache WHERE id NOT IN "
+                "(SELECT id FROM response_cache ORDER BY created_at DESC LIMIT ?)",
+                [(MOST_IN_L2,)],
+            )
 
 
 async def cache_stats(path: Path, now: float) -> CacheStats:
     """Of the database at `path`, which is created where there is none; `now` is in seconds since 1970.
-    Raises CallTheOperator `cache_unusable`."""
-    async with _alone(path) as database:
+    Raises CallTheOperator `gateway_database_unusable`."""
+    async with opened(path) as database:
         rows = await database.execute_fetchall(
             "SELECT model, count(*), sum(length(response)) FROM response_cache "
             "WHERE expires_at IS NULL OR expires_at > ? GROUP BY model ORDER BY model",
@@ -219,21 +147,9 @@ async def cache_stats(path: Path, now: float) -> CacheStats:
 
 
 async def clear_cache(path: Path) -> int:
-    """How many entries there were. Raises CallTheOperator `cache_unusable`."""
-    async with _alone(path) as database:
+    """How many entries there were. Raises CallTheOperator `gateway_database_unusable`."""
+    async with opened(path) as database:
         deleted = await database.execute("DELETE FROM response_cache")
         await database.execute("UPDATE cache_state SET epoch = epoch + 1, hits = 0")
         await database.commit()
     return deleted.rowcount
-
-
-@asynccontextmanager
-async def _alone(path: Path) -> AsyncGenerator[aiosqlite.Connection]:
-    try:
-        database = await _opened(path)
-        try:
-            yield database
-        finally:
-            await database.close()
-    except (OSError, sqlite3.Error) as error:
-        raise CallTheOperator("cache_unusable", f"{path}: {error}") from error

@@ -178,6 +178,7 @@ class GatewaySettings(BaseSettings):
     gateway_heartbeat_s: float = Field(
         default=15, gt=0, description="Seconds of silence after which a stream gets a comment"
     )
+    gateway_usage_days: int = Field(default=90, ge=1, description="Days that usage records are kept")
     gateway_breaker_failures: int = Field(
         default=20, ge=1, description="Failures in a row after which a backend is left alone for 5 seconds"
     )

@@ -104,9 +104,10 @@ class Routing:
 
 
 async def asked(
-    route: Route, request: ApiRequest, operation: Operation, began: Callable[[Backend], None]
+    route: Route, request: ApiRequest, operation: Operation, began: Callable[[Backend, ApiError | None], None]
 ) -> AsyncGenerator[Part]:
-    """The answer of the first server that gives one. `began` is called for each that is asked.
+    """The answer of the first server that gives one. `began` is called for each that is asked, with what
+    the one before it has failed with.
 
     Raises ApiError: what the last of them failed with. A fallback that cannot do what is asked is passed
     over.
@@ -124,7 +125,7 @@ async def asked(
         except ApiError as refused:
             failure = failure or refused
             continue
-        began(server.backend)
+        began(server.backend, failure)
         any_yet = False
         try:
             async with aclosing(server.upstream.ask(request, route.model, operation)) as parts:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,28 @@ def serve(
     late.gateway.serve_until_stopped(config, host, port)
 
 
+@commands.command("usage")
+def usage(
+    day: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day, of UTC; else today.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print what each key has used of each model on a day: calls, tokens and US dollars."""
+    begins = (day or datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=UTC)
+    since = begins.timestamp()
+    found = asyncio.run(late.gateway_usage.usage_between(_path(), since, since + 86_400))
+    if as_json:
+        typer.echo(orjson.dumps({"day": f"{begins:%Y-%m-%d}", "usage": [asdict(each) for each in found]}))
+        return
+    for each in found:
+        typer.echo(
+            f"{each.tenant} {each.key}  {each.backend} {each.model}  {each.calls} calls, "
+            f"{each.failed} failed, {each.input_tokens} tokens in, {each.output_tokens} out, "
+            f"{each.usd:.4f} USD"
+        )
+
+
 @cache.command("stats")
 def stats(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Print how many answers are kept, and how often they were used."""
@@ -51,4 +74,4 @@ def clear(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON o
 
 
 def _path() -> Path:
-    return read_settings(Settings).data_dir / late.gateway_cache.FILE_NAME
+    return read_settings(Settings).data_dir / late.gateway_database.FILE_NAME

@@ -18,6 +18,7 @@ from adapters.models.fake_http import Received, Reply
 from api.auth import Authenticator, LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
 from channels.gateway.wire import EventReader
+from flow_engine.ports.telemetry import Tracing
 from service.gateway import KeyDoor, gateway_server, gateway_service
 from service.settings import Settings
 
@@ -56,6 +57,7 @@ async def gateway(
     *backends: Mapping[str, Any],
     authenticator: Authenticator | None = None,
     budgets: Sequence[Mapping[str, Any]] = (),
+    tracing: Tracing | None = None,
     **settings: Any,
 ) -> AsyncGenerator[World]:
     """`backends` as in the file; a `name`, `kind` and `models` of its own is given to each that has none."""
@@ -69,6 +71,7 @@ async def gateway(
         GatewaySettings(**settings),
         file,
         KeyDoor(authenticator or LocalOnly()),
+        tracing=tracing,
         environ={"SECRET": "sk-upstream"},
     ) as service:
         listening = listen("127.0.0.1", 0)

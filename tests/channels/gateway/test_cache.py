@@ -15,6 +15,7 @@ import pytest
 from adapters.models.fake_http import ExactServer, Received, Reply
 from api.auth import Keyring
 from channels.gateway.cache import ResponseCache, cache_stats, clear_cache
+from channels.gateway.database import GatewayDatabase
 from channels.gateway.wire import cache_key, read_request
 from tests.channels.gateway.gateway_world import CHUNKS, completion, either, gateway, plain, stream
 
@@ -294,7 +295,9 @@ async def test_clearing_reaches_a_running_gateway(tmp_path: Path) -> None:  # W7
 
 async def test_an_entry_expires_in_both_levels(tmp_path: Path) -> None:  # W7
     now = 1_000.0
-    async with ResponseCache(tmp_path / "c.db", 60, lambda: now).running() as cache:
+    database = GatewayDatabase(tmp_path / "c.db")
+    cache = ResponseCache(database, 60, lambda: now)
+    async with database.running():
         entry = cache.put("k", [b"{}"], "m", cache.epoch)
         assert entry is not None
         await cache.write("k", entry, cache.epoch)
