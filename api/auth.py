@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -121,8 +121,12 @@ class LocalOnly:
     """Without keys everybody on this machine may do everything, but only through a local name.
 
     A web page that lets its own name point to 127.0.0.1 is kept out by that, and one that calls this
-    service from the browser of this machine by its `Origin`.
+    service from the browser of this machine by its `Origin`, unless it is one of `origins`: URLs without a
+    path.
     """
+
+    def __init__(self, origins: Collection[str] = ()) -> None:
+        self._origins = frozenset(origins)
 
     def tenants(self) -> frozenset[str]:
         return frozenset((LOCAL_TENANT,))
@@ -133,18 +137,20 @@ class LocalOnly:
                 "host_not_local", "without API keys this service answers to 'localhost' and '127.0.0.1' only"
             )
         origin = request.headers.get("origin")
-        if origin is not None and not _is_local(origin.partition("://")[2]):
-            raise CorrectTheInput(
-                "origin_not_local", "without API keys this service takes no calls from pages of other hosts"
-            )
-        return LOCAL
+        if origin is None or origin in self._origins or _is_local(origin.partition("://")[2]):
+            return LOCAL
+        raise CorrectTheInput(
+            "origin_not_local",
+            "without API keys this service takes calls from pages of this machine and of the origins in "
+            "FLOW_ENGINE_CORS_ORIGINS only",
+        )
 
 
 Authenticator = Keyring | LocalOnly
 
 
-def authenticator_for(keys: Path | None, host: str) -> Authenticator:
-    """Of a file of keys, in JSON; without one whoever is on this machine. Raises CallTheOperator
+def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = ()) -> Authenticator:
+    """Of a file of keys, in JSON; without one whoever is on this machine, and pages of `origins`. Raises CallTheOperator
     `keys_required`: without keys the service stays on this machine (F43); `api_keys_unreadable` for a file
     that is not valid."""
     if keys is not None:
@@ -161,7 +167,7 @@ def authenticator_for(keys: Path | None, host: str) -> Authenticator:
             "keys_required",
             f"to listen on {host} set FLOW_ENGINE_API_KEYS_FILE; without keys only loopback is served",
         )
-    return LocalOnly()
+    return LocalOnly(origins)
 
 
 _BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")

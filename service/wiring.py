@@ -156,7 +156,7 @@ class ServiceDependencies:
 def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing | None = None) -> Service:
     """Raises CallTheOperator when the service must not start with these settings."""
     observer, tracing = own_observer(), tracing or Untraced()
-    authenticator = authenticator_for(settings.api_keys_file, host)
+    authenticator = authenticator_for(settings.api_keys_file, host, settings.origins)
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
     clock, memory = SystemClock(), open_memory(settings)
     budget = RedisCallBudget(memory.driver, settings.llm_calls_per_minute)

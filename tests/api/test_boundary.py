@@ -12,7 +12,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from api.auth import Keyring
+from api.auth import Keyring, authenticator_for
 from flow_engine.errors import CallTheOperator
 from service.cli import app
 from service.settings import Settings
@@ -238,6 +238,25 @@ class TestPages:
                 reply = await scene.http.get(path, headers={**ADMIN, "Origin": self.ORIGIN})
                 assert reply.headers["Access-Control-Allow-Origin"] == self.ORIGIN
                 assert "ETag" in reply.headers["Access-Control-Expose-Headers"]
+
+    @pytest.mark.parametrize(
+        ("origin", "status"), [(ORIGIN, 200), ("https://other.example", 403), ("null", 403)]
+    )
+    async def test_of_origins_that_are_set_may_call_a_service_without_keys(
+        self, origin: str, status: int
+    ) -> None:  # 19
+        settings = Settings(cors_origins=self.ORIGIN)
+        async with open_scene(
+            authenticator=authenticator_for(None, "127.0.0.1", settings.origins), cors_origins=self.ORIGIN
+        ) as scene:
+            for method, path in (("GET", "/v1/flows"), ("POST", "/v1/flows")):
+                reply = await scene.http.request(
+                    method,
+                    path,
+                    json={"name": "f", "campaignId": "c", "updatedBy": "a"},
+                    headers={"Origin": origin},
+                )
+                assert reply.status_code in (status, status + 1), reply.text
 
     @pytest.mark.parametrize(("origins", "origin"), [("", ORIGIN), (ORIGIN, "https://editor.example.evil")])
     async def test_of_others_may_not(self, origins: str, origin: str) -> None:  # 19
