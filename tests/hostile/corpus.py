@@ -146,6 +146,18 @@ FRAMES: Mapping[str, Made] = {
     "an error of no kind": _body({"type": "error", "error": "x"}),
 }
 
+CHAT_FRAMES: Mapping[str, Made] = {
+    "a second greeting": _body({"type": "hello", "user": "v", "session": None, "after": None}),
+    "a greeting of nobody": _body({"type": "hello", "user": ""}),
+    "a session that is none": _body({"type": "hello", "user": "u", "session": "\u0000../" * 9}),
+    "a number beyond all": _body({"type": "hello", "user": "u", "session": None, "after": 10**30}),
+    "a message without a word": _body({"type": "message", "id": "m", "content": " \u200b "}),
+    "a message too long": _body({"type": "message", "id": "m", "content": "x" * 60_000}),
+    "an id of zero bytes": _body({"type": "message", "id": "\u0000", "content": "x"}),
+    "a cancel of nothing": _body({"type": "cancel", "id": "nothing"}),
+    "a yes to nothing": _body({"type": "confirm", "call": "c", "decision": "yes"}),
+}
+
 
 def frames() -> Iterator[tuple[str, bytes]]:
     for name, made in FRAMES.items():

@@ -71,28 +71,27 @@ async def test_every_route_swallows_every_body() -> None:  # A4, A9
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[int]:
-    """The whole service on a socket, behind its door."""
-    async with open_scene(clinic()) as scene:
-        place = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            scene.app,
-            http=QuickDoor,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(server._serve([place]))
-        while not server.started:
-            await asyncio.sleep(0.005)
-        try:
-            yield place.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await serving
+async def listening(app: Any) -> AsyncIterator[int]:
+    """An application on a socket, behind the door."""
+    place = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app,
+        http=QuickDoor,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.ensure_future(server._serve([place]))
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        yield place.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
 
 
 async def status_of(port: int, request: bytes) -> int | None:
@@ -131,7 +130,7 @@ def requests() -> list[tuple[str, Any]]:
 
 
 async def test_every_header_and_url_is_answered_or_refused_while_others_are_served() -> None:  # 12, A4
-    async with listening() as port:
+    async with open_scene(clinic()) as scene, listening(scene.app) as port:
         before = resident_bytes()
         health = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         async with watched() as stall:
@@ -147,7 +146,7 @@ async def test_every_header_and_url_is_answered_or_refused_while_others_are_serv
 
 async def test_hundreds_of_clients_that_never_end_hold_up_nobody() -> None:  # 12, A4
     halves = [b"", b"GET / HT", b"POST /v1/flows HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{"]
-    async with listening() as port:
+    async with open_scene(clinic()) as scene, listening(scene.app) as port:
         async with watched() as stall:
             waiting = [asyncio.ensure_future(status_of(port, halves[n % 3])) for n in range(300)]
             live = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
