@@ -209,6 +209,11 @@ def problem(status: HTTPStatus, code: str, detail: str) -> bytes:
     return head.encode("ascii") + document
 
 
+def origin(host: str, port: int) -> str:
+    """`http://host:port`, an IPv6 address in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket; port 0 is any free one. Raises CallTheOperator `address_not_free`."""
     try:

@@ -150,9 +150,9 @@ Authenticator = Keyring | LocalOnly
 
 
 def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = ()) -> Authenticator:
-    """Of a file of keys, in JSON; without one whoever is on this machine, and pages of `origins`. Raises CallTheOperator
-    `keys_required`: without keys the service stays on this machine (F43); `api_keys_unreadable` for a file
-    that is not valid."""
+    """Of a file of keys, in JSON; without one whoever is on this machine, and pages of `origins`. Raises
+    CallTheOperator `keys_required`: without keys the service stays on this machine (F43);
+    `api_keys_unreadable` for a file that is not valid."""
     if keys is not None:
         try:
             return Keyring.parse(keys.read_bytes())

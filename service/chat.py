@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from adapters.http_door import door_server, listen
+from adapters.http_door import door_server, listen, origin
 from adapters.models.audit import CallLog, LoggedCalls
 from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.models.tools import ToolRules, read_rules
@@ -181,7 +181,7 @@ async def _serve(opened: AbstractAsyncContextManager[ChatService], host: str, po
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
         at = cast("int", listening.getsockname()[1])
-        typer.echo(f"Chat on http://{host}:{at} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
+        typer.echo(f"Chat on {origin(host, at)} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
         await chat_server(service.app).serve(sockets=[listening])
 
 

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from adapters.http_door import Door, DoorLimits, door_server, listen
+from adapters.http_door import Door, DoorLimits, door_server, listen, origin
 from adapters.telemetry import tracing_to
 from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
 from channels.gateway.accounts import Books, Metrics
@@ -158,7 +158,7 @@ async def _serve(
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 50, 100)
-            typer.echo(f"Gateway on http://{host}:{at}/v1. Ctrl-C stops it.", err=True)
+            typer.echo(f"Gateway on {origin(host, at)}/v1. Ctrl-C stops it.", err=True)
             await gateway_server(service.app).serve(sockets=[listening])
     finally:
         assistant.close()

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adapters.http_door import door_server, listen
+from adapters.http_door import door_server, listen, origin
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
@@ -203,7 +203,7 @@ async def _serve(
             server = door_server(service.app, signals=False)  # they end the agent's work first
             group.create_task(server.serve(sockets=[listening]))
             at = cast("int", listening.getsockname()[1])
-            typer.echo(f"Health and metrics on http://{host}:{at}.", err=True)
+            typer.echo(f"Health and metrics on {origin(host, at)}.", err=True)
         names = ", ".join(intake.mailbox for intake in service.intakes)
         typer.echo(f"Mail agent on: {names}. Ctrl-C stops it.", err=True)
         await service.run(stopping)

@@ -12,7 +12,7 @@ import uvicorn
 import uvloop
 from prometheus_client import start_http_server
 
-from adapters.http_door import Door
+from adapters.http_door import Door, origin
 from adapters.jobs import Worker
 from adapters.telemetry import tracing_to
 from flow_engine.ports.telemetry import Tracing
@@ -62,7 +62,7 @@ async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> 
             proxy_headers=False,  # nothing here depends on who forwarded a request
             log_config=None,
         )
-        typer.echo(f"Flow Engine on http://{host}:{port} (API reference: /docs). Ctrl-C stops it.", err=True)
+        typer.echo(f"Flow Engine on {origin(host, port)} (API reference: /docs). Ctrl-C stops it.", err=True)
         await uvicorn.Server(config).serve()
 
 

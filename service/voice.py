@@ -27,6 +27,7 @@ import uvloop
 from picows import WSListener
 from pydantic import SecretStr
 
+from adapters.http_door import origin
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
@@ -333,7 +334,7 @@ def serve_until_stopped(
 
     def started(at: int) -> None:
         name = loaded.config.agent.name
-        typer.echo(f"Voice agent {name!r} on http://{host}:{at}. Ctrl-C stops it.", err=True)
+        typer.echo(f"Voice agent {name!r} on {origin(host, at)}. Ctrl-C stops it.", err=True)
 
     async def serve() -> None:
         async with voice_agent(settings, load, recordings) as agent:

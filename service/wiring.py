@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from fastapi import FastAPI
 
 from adapters.graphviz import Graphviz
+from adapters.http_door import origin
 from adapters.jobs import JobRunner
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import build_model
@@ -228,13 +229,10 @@ def assemble(
 
 def _base_url(host: str, port: int) -> str | None:
     """None for an address that stands for every one of this machine: nobody can call that one."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return f"http://{host}:{port}"
-    if address.is_unspecified:
-        return None
-    return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
+    with suppress(ValueError):  # a name is no address
+        if ip_address(host).is_unspecified:
+            return None
+    return origin(host, port)
 
 
 @dataclass(frozen=True, slots=True)
