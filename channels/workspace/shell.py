@@ -1,5 +1,7 @@
-"""Commands: in a process group of their own, killed whole, bounded, without a terminal and without
-secrets."""
+"""Commands: in a process group of their own, killed whole, bounded, without a terminal and without secrets.
+
+A process that leaves the group (`setsid`) outlives its command without a sandbox, and ends with it in one.
+"""
 
 import asyncio
 import os
@@ -22,6 +24,7 @@ MOST_OUTPUT: Final = 32_000
 
 MOST_S: Final = 600
 LINGER_S: Final = 0.5
+POLL_S: Final = 0.005
 
 _SECRET: Final = re.compile(r"^FLOW_ENGINE_|KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _READABLE: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/pyenv")
@@ -130,6 +133,12 @@ async def _starts(command: Sequence[str], environ: Mapping[str, str]) -> bool:
     return False
 
 
+async def _exited(process: asyncio.subprocess.Process) -> None:
+    """`process.wait` also waits for whoever else holds its pipes, as a process in the background does."""
+    while process.returncode is None:
+        await asyncio.sleep(POLL_S)
+
+
 async def _finished(process: asyncio.subprocess.Process, began: float, timeout_s: float) -> dict[str, Any]:
     assert process.stdout is not None
     assert process.stderr is not None
@@ -138,7 +147,7 @@ async def _finished(process: asyncio.subprocess.Process, began: float, timeout_s
     timed_out = False
     try:
         async with asyncio.timeout(timeout_s):
-            await process.wait()
+            await _exited(process)
             await asyncio.wait([reading], timeout=LINGER_S)
     except TimeoutError:
         timed_out = True
@@ -148,7 +157,7 @@ async def _finished(process: asyncio.subprocess.Process, began: float, timeout_s
             os.killpg(process.pid, signal.SIGKILL)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        await process.wait()
+        await _exited(process)
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()
