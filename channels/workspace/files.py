@@ -6,9 +6,12 @@ can be read by their path. `.git` and `.agentichat` are never walked.
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -140,7 +143,7 @@ def text_of(content: Content, path: str) -> tuple[str, str]:
 
 
 def read_file(root: Root, path: str, start: int | None, end: int | None) -> tuple[Result, Content]:
-    """`{content, numbered, start_line, end_line, total_lines, encoding, truncated}`, lines from 1, both ends
+    """`{content, start_line, end_line, total_lines, encoding, truncated}`, lines from 1, both ends
     included; and the file as it was. Raises Outside, Refused, OSError."""
     content = root.read(path, MOST_FILE_BYTES)
     text, encoding = text_of(content, path)
@@ -180,7 +183,9 @@ def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitiv
         raise Refused("INVALID_REGEX", f"{error}; accepted is the syntax of RE2") from None
     matches: list[Result] = []
     searched, until, truncated = 0, time.monotonic() + SEARCH_WITHIN_S, False
-    for name in _searchable(root, path):
+    flags = [*([] if regex else ["--fixed-strings"]), *([] if case_sensitive else ["--ignore-case"])]
+    names = _named_by_ripgrep(root, path, [*flags, f"--regexp={query}"])
+    for name in _searchable(root, path) if names is None else names:
         if len(matches) >= MOST_MATCHES or time.monotonic() > until:
             truncated = True
             break
@@ -193,6 +198,39 @@ def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitiv
                 if len(matches) < MOST_MATCHES and wanted.search(line):
                     matches.append({"path": name, "line": number, "text": line[:500]})
     return {"success": True, "matches": matches, "files_searched": searched, "truncated": truncated}
+
+
+def _named_by_ripgrep(root: Root, path: str, pattern: Sequence[str]) -> list[str] | None:
+    """The files in which ripgrep finds the pattern, by path; None where it is not installed, does not
+    understand it, or `path` is no directory. It opens files by their names, so it only says where to look:
+    what is shown is read, and matched, through the root."""
+    program, own = shutil.which("rg"), ".agentichat/ignore"
+    with suppress(OSError, Outside, Refused):
+        if b"\n!" in b"\n" + root.read(own, 1_000_000).data:
+            return None  # ripgrep would let .gitignore stand above it
+    if program is None or "\0" in pattern[-1]:
+        return None
+    folder = root.resolved(path)
+    options = ["--files-with-matches", "--null", "--no-config", "--hidden", "--no-messages", "--text"]
+    options += ["--no-require-git", "--no-ignore-parent", "--no-ignore-global", "--no-ignore-exclude"]
+    options += ["--no-ignore-dot", "--one-file-system", f"--max-filesize={MOST_SEARCHED_BYTES}"]
+    options += [f"--glob=!{name}" for name in sorted(PROTECTED)]
+    options += [f"--ignore-file={own}"] if folder == "." else []
+    with suppress(OSError, subprocess.TimeoutExpired), root.folder(folder) as (handle, _):
+        found = subprocess.run(  # noqa: S603 - the pattern is an argument, and nothing is a command
+            [program, *options, *pattern, "."],
+            cwd=f"/proc/{os.getpid()}/fd/{handle}",
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=SEARCH_WITHIN_S,
+            check=False,
+        )
+        if found.returncode <= 1:
+            listed = (os.path.normpath(os.fsdecode(name)) for name in found.stdout.split(b"\0") if name)
+            names = sorted(_joined(folder, name) for name in listed)
+            above = {at: _above(root, at or ".") for at in {name.rpartition("/")[0] for name in names}}
+            return [each for each in names if not above[each.rpartition("/")[0]].holds(each, directory=False)]
+    return None
 
 
 def _searchable(root: Root, path: str) -> Iterator[str]:

@@ -6,8 +6,10 @@ compared all with all: 200,000 of them in well under a second.
 """
 
 import ast
+import asyncio
 import base64
 import re
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -54,12 +56,13 @@ class GatewayEmbedder:
     def __init__(self, base_url: str, key: str | None, model: str) -> None:
         self._url = f"{base_url}/embeddings"
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._tls = ssl.create_default_context()  # takes longer than a batch of texts
         self.model = model
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         body = {"model": self.model, "input": list(texts), "encoding_format": "base64"}
         try:
-            async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
+            async with httpx2.AsyncClient(trust_env=False, timeout=60, verify=self._tls) as http:
                 reply = await http.post(self._url, json=body, headers=self._headers)
             if reply.status_code != 200:
                 raise EmbeddingFailed(f"status {reply.status_code}")
@@ -123,6 +126,7 @@ class Index:
         self._root = root
         self._database = store.database
         self._embedder = embedder
+        self._kept: tuple[tuple[str, int, int], NDArray[np.int64], Vectors] | None = None
 
     async def update(self) -> Indexed:
         """Raises EmbeddingFailed; what was indexed until then stays."""
@@ -219,30 +223,50 @@ class Index:
 
     async def _by_meaning(self, query: str, top_k: int) -> list[dict[str, Any]]:
         assert self._embedder is not None
-        rows = self._database.execute(
-            "SELECT id, vector FROM embeddings WHERE model = ?", (self._embedder.model,)
-        ).fetchall()
-        if not rows:
+        ids, matrix = await asyncio.to_thread(self._vectors, self._embedder.model)
+        if not len(ids):
             return []
         wanted = (await self._embedder.embed([query]))[0]
-        matrix = np.frombuffer(b"".join(vector for _, vector in rows), dtype=np.float32).reshape(
-            len(rows), -1
-        )
         if matrix.shape[1] != len(wanted):
             raise EmbeddingFailed("its vectors have another length than those of the index")
-        scores = matrix @ wanted
-        best = np.argsort(-scores)[:top_k]
+        scores = await asyncio.to_thread(np.matmul, matrix, wanted)
+        best = np.argpartition(-scores, min(top_k, len(scores)) - 1)[:top_k]
+        best = best[np.argsort(-scores[best])]
         found: list[dict[str, Any]] = []
         for at in best:
             path, line, text = self._database.execute(
                 "SELECT f.path, e.start_line, e.chunk_text FROM embeddings e "
                 "JOIN files f ON f.id = e.file_id WHERE e.id = ?",
-                (rows[int(at)][0],),
+                (int(ids[at]),),
             ).fetchone()
             found.append(
                 {"path": path, "start_line": line, "text": text, "score": round(float(scores[at]), 4)}
             )
         return found
+
+    def _vectors(self, model: str) -> tuple[NDArray[np.int64], Vectors]:
+        """Ids and vectors of all chunks, one row each, kept until the index changes: reading 200,000 takes
+        longer than comparing them."""
+        count, last = self._database.execute(
+            "SELECT count(*), max(id) FROM embeddings WHERE model = ?", (model,)
+        ).fetchone()
+        state = (model, count, last)
+        if self._kept is None or self._kept[0] != state:
+            self._kept = None
+            ids = np.empty(count, np.int64)
+            matrix = np.empty((0, 0), np.float32)
+            rows = self._database.execute(
+                "SELECT id, vector FROM embeddings WHERE model = ? LIMIT ?", (model, count)
+            )
+            for at, (number, vector) in enumerate(rows):
+                row = np.frombuffer(vector, np.float32)
+                if not at:
+                    matrix = np.empty((count, len(row)), np.float32)
+                elif len(row) != matrix.shape[1]:
+                    raise EmbeddingFailed("the vectors of the index have several lengths")
+                ids[at], matrix[at] = number, row
+            self._kept = (state, ids, matrix)
+        return self._kept[1], self._kept[2]
 
     def _by_words(self, query: str, top_k: int) -> list[dict[str, Any]]:
         words = re.findall(r"\w+", query)

@@ -135,7 +135,7 @@ async def _starts(command: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 async def _exited(process: asyncio.subprocess.Process) -> None:
     """`process.wait` also waits for whoever else holds its pipes, as a process in the background does."""
-    while process.returncode is None:
+    while process.returncode is None:  # noqa: ASYNC110 - the transport tells nobody else
         await asyncio.sleep(POLL_S)
 
 

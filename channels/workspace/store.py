@@ -61,6 +61,7 @@ _MIGRATIONS: Final[Sequence[str]] = (
         folders TEXT NOT NULL, created_at REAL NOT NULL, undone_at REAL);
     CREATE INDEX idx_changes_session ON changes(session_id, turn);
     """,
+    "CREATE INDEX idx_embeddings_model ON embeddings(model);",
 )
 _HOME_MIGRATIONS: Final[Sequence[str]] = (
     """

@@ -5,6 +5,7 @@ Every result is an object with `success`; a failure has `error`, a code in capit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -261,7 +262,8 @@ class Toolbox:
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
         pattern = arguments.get("pattern")
-        return list_files(
+        return await asyncio.to_thread(
+            list_files,
             self._root,
             str(arguments["path"]),
             recursive=bool(arguments.get("recursive", False)),
@@ -271,7 +273,8 @@ class Toolbox:
     async def _read_file(self, arguments: Arguments) -> dict[str, Any]:
         path = str(arguments["path"])
         start, end = (arguments.get(name) for name in ("start_line", "end_line"))
-        result, content = read_file(
+        result, content = await asyncio.to_thread(
+            read_file,
             self._root,
             path,
             start if isinstance(start, int) else None,
@@ -336,7 +339,8 @@ class Toolbox:
         return new
 
     async def _search(self, arguments: Arguments) -> dict[str, Any]:
-        return search_text(
+        return await asyncio.to_thread(
+            search_text,
             self._root,
             str(arguments["query"]),
             str(arguments.get("path", ".")),

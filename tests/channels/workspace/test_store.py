@@ -129,7 +129,9 @@ def test_migrations_go_on_from_where_a_database_stands(tmp_path: Path) -> None: 
         session = store.begin("b", "m")
         [(newest,)] = store.database.execute("PRAGMA user_version")
         assert newest >= 2
-        store.database.executescript("DROP TABLE changes; PRAGMA user_version = 1;")
+        store.database.executescript(
+            "DROP TABLE changes; DROP INDEX idx_embeddings_model; PRAGMA user_version = 1;"
+        )
     root = Root(tmp_path / "ws")
     with closing(Store(root)) as again:
         assert again.session(session).model == "m"
