@@ -19,11 +19,12 @@ READY_WITHIN_S = 240
 
 
 @contextmanager
-def running_service(data_dir: Path, **environment: str) -> Iterator[str]:
-    """Yields the base URL. Fails when the service does not start, or does not end in order."""
+def running_service(data_dir: Path, *command: str, **environment: str) -> Iterator[str]:
+    """Yields the base URL; `command` is `serve` unless another one is named. Fails when the service does not
+    start, or does not end in order."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve", "--port", str(port)],
+        [sys.executable, "-m", "service.cli", *(command or ("serve",)), "--port", str(port)],
         cwd=ROOT,
         env={**os.environ, "FLOW_ENGINE_DATA_DIR": str(data_dir), **environment},
         stdout=subprocess.DEVNULL,

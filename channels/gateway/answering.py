@@ -156,7 +156,7 @@ class Answering:
         if (entry := self._cache.near(key)) is not None:
             return Served(Origin("hit-l1", entry.created_at), _replayed(entry, request))
         if only_cached:
-            origin = Origin("hit-l2")
+            origin = Origin("miss")
             return Served(origin, self._only_cached(key, request, origin))
         flight = self._flights.get(key)
         if flight is None or not flight.readers:
@@ -231,7 +231,7 @@ class Answering:
         entry = await self._cache.far(key)
         if entry is None:
             raise _nothing_cached()
-        origin.created_at = entry.created_at
+        origin.outcome, origin.created_at = "hit-l2", entry.created_at
         async for part in _replayed(entry, request):
             yield part
 

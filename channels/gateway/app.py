@@ -89,8 +89,9 @@ def error_response(error: ApiError) -> Response:
     return Response(error.body(), error.status, error.headers, media_type="application/json")
 
 
-async def watched(receive: Receive, work: Awaitable[None]) -> bool:
-    """Do `work` unless the client goes away: then it is cancelled. Whether it was done."""
+async def watched(receive: Receive, work: Awaitable[None], ended: Callable[[], bool] = lambda: False) -> bool:
+    """Do `work` unless the client goes away: then it is cancelled, but for what is left of it when the reply
+    has `ended`. Whether it was done."""
 
     async def client_gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -100,6 +101,8 @@ async def watched(receive: Receive, work: Awaitable[None]) -> bool:
     gone = asyncio.create_task(client_gone())
     try:
         await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
+        if ended():
+            await asyncio.wait((doing,))
         done = doing.done()
     finally:
         doing.cancel()
@@ -156,8 +159,11 @@ class _Answer:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         status = _Status(self.books, self.operation, self.served.origin)
-        work = self._stream(send, status) if self.streams else self._plain(scope, receive, send, status)
-        if not await watched(receive, work):
+        out = EventStream(send, self.heartbeat_s, self.served.origin.headers)
+        work = self._stream(out, send, status) if self.streams else self._plain(scope, receive, send, status)
+        if self.served.origin.outcome == "hit-l1":  # nobody is asked, so there is nothing to cancel
+            await work
+        elif not await watched(receive, work, lambda: out.ended):
             status.value = 499
         status.count()
 
@@ -172,8 +178,7 @@ class _Answer:
         headers = self.served.origin.headers()
         await Response(data, 200, headers, media_type="application/json")(scope, receive, send)
 
-    async def _stream(self, send: Send, status: _Status) -> None:
-        out = EventStream(send, self.heartbeat_s, self.served.origin.headers)
+    async def _stream(self, out: EventStream, send: Send, status: _Status) -> None:
         beating = asyncio.create_task(out.beating())
         try:
             async with aclosing(self.served.parts) as parts:

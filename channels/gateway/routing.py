@@ -30,10 +30,15 @@ class Breaker:
         self._in_a_row = 0
         self._until = 0.0
 
-    @property
     def wait_s(self) -> float:
-        """For how long the backend is left alone; 0 when it may be asked."""
-        return max(0.0, self._until - self._clock())
+        """For how long, in seconds, the backend is left alone; 0 when it may be asked. Whoever gets the first
+        0 after that time is to try it, and the others wait for `OPEN_S` more."""
+        now = self._clock()
+        if now < self._until:
+            return self._until - now
+        if self._in_a_row >= self._failures:
+            self._until = now + OPEN_S
+        return 0.0
 
     def worked(self) -> None:
         self._in_a_row, self._until = 0, 0.0
@@ -115,7 +120,7 @@ async def asked(
     failure: ApiError | None = None
     for server in route.servers:
         try:
-            if (wait := server.breaker.wait_s) > 0:
+            if (wait := server.breaker.wait_s()) > 0:
                 headers = {"Retry-After": str(int(wait) + 1)}
                 message = f"backend {server.backend.name!r} is left alone after many failures"
                 raise UpstreamFailed(

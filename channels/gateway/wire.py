@@ -265,8 +265,9 @@ class EventReader:
         if len(self._rest) > MOST_EVENT_BYTES:
             raise ValueError("an event is too long")
         for block in blocks:
-            event = _event(block.split(b"\n"))
-            if event is not None:
+            if block.startswith(b"data: ") and b"\n" not in block:  # as nearly all are
+                yield ServerEvent("", block[6:])
+            elif (event := _event(block.split(b"\n"))) is not None:
                 yield event
 
 

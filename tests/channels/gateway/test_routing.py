@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize(
     ("first", "falls"),
     [
+        (Reply([b'{"choices": [{"mess']), True),
         (plain({}, status=500), True),
         (plain({}, status=503), True),
         (plain({}, status=429), True),
@@ -98,19 +99,36 @@ async def test_a_backend_that_keeps_failing_is_left_alone(tmp_path: Path) -> Non
         assert len(one.requests) == 2
 
 
-def test_a_breaker_closes_again_after_its_time() -> None:
+def test_a_breaker_lets_one_request_try_after_its_time() -> None:
     now = 0.0
     breaker = Breaker(2, lambda: now)
     breaker.failed()
-    assert breaker.wait_s == 0
+    assert breaker.wait_s() == 0
     breaker.failed()
-    assert breaker.wait_s == OPEN_S
+    assert breaker.wait_s() == OPEN_S
     now = OPEN_S
-    assert breaker.wait_s == 0
+    assert [breaker.wait_s(), breaker.wait_s()] == [0, OPEN_S]
     breaker.failed()
-    assert breaker.wait_s == OPEN_S
+    assert breaker.wait_s() == OPEN_S
+    now = 3 * OPEN_S  # a trial that never ended keeps nobody out for longer
+    assert breaker.wait_s() == 0
     breaker.worked()
-    assert breaker.wait_s == 0
+    assert [breaker.wait_s(), breaker.wait_s()] == [0, 0]
+
+
+async def test_a_breaker_is_of_one_backend_and_its_fallback_answers(tmp_path: Path) -> None:  # W9
+    async with (
+        ExactServer(lambda _: plain({}, status=500)).running() as one,
+        ExactServer(either()).running() as two,
+        gateway(
+            tmp_path,
+            {"url": f"{one.origin}/v1", "fallbacks": ["b1"]},
+            {"url": f"{two.origin}/v1", "models": ["n"]},
+            gateway_breaker_failures=2,
+        ) as world,
+    ):
+        assert [(await world.chat()).status_code for _ in range(4)] == [200] * 4
+        assert (len(one.requests), len(two.requests)) == (2, 4)
 
 
 async def test_weights_share_the_requests(tmp_path: Path) -> None:

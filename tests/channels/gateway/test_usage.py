@@ -140,6 +140,22 @@ class Watched(Untraced):
         self.spans.append((name, kind, attributes))
 
 
+async def test_a_stream_that_is_whole_counts_as_such(tmp_path: Path) -> None:
+    ending = Reply([*stream(*CHUNKS).pieces, b": the end comes late\n\n"], pause_s=0.02)
+    async with (
+        ExactServer(lambda _: ending).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        assert len(await world.streamed()) == 5
+        assert (await world.chat({"Cache-Control": "only-if-cached"}, temperature=0)).status_code == 504
+        async with asyncio.timeout(3):
+            while "requests_total" not in (shown := (await world.http.get("/metrics")).text):
+                await asyncio.sleep(0.02)
+    assert 'requests_total{cache="bypass",operation="chat",status="200"} 1.0' in shown
+    assert 'requests_total{cache="miss",operation="chat",status="504"} 1.0' in shown
+    assert server.left == []
+
+
 async def test_spans_and_metrics_follow_the_conventions(tmp_path: Path) -> None:
     tracing = Watched()
     async with (
