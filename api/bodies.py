@@ -197,7 +197,10 @@ def parse_body(body: bytes, shape: TypeAdapter[_Parsed]) -> _Parsed:
             message = findings[0].message
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
         raise CorrectTheInput(
-            "body_invalid", f"{count} field(s) of the body cannot be taken", findings or [_too_many(count)]
+            "body_invalid",
+            f"{count} field(s) of the body cannot be taken",
+            findings
+            or [Finding("", "too_many_errors", f"{count} errors are too many to be described one by one")],
         ) from None
 
 
@@ -215,10 +218,6 @@ def _refuse_long_batches(body: bytes) -> None:
         if isinstance(batch, list) and len(cast("list[object]", batch)) > MOST_ENTRIES:
             message = f"a batch has at most {MOST_ENTRIES} entries"
             raise CorrectTheInput("body_invalid", message, [Finding(place, "too_long", message)])
-
-
-def _too_many(count: int) -> Finding:
-    return Finding("", "too_many_errors", f"{count} errors are too many to be described one by one")
 
 
 def _finding(problem: Problem, shape: TypeAdapter[Any]) -> Finding:

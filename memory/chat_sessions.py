@@ -99,7 +99,7 @@ class RedisChat:
         _held(message)
         if message is None:
             await self._indexed("release", ref)
-            if await self._waits(ref):  # a message came between the two steps, and is to be found
+            if await self._run(ref, "waits") == 1:  # a message came between the two steps, and is to be found
                 await self._indexed("hold", ref, until_ms=self._ms() + TAKEN_WITHIN_MS)
         return message
 
@@ -131,9 +131,6 @@ class RedisChat:
     async def idle(self, for_s: float) -> Sequence[SessionRef]:
         found = await self._indexed("idle", until_ms=self._ms() - round(for_s * 1000))
         return [_ref(member) for member in found]
-
-    async def _waits(self, ref: SessionRef) -> bool:
-        return await self._run(ref, "waits") == 1
 
     async def _run(
         self,

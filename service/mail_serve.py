@@ -26,7 +26,7 @@ from adapters.models.audit import LoggedCalls
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
-from channels.mail.config import MailboxConfig, MailConfig
+from channels.mail.config import MailboxConfig
 from channels.mail.delivery import MailboxParts
 from channels.mail.flow import FlowConversations
 from channels.mail.imap import ImapConnection
@@ -107,7 +107,13 @@ async def mail_service(
         answers = bool(settings.llm_model or model)
         parts = AgentParts(loaded, connected, answers, boxes, flows, LoggedCalls(), outbound, clock)
         states = [each.state for each in boxes.values()]
-        worker = RunWorker(store, MailAgent(parts).process, _tuning(settings, config), metrics, states)
+        tuning = WorkTuning(
+            lease_s=settings.job_lease_s,
+            at_once=settings.jobs_at_once,
+            attempts=settings.job_attempts,
+            bodies_kept=timedelta(days=config.limits.keep_days),
+        )
+        worker = RunWorker(store, MailAgent(parts).process, tuning, metrics, states)
 
         def intake(box: MailboxConfig) -> Intake:
             arrived = partial(_arrived, metrics, worker, box.name)
@@ -142,15 +148,6 @@ def _connections(
     """What the operator allows may be connected to, and the engine of the flow."""
     allowed = filter(None, (settings.outbound_allow, host_and_port(engine_url)))
     return McpConnections(AllowList.parse(",".join(allowed)), trusted)
-
-
-def _tuning(settings: Settings, config: MailConfig) -> WorkTuning:
-    return WorkTuning(
-        lease_s=settings.job_lease_s,
-        at_once=settings.jobs_at_once,
-        attempts=settings.job_attempts,
-        bodies_kept=timedelta(days=config.limits.keep_days),
-    )
 
 
 def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailMetrics) -> Starlette:

@@ -81,7 +81,7 @@ def normalise(text: str, vocabulary: Vocabulary) -> str:
     text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
     text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
     text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
-    text = patterns.repeated.sub(_repeat, text)
+    text = patterns.repeated.sub(lambda found: " ".join(found["digit"] * (2 if found["twice"] else 3)), text)
     return patterns.plus.sub("+", text)
 
 
@@ -102,10 +102,6 @@ def _patterns(vocabulary: Vocabulary) -> _Patterns:
         repeated=re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])"),
         plus=re.compile(rf"{alternation(words.plus)} (?=[0-9])"),
     )
-
-
-def _repeat(found: re.Match[str]) -> str:
-    return " ".join(found["digit"] * (2 if found["twice"] else 3))
 
 
 def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
     ConsoleSpanExporter,
@@ -118,9 +118,5 @@ def exporting(destination: Destination) -> OpenTelemetryTracing:
     if destination == "otlp":
         return OpenTelemetryTracing(BatchSpanProcessor(OTLPSpanExporter()))
     # Not standard output: that holds the log, one event a line.
-    console = ConsoleSpanExporter(out=sys.stderr, formatter=_line)
+    console = ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n")
     return OpenTelemetryTracing(SimpleSpanProcessor(console))
-
-
-def _line(span: ReadableSpan) -> str:
-    return span.to_json(indent=None) + "\n"

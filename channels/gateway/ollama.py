@@ -86,7 +86,8 @@ class OllamaUpstream:
             yield _embeddings(request, (await self._wire.whole("/api/embed", written(body))).parsed)
             return
         body = _chat_body(request, model, self._wire.backend)
-        answer = _Answer(model, _call_ids(request.body["messages"]))
+        calls = (call for each in request.body["messages"] for call in _objects(each.get("tool_calls")))
+        answer = _Answer(model, {str(call.get("id")) for call in calls})
         if not request.streams:
             part = await self._wire.whole("/api/chat", written(body))
             if part.parsed.get("done") is not True:
@@ -275,10 +276,6 @@ def _image(url: str) -> str:
 
 
 # The answer ---------------------------------------------------------------------------------------------
-
-
-def _call_ids(messages: Iterable[JsonObject]) -> set[str]:
-    return {str(call.get("id")) for message in messages for call in _objects(message.get("tool_calls"))}
 
 
 @dataclass(slots=True)

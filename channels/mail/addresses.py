@@ -114,10 +114,7 @@ def _entries(header: str) -> Iterator[Address]:
 def _entry(name: str, angle: str | None) -> Iterator[Address]:
     written = name.strip()
     if angle is not None:
-        yield Address(_unquoted(written), normal_address(angle.rpartition(":")[2]) or "")
+        is_quoted = len(written) >= 2 and written[0] == written[-1] == '"'
+        yield Address(written[1:-1] if is_quoted else written, normal_address(angle.rpartition(":")[2]) or "")
     elif written:
         yield Address("", normal_address(written) or "")
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1] if len(name) >= 2 and name[0] == name[-1] == '"' else name

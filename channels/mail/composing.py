@@ -79,7 +79,8 @@ def compose(
     whole = MIMEMultipart("alternative", policy=compat32)
     whole["From"] = formataddr((one_line(box.display_name or ""), box.own_address))
     whole["To"] = ",\r\n ".join(letter.to)
-    whole["Subject"] = _encoded(letter.subject)
+    charset = None if letter.subject.isascii() else "utf-8"
+    whole["Subject"] = Header(letter.subject, charset).encode(linesep="\r\n")
     whole["Date"] = format_datetime(now)
     whole["Message-ID"] = message_id
     if mail.message_id is not None:
@@ -101,10 +102,6 @@ def compose(
         text=letter.body,
         content=whole.as_bytes(policy=_WIRE),
     )
-
-
-def _encoded(subject: str) -> str:
-    return Header(subject, None if subject.isascii() else "utf-8").encode(linesep="\r\n")
 
 
 def new_message_id(run_id: str, number: int, box: MailboxConfig) -> str:

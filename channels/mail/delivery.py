@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import structlog
 
 from channels.mail.config import MailboxConfig
-from channels.mail.imap import FetchedMail, FolderState, ImapConnection, UidsChanged
+from channels.mail.imap import FetchedMail, ImapConnection, UidsChanged
 from channels.mail.message import parse_mail
 from channels.mail.ports import Delivery, OutgoingMail
 from channels.mail.runs import Place
@@ -101,7 +101,10 @@ class ImapMailbox:
         for folder in list(dict.fromkeys(searched))[:MOST_FOLDERS]:
             headers = ["Message-ID", "References", "In-Reply-To"]
             state, uids = await self._parts.imap.find(folder, headers, wanted)
-            others = [uid for uid in uids if not self._is_under_way(folder, state, uid)]
+            validity = state.uid_validity
+            others = [
+                uid for uid in uids if self._place != Place(folder=folder, uid_validity=validity, uid=uid)
+            ]
             found = await self._parts.imap.fetch(
                 folder,
                 others[-MOST_THREAD_MAILS:],
@@ -110,9 +113,6 @@ class ImapMailbox:
             )
             mails += [mail.raw for mail in found]
         return mails[-MOST_THREAD_MAILS:]
-
-    def _is_under_way(self, folder: str, state: FolderState, uid: int) -> bool:
-        return self._place == Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
 
     # --- writing
 

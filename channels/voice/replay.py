@@ -187,7 +187,11 @@ class _Replay:
         def wall() -> datetime:
             return BEGAN + timedelta(seconds=_now())
 
-        line = self._codec.line(started.stream_id, self._send_line, lambda: self._note("line", "(closed)"))
+        line = self._codec.line(
+            started.stream_id,
+            lambda message: self._note("line", as_json(message)),
+            lambda: self._note("line", "(closed)"),
+        )
         plan = CallPlan(
             connect=self._connect,
             open_call=self._open_for(self._outbound, wall, _now),
@@ -229,9 +233,6 @@ class _Replay:
     async def _transfer(self, target: str) -> bool:
         self._note("line", {"transfer": target})
         return True
-
-    def _send_line(self, message: bytes) -> None:
-        self._note("line", as_json(message))
 
     def _note(self, side: Side, message: JsonValue) -> None:
         self._result.done.append(Entry(round(_now() * 1000, 3), side, True, message))

@@ -72,18 +72,14 @@ class GatewayEmbedder:
             raise EmbeddingFailed(type(error).__name__) from error
         if len(vectors) != len(texts):
             raise EmbeddingFailed("another number of vectors than of texts")
-        return _normalised(vectors)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 def _vector(embedding: Any) -> NDArray[np.float32]:
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
     return np.asarray(embedding, dtype=np.float32)
-
-
-def _normalised(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +276,10 @@ class Index:
         wanted = {word.lower() for word in words}
         found: list[dict[str, Any]] = []
         for path, content, score in rows:
-            best = max(chunks(path, content), key=lambda c: len(wanted & _words(c[1])), default=(1, ""))
+            best = max(
+                chunks(path, content),
+                key=lambda c: len(wanted.intersection(re.findall(r"\w+", c[1].lower()))),
+                default=(1, ""),
+            )
             found.append({"path": path, "start_line": best[0], "text": best[1], "score": round(-score, 4)})
         return found
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))

@@ -297,7 +297,8 @@ class Toolbox:
             return failure("ALREADY_EXISTS", message)
         self._unchanged(target, before)
         after = self._after(str(arguments["content"]), mode, before)
-        digest = self._changed(target, before, after, lambda: self._root.write(target, after, _mode(before)))
+        permissions = before.mode if before else 0o644
+        digest = self._changed(target, before, after, lambda: self._root.write(target, after, permissions))
         assert digest is not None
         self._read[target] = digest
         return {"success": True, "path": target, "bytes": len(after), "created": before is None}
@@ -358,7 +359,3 @@ class Toolbox:
         with suppress(NotADirectoryError):
             return await self._shell.run(str(arguments["command"]), cwd, max(1.0, seconds))
         raise Refused("NOT_A_DIRECTORY", f"{cwd!r} is no directory")
-
-
-def _mode(before: Content | None) -> int:
-    return before.mode if before else 0o644

@@ -179,7 +179,12 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
         return None
     said_at = _moment(request.turn).astimezone(request.timezone)
     system = [sections["mining_instructions"]]
-    system += [_variable_line(sections, variable) for variable in asked]
+    system += [
+        sections["mining_variable"].format(
+            name=variable.name, type=variable.type, prompt=" ".join((variable.prompt or "").split())
+        )
+        for variable in asked
+    ]
     if request.checkpoints:
         system.append(sections["mining_checkpoints"])
         system += [f"- {c.id}: {c.name}. {c.prompt}" for c in request.checkpoints]
@@ -203,12 +208,6 @@ def dialogue_text(turns: Iterable[DialogueTurn], sections: PromptSections) -> st
 def _moment(turn: DialogueTurn) -> datetime:
     """When it was said, far enough from the ends of the calendar for every time zone and relative date."""
     return min(max(turn.ts, EARLIEST_MOMENT), LATEST_MOMENT)
-
-
-def _variable_line(sections: PromptSections, variable: VariableSpec) -> str:
-    return sections["mining_variable"].format(
-        name=variable.name, type=variable.type, prompt=" ".join((variable.prompt or "").split())
-    )
 
 
 def _answer_schema(

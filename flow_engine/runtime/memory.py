@@ -216,7 +216,9 @@ def _decode(data: bytes) -> MemoryEntry:
             None if moment is None else _moment(moment),
             stored["value"],
             _text(stored["contactId"]),
-            None if described is None else tuple([_description(part) for part in described]),
+            None
+            if described is None
+            else tuple([ValueDescription(_text(part["name"]), _text(part["value"])) for part in described]),
         )
     except (ValueError, KeyError, TypeError) as problem:
         _unreadable("memory entry", problem)
@@ -253,10 +255,6 @@ def _moment(stored: Any) -> datetime:
     if not _text(stored).endswith("Z"):
         raise ValueError("a moment not in UTC")
     return datetime.fromisoformat(stored)
-
-
-def _description(stored: Any) -> ValueDescription:
-    return ValueDescription(_text(stored["name"]), _text(stored["value"]))
 
 
 def _unreadable(what: str, problem: Exception) -> Never:

@@ -90,7 +90,10 @@ class Supervisor:
 
     async def step(self, wanted: Mapping[str, AgentSpec]) -> frozenset[str]:
         """One step of every agent towards what is wanted. Returns those that are gone now."""
-        seen = {key: self._look(key, child) for key, child in self._children.items()}
+        seen = {
+            (agent_id, role): Seen(child.alive, self._health.pop(agent_id, None) if role == "agent" else None)
+            for (agent_id, role), child in self._children.items()
+        }
         self._bury()
         before = self.states
         moment = Moment(self._timing.clock(), self._limits, self._timing.jitter)
@@ -121,10 +124,6 @@ class Supervisor:
             task.cancel()
         await end_all(list(self._children.values()), self._limits.stop_s)
         self._bury()
-
-    def _look(self, key: tuple[str, Role], child: Child) -> Seen:
-        agent_id, role = key
-        return Seen(child.alive, self._health.pop(agent_id, None) if role == "agent" else None)
 
     def _bury(self) -> None:
         for (agent_id, role), child in list(self._children.items()):

@@ -112,7 +112,7 @@ class FakeTwilioCall:
     async def __aenter__(self) -> Self:
         """Raises CallRefused."""
         self.playout = Playout(asyncio.get_running_loop().time(), speed=self._speed)
-        self._there: Delay[bytes] = Delay(self._latency_s, self._leave)
+        self._there: Delay[bytes] = Delay(self._latency_s, lambda frame, _: self.socket.send(frame))
         self._back: Delay[bytes] = Delay(self._latency_s, self._arrive)
         self.socket = Socket(self._back.put)
         try:
@@ -237,9 +237,6 @@ class FakeTwilioCall:
 
     def _send(self, message: Mapping[str, object]) -> None:
         self._there.put(orjson.dumps(message))
-
-    def _leave(self, frame: bytes, _: float) -> None:
-        self.socket.send(frame)
 
     def _return_marks(self) -> None:
         while self.playout.reached:

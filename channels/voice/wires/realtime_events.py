@@ -78,36 +78,12 @@ def _output_transcript_delta(message: frames.Object) -> events.OutputTranscriptD
     return events.OutputTranscriptDelta(frames.name(message, "item_id"), frames.text(message, "delta"))
 
 
-def _input_committed(message: frames.Object) -> events.InputCommitted:
-    return events.InputCommitted(frames.name(message, "item_id"))
-
-
-def _input_transcript(message: frames.Object) -> events.InputTranscript:
-    return events.InputTranscript(frames.name(message, "item_id"), frames.text(message, "transcript"))
-
-
-def _input_not_understood(message: frames.Object) -> events.InputTranscript:
-    return events.InputTranscript(frames.name(message, "item_id"), "")
-
-
-def _speech_started(message: frames.Object) -> events.SpeechStarted:
-    return events.SpeechStarted(frames.optional_text(message, "item_id"))
-
-
-def _speech_stopped(message: frames.Object) -> events.SpeechStopped:
-    return events.SpeechStopped(frames.optional_text(message, "item_id"))
-
-
 def _item_added(message: frames.Object) -> events.ItemAdded | None:
     item = frames.part(message, "item")
     item_id, role = frames.name(item, "id"), frames.optional_text(item, "role")
     if item_id.startswith(PAST):
         return None
     return events.ItemAdded(item_id, role if role in ("user", "assistant", "system") else None)
-
-
-def _response_started(message: frames.Object) -> events.ResponseStarted:
-    return events.ResponseStarted(frames.name(frames.part(message, "response"), "id"))
 
 
 def _response_ended(message: frames.Object) -> events.ResponseEnded:
@@ -180,16 +156,8 @@ def _error(message: frames.Object) -> events.ModelError:
     )
 
 
-def _playing(_: frames.Object) -> events.OutputBufferState:
-    return events.OutputBufferState(playing=True)
-
-
 def _not_playing(_: frames.Object) -> events.OutputBufferState:
     return events.OutputBufferState(playing=False)
-
-
-def _digit(message: frames.Object) -> events.DigitPressed:
-    return events.DigitPressed(frames.name(message, "event"))
 
 
 _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] = {
@@ -197,20 +165,24 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
     "response.output_audio.done": _agent_audio_ended,
     "response.output_audio_transcript.delta": _output_transcript_delta,
     "response.output_audio_transcript.done": _output_transcript,
-    "response.created": _response_started,
+    "response.created": lambda m: events.ResponseStarted(frames.name(frames.part(m, "response"), "id")),
     "response.done": _response_ended,
     "response.output_item.done": _function_call,
     "conversation.item.added": _item_added,
-    "conversation.item.input_audio_transcription.completed": _input_transcript,
-    "conversation.item.input_audio_transcription.failed": _input_not_understood,
-    "input_audio_buffer.committed": _input_committed,
-    "input_audio_buffer.speech_started": _speech_started,
-    "input_audio_buffer.speech_stopped": _speech_stopped,
+    "conversation.item.input_audio_transcription.completed": lambda m: events.InputTranscript(
+        frames.name(m, "item_id"), frames.text(m, "transcript")
+    ),
+    "conversation.item.input_audio_transcription.failed": lambda m: events.InputTranscript(
+        frames.name(m, "item_id"), ""
+    ),
+    "input_audio_buffer.committed": lambda m: events.InputCommitted(frames.name(m, "item_id")),
+    "input_audio_buffer.speech_started": lambda m: events.SpeechStarted(frames.optional_text(m, "item_id")),
+    "input_audio_buffer.speech_stopped": lambda m: events.SpeechStopped(frames.optional_text(m, "item_id")),
     "session.updated": _session_updated,
-    "output_audio_buffer.started": _playing,
+    "output_audio_buffer.started": lambda _: events.OutputBufferState(playing=True),
     "output_audio_buffer.stopped": _not_playing,
     "output_audio_buffer.cleared": _not_playing,
-    "input_audio_buffer.dtmf_event_received": _digit,
+    "input_audio_buffer.dtmf_event_received": lambda m: events.DigitPressed(frames.name(m, "event")),
     "error": _error,
     # Of the beta:
     "response.audio.delta": _agent_audio,

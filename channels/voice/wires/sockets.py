@@ -47,7 +47,7 @@ class MessageSocket(WSListener):
         transport = self._transport
         if transport is None or self._is_gone:
             return
-        if self.is_congested and _unsent(transport) > MOST_UNSENT_BYTES:
+        if self.is_congested and transport.underlying_transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
             log.warning("socket_given_up", reason="the other side does not read")
             self.drop()
             return
@@ -129,7 +129,3 @@ async def _settled(transport: WSTransport) -> None:
         await transport.wait_disconnected()
     except WSError as error:
         log.warning("socket_broken", reason=str(error))
-
-
-def _unsent(transport: WSTransport) -> int:
-    return transport.underlying_transport.get_write_buffer_size()

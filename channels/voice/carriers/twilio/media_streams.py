@@ -72,20 +72,12 @@ def _mark(message: frames.Object) -> events.MarkReturned:
     return events.MarkReturned(frames.text(frames.part(message, "mark"), "name"))
 
 
-def _digit(message: frames.Object) -> events.DigitPressed:
-    return events.DigitPressed(frames.name(frames.part(message, "dtmf"), "digit"))
-
-
-def _stop(_: frames.Object) -> events.StreamStopped:
-    return events.StreamStopped()
-
-
 _READERS: Final[dict[str, Callable[[frames.Object], events.LineEvent | None]]] = {
     "media": _media,
     "start": _start,
     "mark": _mark,
-    "dtmf": _digit,
-    "stop": _stop,
+    "dtmf": lambda m: events.DigitPressed(frames.name(frames.part(m, "dtmf"), "digit")),
+    "stop": lambda _: events.StreamStopped(),
 }
 
 
