@@ -3,6 +3,7 @@
 A mail is composed the same again from the same run, its Message-ID included, so that it goes out once.
 """
 
+import hashlib
 import html
 import re
 from collections.abc import Sequence
@@ -69,14 +70,16 @@ def one_line(text: str) -> str:
 def reply_subject(subject: str) -> str:
     """`Re:` before it, unless it is there."""
     plain = one_line(subject)
-    return plain if _REPLY.match(plain) else f"Re: {plain}"
+    return plain if _REPLY.match(plain) else f"Re: {plain}".rstrip()
 
 
 def compose(
     letter: Letter, mail: ParsedMail, box: MailboxConfig, message_id: str, now: datetime, *, is_sent: bool
 ) -> OutgoingMail:
     """An answer to `mail`. What is sent by itself says so (RFC 3834); a draft is a person's own mail."""
-    whole = MIMEMultipart("alternative", policy=compat32)
+    # No line of quoted-printable text has `=_`, so the boundary stands in no body.
+    boundary = f"=_{hashlib.sha256(message_id.encode()).hexdigest()[:32]}"
+    whole = MIMEMultipart("alternative", boundary, policy=compat32)
     whole["From"] = formataddr((one_line(box.display_name or ""), box.own_address))
     whole["To"] = ",\r\n ".join(letter.to)
     charset = None if letter.subject.isascii() else "utf-8"
