@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import orjson
@@ -28,6 +29,8 @@ from service.logs import StandardError, configure_logging
 from service.settings import Settings, read_settings
 
 RUN_FAILED, UNREADABLE = 1, 2
+SHOWN = 160
+"""Characters of arguments and results in lines for people."""
 
 
 def check(path: Path) -> int:
@@ -142,6 +145,7 @@ class Trial:
         return await process_message(MailRun(uuid4().hex, mail, judgement), self._parts)
 
     def told(self, outcome: RunOutcome) -> dict[str, JsonValue]:
+        """What `process` prints of it; `waiting` are the calls that would wait for a person."""
         reasons = {event.facts.get("message_id"): event.facts.get("reason") for event in self.journal.events}
         outbox: list[JsonValue] = []
         for action, mail in self.mailbox.outbox:
@@ -162,7 +166,7 @@ class Trial:
             }
             for line in outcome.progress.tool_calls
         ]
-        return {
+        told: dict[str, JsonValue] = {
             "status": outcome.status if self.journal.calls or outcome.status == "error" else None,
             "tool_calls": calls,
             "label": outcome.label,
@@ -171,6 +175,11 @@ class Trial:
             "iterations": outcome.progress.iterations,
             "error": outcome.error,
         }
+        if outcome.status == "waiting":
+            told["waiting"] = [
+                {"tool": each.tool, "arguments": each.arguments} for each in outcome.progress.waiting
+            ]
+        return told
 
 
 # --- files and what is printed ---------------------------------------------------------------------
@@ -219,16 +228,39 @@ def _explained(
     }
 
 
-def _in_lines(told: dict[str, JsonValue]) -> str:
+def _in_lines(told: Mapping[str, JsonValue]) -> str:
     lines = [f"{told['file']}"]
     for name, value in told.items():
-        if name == "rules" and isinstance(value, list):
-            for rule in value:
-                if isinstance(rule, dict):
-                    lines.append(f"  {'✓' if rule['matched'] else '✗'} {rule['name']}: {rule['why']}")
+        if isinstance(value, list) and value:
+            lines.append(f"  {name}:")
+            lines += [line for each in value for line in item_lines(cast("dict[str, JsonValue]", each))]
         elif isinstance(value, str) and "\n" in value:
             lines.append(f"  {name}:")
             lines += [f"    {line}" for line in value.split("\n")]
         elif name != "file":
-            lines.append(f"  {name}: {value if isinstance(value, str) else orjson.dumps(value).decode()}")
+            shown = "none" if value in (None, []) else value
+            lines.append(f"  {name}: {shown}")
     return "\n".join(lines)
+
+
+def item_lines(each: Mapping[str, JsonValue]) -> list[str]:
+    """A rule's verdict, a call of a tool, or a mail that would go out, as `explain` and `process` print it:
+    lines of text."""
+    if "matched" in each:
+        return [f"    {'✓' if each['matched'] else '✗'} {each['name']}: {each['why']}"]
+    if "action" in each:
+        to = ", ".join(map(str, cast("list[JsonValue]", each["to"])))
+        because = f" ({each['reason']})" if "reason" in each else ""
+        text = str(each["text"]).strip().split("\n")
+        return [
+            f"    {each['action']} to {to}: {each['subject']}{because}",
+            *(f"      | {line}" for line in text),
+        ]
+    number = f"{each['iteration']}. " if "iteration" in each else ""
+    call = f"    {number}{each.get('tool_name', each.get('tool'))}({_shortened(each['arguments'])})"
+    return [call, f"       → {_shortened(each['result'])}"] if "result" in each else [call]
+
+
+def _shortened(value: JsonValue) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import typer
@@ -28,7 +28,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import LLMRequest, ToolCall
 from flow_engine.values import JsonValue
 from service.logs import configure_logging
-from service.mail import Trial, mail_outbound
+from service.mail import Trial, item_lines, mail_outbound
 from service.settings import Settings
 
 _HERE: Final = Path(__file__).resolve()
@@ -42,7 +42,6 @@ NOTE: Final = (
     "No mailbox, no model and no network are used: the model follows a script. The rules, the tools, the "
     "pharmacy's API and the mails are real."
 )
-_RESULT_SHOWN: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ SAMPLES: Final = (
         ),
     ),
     Sample(
-        "a question that no rule knows",
+        "a question for the pipeline",
         _mail("Petr <petr@customer.example>", "Otevírací doba", "Máte otevřeno v neděli?"),
     ),
     Sample(
@@ -182,22 +181,21 @@ async def _told(sample: Sample, loaded: LoadedConfig, outbound: GuardedClient) -
     judgement = judge(loaded.config, box, mail)
     typer.echo(f"\n✉ {mail.subject!r}: {sample.title}")
     trust = "authenticated" if judgement.is_authenticated else "spoofable"
-    typer.echo(f"  rule {judgement.rule or 'none'} → {judgement.profile or judgement.route}; sender {trust}")
+    may = "may be answered" if judgement.sends else "answers become drafts"
+    typer.echo(
+        f"  rule {judgement.rule or 'none'} → {judgement.profile or judgement.route}; sender {trust}, {may}"
+    )
     trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)
     outcome = await trial.run(mail, judgement)
-    for line in outcome.progress.tool_calls:
-        result = orjson.dumps(line.result).decode()
-        typer.echo(
-            f"  {line.iteration}. {line.tool}({orjson.dumps(line.arguments).decode()[:_RESULT_SHOWN]})"
-        )
-        typer.echo(f"     → {result[:_RESULT_SHOWN]}{'…' if len(result) > _RESULT_SHOWN else ''}")
+    told = trial.told(outcome)
+    for call in cast("list[dict[str, JsonValue]]", told["tool_calls"]):
+        typer.echo("\n".join(item_lines(call)))
     if outcome.automatic is not None:
         typer.echo(f"  automatic ({outcome.automatic}): never answered")
     if outcome.label is not None:
         typer.echo(f"  label {outcome.label}")
-    for action, out in trial.mailbox.outbox:
-        first = out.text.strip().split("\n")[-1]
-        typer.echo(f"  {action} to {', '.join(out.recipients)}: {out.subject!r} … {first}")
+    for mail_out in cast("list[dict[str, JsonValue]]", told["outbox"]):
+        typer.echo("\n".join(item_lines(mail_out)))
     typer.echo(f"  {outcome.status}{'' if outcome.error is None else ': ' + outcome.error}")
     return outcome.status
 

@@ -115,8 +115,14 @@ def _pattern(value: object, info: ValidationInfo) -> SearchPattern:
         return SearchPattern(value, re2.compile(value, options))
     except _RE2_ERROR as error:
         raise PydanticCustomError(
-            "pattern", "accepted is a regular expression of RE2: {reason}", {"reason": str(error)}
+            "pattern", "accepted is a regular expression of RE2: {reason}", {"reason": _reason(error)}
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """RE2's own words, which it gives as bytes."""
+    told: object = error.args[0] if error.args else ""
+    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
 
 
 MailAddress: TypeAlias = Annotated[Text, AfterValidator(_an_address)]

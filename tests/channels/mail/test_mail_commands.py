@@ -255,3 +255,5 @@ def test_the_demonstration_runs_offline_from_a_wheel_without_the_repository(tmp_
     assert done.returncode == 0, done.stderr
     for words in ("manage_reservation", "send to info@dostupnost-leku.example", "draft to", "never answered"):
         assert words in told
+    assert "sender spoofable, answers become drafts" in told
+    assert "| Dobrý den," in told
