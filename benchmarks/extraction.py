@@ -2,9 +2,12 @@
 
 The rules were written with `extraction_cases.json` and `extraction_plain.json` (members of enums said
 plainly after an open question) and improved on the second and the third table, which had been hold-outs
-before. Nothing was tuned on the failures of `extraction_apart.json` and `extraction_holdout.json`: they
-are never shown. A value found that is not the expected one counts against precision, an expected one that
-is not found against recall, a wrong one against both.
+before. `extraction_fresh.json` was written without a look at the rules or at the other tables; what the
+rules of then made of it stands in it as `first_sight`, and its failures have been looked at since. Nothing
+was tuned on the failures of `extraction_apart.json` and `extraction_holdout.json`: they are never shown.
+
+A value found that is not the expected one counts against precision, an expected one that is not found
+against recall, a wrong one against both.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ TABLES = {
     "second": Path(__file__).with_name("extraction_second.json"),
     "third": Path(__file__).with_name("extraction_third.json"),
     "plain": Path(__file__).with_name("extraction_plain.json"),
+    "fresh": Path(__file__).with_name("extraction_fresh.json"),
     "apart": Path(__file__).with_name("extraction_apart.json"),
     "hold-out": Path(__file__).with_name("extraction_holdout.json"),
 }
@@ -100,6 +104,12 @@ def cases(path: Path) -> Iterator[Case]:
         yield Case(request, expected)
 
 
+def first_sight(path: Path) -> Score | None:
+    """What was made of a table before anybody had looked at its failures, where that is written down."""
+    counts = json.loads(path.read_text("utf-8")).get("first_sight")
+    return None if counts is None else Score(**counts)
+
+
 def _spec(row: Mapping[str, object]) -> VariableSpec:
     return TypeAdapter(VariableSpec).validate_python({"name": row["id"], **row})
 
@@ -152,6 +162,8 @@ def main(arguments: Sequence[str]) -> int:
         measure(every)  # the libraries load their tables on first use
         outcome = measure(every)
         print(report(name, outcome, failures=options.failures and name not in UNSEEN))
+        if (before := first_sight(path)) is not None:
+            print(f"  at first sight {before.precision:.3f} {before.recall:.3f}: {before}")
         if name == "cases":
             met = outcome.score().precision >= PRECISION and outcome.score().recall >= RECALL
     return 0 if met else 1

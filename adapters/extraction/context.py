@@ -191,6 +191,16 @@ def last_meant(mentions: Sequence[Mention], text: str, vocabulary: Vocabulary) -
     return mentions
 
 
+def is_former(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
+    """Whether its clause is about an earlier occasion: "last time I came on the 2nd"."""
+    return (
+        anywhere(vocabulary.turns.formerly).search(
+            text, *clause(text, mention.start, mention.end, vocabulary)
+        )
+        is not None
+    )
+
+
 def alternatives(first: Mention, second: Mention, text: str, vocabulary: Vocabulary) -> bool:
     return _patterns(vocabulary).alternative.fullmatch(text, first.end, second.start) is not None
 
@@ -204,10 +214,12 @@ def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int
 
 
 def declined(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
-    """ "not Monday", "Monday I can't": named, but not as the answer. A day is declined by being busy, too."""
+    """ "not Monday", "Monday I can't": named, but not as the answer. A day is declined by being busy, too, or
+    by an answer that is put off to it."""
     turns = vocabulary.turns
-    if right_before(turns.negations).search(text[max(0, mention.start - _REACH) : mention.start]):
+    lead = _CLAUSE_END.split(text[max(0, mention.start - _REACH) : mention.start])[-1]
+    if right_before(turns.negations).search(lead):
         return True
     begin, end = clause(text, mention.start, mention.end, vocabulary)
-    refused = (*turns.refusals, *turns.busy) if mention.kind == "date" else turns.refusals
+    refused = (*turns.refusals, *turns.busy, *turns.postponed) if mention.kind == "date" else turns.refusals
     return anywhere(refused).search(text, begin, end) is not None

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 
-from adapters.extraction.context import Mention, Turn
+from adapters.extraction.context import Mention, Turn, clause, is_former
 from adapters.extraction.normalising import normalise
 from adapters.extraction.questions import Profile, is_content, shares
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
@@ -220,7 +220,15 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if shares((*behind, *turn.words_ahead(mention)), profile):
         return True
-    return turn.is_open and not _is_part_of_another(turn, mention, behind)
+    return turn.is_open and not _is_part_of_another(turn, mention, behind) and not _is_former(turn, mention)
+
+
+def _is_former(turn: Turn, mention: Mention) -> bool:
+    days = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
+    start, end = clause(turn.text, mention.start, mention.end, turn.tables)
+    return (
+        is_former(turn.text, mention, turn.tables) or anywhere(days).search(turn.text, start, end) is not None
+    )
 
 
 def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool:
@@ -244,7 +252,15 @@ def _is_part_of_another(turn: Turn, mention: Mention, behind: Sequence[str]) -> 
     if anywhere(turn.tables.turns.parts).match(text[mention.end :].lstrip(" ")):
         return True
     indefinite = right_before(turn.tables.words.articles).search(lead) is not None
-    return is_content(behind[0]) and (turn.tables.code == "en" or indefinite)
+    if not is_content(behind[0]) or not (turn.tables.code == "en" or indefinite):
+        return False
+    # "A saloon, electric": what stands behind may be the member of another enum.
+    rest = text[mention.end :]
+    return not any(
+        found.start == rest.find(behind[0])
+        for each in turn.of_type("enum")
+        for found in members(rest, each.spec.enum_values, turn.tables)
+    )
 
 
 def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[Mention]) -> bool:
@@ -297,8 +313,3 @@ def _negation_ahead(ahead: str, vocabulary: Vocabulary, *, corrects: bool) -> bo
         if is_content(word) and not anywhere(turns.denied_verbs).fullmatch(word):
             return False
     return False
-
-
-@cache
-def _negation_behind(vocabulary: Vocabulary) -> re.Pattern[str]:
-    return re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import date
 
 from adapters.extraction.contact_details import emails, phones
-from adapters.extraction.context import Fit, Mention, Turn, last_meant
+from adapters.extraction.context import Fit, Mention, Turn, is_former, last_meant
 from adapters.extraction.dates import Today, dates
 from adapters.extraction.enums import answer, enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
@@ -140,6 +140,8 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
     """A day that was not asked for must be on the variable's side of today, and what is said about the past
     or a birth must speak of it."""
     past, on_its_side = _is_past(profile), _on_its_side(turn, profile, mention)
+    if not past and is_former(turn.text, mention, turn.tables):
+        return False
     if (past and not on_its_side) or (turn.topics & {"birth"}) - profile.topics:
         return False
     if turn.is_asked(profile):

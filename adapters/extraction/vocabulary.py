@@ -69,6 +69,10 @@ class Turns:
     negations: Phrases
     refusals: Phrases
     busy: Phrases
+    postponed: Phrases
+    """A day beside these is when the answer will come: "I'll let you know tomorrow"."""
+    formerly: Phrases
+    """What they stand beside has been: it is not what is wished for now."""
     conditionals: Phrases
     contrasts: Phrases
     openers: Phrases

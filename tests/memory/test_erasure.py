@@ -1,4 +1,4 @@
-"""Erasing a conversation: nothing of it stays but word of its erasure (put-right 18)."""
+"""Erasing a conversation: nothing of it stays but word of its erasure (contract 18)."""
 
 from __future__ import annotations
 

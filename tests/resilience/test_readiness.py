@@ -51,7 +51,7 @@ BREAK_AND_MEND = [
 
 @pytest.mark.parametrize("options", [DURABLE, CLUSTER], ids=["standalone", "cluster"])
 async def test_each_cause_is_told_and_forgotten(start_redis: StartRedis, options: tuple[str, ...]) -> None:
-    # A17, put-right 14
+    # A17, contract 14
     server = start_redis(options)
     memory = connect(server.url, cluster=options is CLUSTER, durability="aof")
     await ready(memory)

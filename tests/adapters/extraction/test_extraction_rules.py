@@ -214,7 +214,24 @@ def test_a_moment_at_an_end_of_the_calendar_gives_nothing() -> None:  # A9
     ],
 )
 def test_a_number_is_read_whatever_leads_to_it(language: str, said: str, number: str) -> None:
-    """F38, put-right 26"""
+    """F38, contract 26"""
     value = found(said, PHONE, bot="Come posso contattarla?", language=language)["phone"]
     assert isinstance(value, dict)
     assert value["number"] == number
+
+
+@pytest.mark.parametrize(
+    ("language", "bot", "said"),
+    [
+        ("en-US", "When would you like to come?", "I'll let you know tomorrow"),
+        ("en-US", "When would you like to come?", "last time I came on May 2nd"),
+        ("it-IT", WHEN, "le faccio sapere domani"),
+        ("it-IT", WHEN, "l'altra volta sono venuto il 2 maggio"),
+        ("es-ES", "¿Cuándo quiere venir?", "ya le diré mañana"),
+        ("es-ES", "¿Cuándo quiere venir?", "la otra vez vine el 2 de mayo"),
+    ],
+)
+def test_a_day_of_another_occasion_is_no_answer(language: str, bot: str, said: str) -> None:
+    """F38, contract 26"""
+    assert found("mañana" if language == "es-ES" else "2026-03-09", DATE, bot=bot, language=language)
+    assert found(said, DATE, bot=bot, language=language) == {}

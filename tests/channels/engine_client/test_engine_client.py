@@ -296,7 +296,7 @@ class TestConnections:
 
 class TestCommands:
     async def test_a_command_beside_a_reply_reaches_whoever_follows_the_conversation(self) -> None:
-        """put-right 2"""
+        """contract 2"""
         command = "/human_task_failed timeout"
         taken = {"duplicate": False, "revision": 2, "language": "it-IT"}
         told = httpx2.Response(200, json={**taken, "command": command})
