@@ -43,6 +43,10 @@ class BodyRefused(Exception):
     would be accepted; the model is told."""
 
 
+_OF_ARGUMENTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a builder raises for arguments of another shape than it expects."""
+
+
 class BuilderRegistry(Mapping[str, BodyBuilder]):
     """Builders by name."""
 
@@ -60,8 +64,9 @@ class BuilderRegistry(Mapping[str, BodyBuilder]):
 
     def build(self, name: str, args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
         """The body, a JSON object without the fields that are null, at every level. Raises BodyRefused, also
-        for whatever else a builder raises. A name that is not registered is a KeyError: configs are checked
-        for that."""
+        where a builder fails at what its arguments hold: the model is told. Whatever else it raises is a bug
+        of it, for the outermost layer of its channel. A name that is not registered is a KeyError: configs
+        are checked for that."""
         builder = self._builders[name]
         try:
             return {
@@ -71,8 +76,7 @@ class BuilderRegistry(Mapping[str, BodyBuilder]):
             }
         except BodyRefused:
             raise
-        # Builders are anybody's code, and the model is the one to be told that one failed.
-        except Exception as error:
+        except _OF_ARGUMENTS as error:
             _log.warning("body_builder_failed", builder=name, exception=type(error).__name__)
             raise BodyRefused("the request could not be put together") from error
 

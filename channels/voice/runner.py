@@ -44,6 +44,9 @@ LAST_TOOLS_WITHIN_S = 10.0
 LAST_WORDS_WITHIN_S = 3.0
 ENDED_WITHIN_S = 30.0
 TICK_S = 0.2
+MOST_LOGGED = 20
+"""Names of parameters; their values are the caller's."""
+
 LOOK_S = 0.02
 
 _CALL_ID = re.compile(r"[0-9a-f]{32}")
@@ -136,7 +139,12 @@ class CallRunner:
         """Until the call is over. Never raises but when cancelled, and even then the call is ended, within
         some seconds."""
         self._plan.metrics.call_began()
-        self._log.info("call_began", call_sid=self.caller.carrier_call_id)
+        self._log.info(
+            "call_began",
+            call_sid=self.caller.carrier_call_id,
+            called=caller_number(self.caller.called),
+            parameters=[name[:40] for name in sorted(self.caller.parameters)[:MOST_LOGGED]],
+        )
         ticker = asyncio.create_task(self._tick())
         turns = asyncio.create_task(self._give_turns())
         script = asyncio.create_task(self._script())

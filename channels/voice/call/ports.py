@@ -49,13 +49,20 @@ class TurnDetection:
 
 
 @dataclass(frozen=True, slots=True)
+class CustomVoice:
+    """A voice of one's own at the model's vendor, by its id there."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSettings:
     """What the model is to be in this call. `tools` are function declarations in JSON Schema."""
 
     instructions: str
     tools: tuple[Mapping[str, JsonValue], ...] = ()
     model: str = "gpt-realtime"
-    voice: str = "sage"
+    voice: str | CustomVoice = "sage"
     speed: float | None = None
     input_format: AudioFormat = "g711_ulaw"
     output_format: AudioFormat = "g711_ulaw"
@@ -77,6 +84,11 @@ class Caller:
     parameters: Mapping[str, str]
     started_at: datetime
     carrier_call_id: str | None = None
+
+    @property
+    def called(self) -> str | None:
+        """As the line names it, usually in E.164; None where it does not."""
+        return self.parameters.get("calledPhone") or self.parameters.get("To")
 
 
 @dataclass(frozen=True, slots=True)

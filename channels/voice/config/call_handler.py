@@ -16,7 +16,7 @@ from channels.voice.call import ports
 from channels.voice.config.declarations import Declaration, NotDeclarations, declarations
 from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import ConfigUrlSession, InlineSession, ResponseMapping, VoiceConfig
-from channels.voice.config.vocabulary import VOICES
+from channels.voice.config.vocabulary import VOICES, is_known, read_voice
 from channels.voice.deliveries import Deliveries
 from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundSender
@@ -108,7 +108,7 @@ class ConfiguredCallHandler:
         if lacking:
             self._log.warning("tools_without_handler", tools=lacking)
         voice = session.voice
-        if voice is not None and voice not in VOICES:
+        if voice is not None and not is_known(voice):
             self._log.warning("voice_unknown", voice=voice, used=settings.voice, known=list(VOICES))
             voice = None
         return replace(settings, tools=session.tools, voice=voice or settings.voice)
@@ -171,7 +171,7 @@ class Session:
 
     instructions: str
     tools: tuple[Declaration, ...]
-    voice: str | None = None
+    voice: str | ports.CustomVoice | None = None
     ctx: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     document: JsonValue = None
 
@@ -204,7 +204,7 @@ def mapped_session(mapping: ResponseMapping, document: JsonValue, scope: Scope) 
     return Session(
         instructions=instructions,
         tools=tools,
-        voice=voice if isinstance(voice, str) and voice else None,
+        voice=read_voice(voice),
         ctx={name: value for name, value in found.items() if value is not None},
         document=document,
     )

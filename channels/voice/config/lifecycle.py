@@ -172,7 +172,7 @@ def _first_context(config: VoiceConfig, caller: Caller) -> dict[str, JsonValue]:
     `call_sid`, `called_phone` and `parameters` are the carrier's."""
     return {
         "caller_phone": caller.phone,
-        "called_phone": caller.parameters.get("calledPhone") or caller.parameters.get("To"),
+        "called_phone": caller.called,
         "call_sid": caller.carrier_call_id,
         "parameters": dict(caller.parameters),
         "agent_id": config.agent.id,

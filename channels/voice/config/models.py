@@ -29,10 +29,10 @@ from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import Template
 from channels.http_tools.scope import Path, Scope
 from channels.http_tools.templates import JsonTemplate, Mistakes
-from channels.voice.call.ports import AudioFormat, SessionSettings, TurnDetection
+from channels.voice.call.ports import AudioFormat, CustomVoice, SessionSettings, TurnDetection
 from channels.voice.carriers.call_control import parse_target
 from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
-from channels.voice.config.vocabulary import DEFAULT_VOICE, VOICES, wording
+from channels.voice.config.vocabulary import DEFAULT_VOICE, is_known, read_voice, wording
 from flow_engine.errors import CorrectTheInput
 from flow_engine.values import JsonValue
 
@@ -74,11 +74,20 @@ class Transcription(Document):
     model: Text = "whisper-1"
 
 
+def _voice(value: object, info: ValidationInfo) -> str | CustomVoice:
+    if (voice := read_voice(cast("JsonValue", value))) is None:
+        raise PydanticCustomError("voice", "accepted is the name of a voice, or an object with its `id`")
+    return voice
+
+
+Voice: TypeAlias = Annotated[str | CustomVoice, Compiled(_voice)]
+
+
 class OpenAi(Document):
     """The model. `temperature` is accepted and dropped: the model's protocol has none any more."""
 
     model: Text = "gpt-realtime"
-    voice: Text = DEFAULT_VOICE
+    voice: Voice = DEFAULT_VOICE
     temperature: float | None = Field(default=None, strict=True)
     vad: Vad = Vad()
     input_audio_format: AudioFormat = "g711_ulaw"
@@ -86,9 +95,9 @@ class OpenAi(Document):
     input_audio_transcription: Transcription | None = Transcription()
 
     @property
-    def spoken_voice(self) -> str:
+    def spoken_voice(self) -> str | CustomVoice:
         """The voice of the config; the default one where the config's is unknown to the model."""
-        return self.voice if self.voice in VOICES else DEFAULT_VOICE
+        return self.voice if is_known(self.voice) else DEFAULT_VOICE
 
 
 class ResponseMapping(Document):
@@ -180,7 +189,7 @@ class FlowSession(Document):
     tag: Text | None = None
     channel: Literal["phone"] = "phone"
     api_key_env: Text = "FLOW_ENGINE_API_KEY"
-    tenant: Annotated[Mapping[str, JsonValue], Compiled(_facts)] = Field(default_factory=dict[str, JsonValue])
+    tenant: Tenant = Field(default_factory=dict[str, JsonValue])
     transfers: dict[str, Text] = Field(default_factory=dict[str, str])
     transfer_to: Text | None = None
     mcp_timeout_s: float = Field(default=10.0, gt=0, le=60, strict=True)

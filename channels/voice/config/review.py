@@ -10,7 +10,7 @@ from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import OPEN, Constant, Default, Placeholder, placeholder_at
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Path
 from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
-from channels.voice.config.vocabulary import VOICES, unknown_voice
+from channels.voice.config.vocabulary import is_known, unknown_voice
 from flow_engine.documents.findings import listed
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue
@@ -39,7 +39,7 @@ def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:
     if config.openai.temperature is not None:
         message = "is dropped: the model's protocol has no temperature"
         yield Finding("/openai/temperature", "temperature_dropped", message)
-    if config.openai.voice not in VOICES:
+    if not is_known(config.openai.voice):
         message = unknown_voice(config.openai.voice, config.openai.spoken_voice)
         yield Finding("/openai/voice", "voice_unknown", message)
     if isinstance(config.session, InlineSession):

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from channels.voice.call.ports import CustomVoice
+from flow_engine.values import JsonValue
+
 DEFAULT_VOICE: Final = "sage"
 # Configs outlive voices: an unknown one is replaced, not refused.
 VOICES: Final = (
@@ -19,7 +22,21 @@ VOICES: Final = (
 )
 
 
-def unknown_voice(voice: str, used: str) -> str:
+def read_voice(value: JsonValue) -> str | CustomVoice | None:
+    """A voice as configs and sessions write it: its name, or an object with its `id`; None for anything
+    else."""
+    if isinstance(value, dict):
+        voice_id = value.get("id")
+        return CustomVoice(voice_id) if isinstance(voice_id, str) and voice_id and len(value) == 1 else None
+    return value if isinstance(value, str) and value else None
+
+
+def is_known(voice: str | CustomVoice) -> bool:
+    """A custom voice is known to the vendor, or its session is refused."""
+    return isinstance(voice, CustomVoice) or voice in VOICES
+
+
+def unknown_voice(voice: str | CustomVoice, used: str | CustomVoice) -> str:
     """Says of an unknown voice, in one line, which is used and which there are."""
     return f"there is no voice {voice!r}: {used!r} is used; the model has {', '.join(map(repr, VOICES))}"
 

@@ -4,14 +4,16 @@ Every field is checked where it is taken. What is wrong is said by `Malformed` w
 the content may be a caller's words. Audio is base64 of whole samples, measured by its length, never decoded.
 """
 
-from typing import Final, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias, TypeVar, cast
 
 import orjson
 
-from channels.voice.call.events import Audio
+from channels.voice.call.events import Audio, Unreadable
 from channels.voice.call.ports import AudioFormat
 
 Object: TypeAlias = dict[str, object]
+Event = TypeVar("Event")
 
 
 class Malformed(Exception):
@@ -28,6 +30,32 @@ def read_object(frame: bytes | str) -> Object:
     if not isinstance(message, dict):
         raise Malformed("a frame that is not an object")
     return cast(Object, message)
+
+
+def event_decoder(
+    kind: str,
+    usual: str,
+    read_usual: Callable[[Object], Event | None],
+    readers: Mapping[str, Callable[[Object], Event | None]],
+) -> Callable[[bytes | str], Event | Unreadable | None]:
+    """A decoder of frames, JSON objects whose field `kind` says which of `readers` makes their event. Nearly
+    all frames are of the kind `usual`: `read_usual` skips the steps that tell what is wrong with one, and
+    gives None for the others.
+
+    The decoder gives None for a frame that nobody needs, and `Unreadable` for an invalid one; it never
+    raises."""
+
+    def decode(frame: bytes | str) -> Event | Unreadable | None:
+        try:
+            message = read_object(frame)
+            if message.get(kind) == usual and (event := read_usual(message)) is not None:
+                return event
+            read = readers.get(text(message, kind))
+            return None if read is None else read(message)
+        except Malformed as wrong:
+            return Unreadable(str(wrong))
+
+    return decode
 
 
 def text(source: Object, key: str) -> str:

@@ -10,7 +10,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import orjson
 
@@ -29,7 +29,8 @@ _WIRE_FORMATS: Final[dict[ports.AudioFormat, dict[str, JsonValue]]] = {
 def session_of(settings: ports.SessionSettings, *, carries_audio: bool = True) -> dict[str, JsonValue]:
     """The session as its first configuration. Without `carries_audio` no format is said: where the audio
     goes another way (SIP), that way has settled it."""
-    heard, spoken = _turns_of(settings), cast("dict[str, JsonValue]", {"voice": settings.voice})
+    heard, voice = _turns_of(settings), settings.voice
+    spoken: dict[str, JsonValue] = {"voice": voice if isinstance(voice, str) else {"id": voice.id}}
     heard["noise_reduction"] = {"type": "near_field"}  # a phone is held to the face
     if settings.speed is not None:
         spoken["speed"] = settings.speed

@@ -23,22 +23,7 @@ PAST: Final = "past_"
 _OUR_FORMATS: Final[dict[str, AudioFormat]] = {"audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
 
 
-def decode(frame: bytes | str) -> events.ModelEvent | None:
-    """The event of one frame of JSON; None for one that nobody needs. Never raises: an invalid one is
-    `Unreadable`."""
-    try:
-        message = frames.read_object(frame)
-        kind = message.get("type")
-        if kind == "response.output_audio.delta" and (audio := _plain_audio(message)) is not None:
-            return audio
-        read = _READERS.get(frames.text(message, "type"))
-        return None if read is None else read(message)
-    except frames.Malformed as wrong:
-        return events.Unreadable(str(wrong))
-
-
 def _plain_audio(message: frames.Object) -> events.AgentAudio | None:
-    """What nearly every frame is, without the steps that tell what is wrong with one; None for the others."""
     get = message.get
     delta, response_id, item_id, index = (
         get("delta"),
@@ -191,3 +176,6 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
     "response.audio_transcript.done": _output_transcript,
     "conversation.item.created": _item_added,
 }
+
+decode = frames.event_decoder("type", "response.output_audio.delta", _plain_audio, _READERS)
+"""The event of one frame of JSON. Never raises."""

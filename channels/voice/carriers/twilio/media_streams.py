@@ -17,21 +17,7 @@ from channels.voice.wires import frames
 from flow_engine.values import JsonValue
 
 
-def decode_line(frame: bytes | str) -> events.LineEvent | events.Unreadable | None:
-    """The event of one frame of JSON; None for one that nobody needs. Never raises: an invalid one is
-    `Unreadable`."""
-    try:
-        message = frames.read_object(frame)
-        if message.get("event") == "media" and (audio := _plain_media(message)) is not None:
-            return audio
-        read = _READERS.get(frames.text(message, "event"))
-        return None if read is None else read(message)
-    except frames.Malformed as wrong:
-        return events.Unreadable(str(wrong))
-
-
 def _plain_media(message: frames.Object) -> events.CallerAudio | None:
-    """What nearly every frame is, without the steps that tell what is wrong with one; None for the others."""
     media = message.get("media")
     if not isinstance(media, dict) or media.get("track") != "inbound":
         return None
@@ -79,6 +65,9 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.LineEvent | None]]] =
     "dtmf": lambda m: events.DigitPressed(frames.name(frames.part(m, "dtmf"), "digit")),
     "stop": lambda _: events.StreamStopped(),
 }
+
+decode_line = frames.event_decoder("event", "media", _plain_media, _READERS)
+"""The event of one frame of JSON. Never raises."""
 
 
 class TwilioLine:

@@ -88,6 +88,8 @@ class Bench:
     agent_command: tuple[str, ...] = (sys.executable, "-I", "-S", str(FAKE_AGENT))
     bridge: tuple[str, ...] = ()
     limits: Limits = LIMITS
+    api: str = API
+    """Of the configs; the list is asked for at `API`."""
 
     def __post_init__(self) -> None:
         for name in ("templates", "fakes"):
@@ -151,7 +153,7 @@ class Bench:
     def _manager(
         self, directory: Directory, local: GuardedClient, port_is_free: Callable[[int], bool] | None
     ) -> Manager:
-        files = ConfigFiles(self.home / "templates", directory.configs, API, ())
+        files = ConfigFiles(self.home / "templates", directory.configs, self.api, ())
         free = {} if port_is_free is None else {"port_is_free": port_is_free}
         roster = Roster(
             Source(self.listed, API),

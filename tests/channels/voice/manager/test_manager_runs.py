@@ -7,17 +7,22 @@ import os
 import shlex
 import signal
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from channels.voice.testing.fake_trunk import FakeTrunk
+from channels.voice.manager.configs import SHIPPED_TEMPLATES
+from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_trunk import FakeTrunk, TrunkCall
+from channels.voice.testing.script import Say, Script
+from channels.voice.testing.signals import stretches
 from flow_engine.ports.outbound import OutboundReply
-from service.cli.voice import SIP_BRIDGE_COMMAND
+from service.cli.voice import AGENT_COMMAND, SIP_BRIDGE_COMMAND
+from tests.channels.voice.business_server import business_server
 from tests.channels.voice.manager.manager_bench import API, LIMITS, TEMPLATE, Bench, entry, sip_entry, until
 from tests.channels.voice.manager.manager_processes import alive, gone, script
 
@@ -93,26 +98,59 @@ async def test_an_agent_that_can_takes_up_a_changed_config_while_it_runs(  # V13
         assert [len(bench.log(name)) for name in "ab"] == [2, 2], "told once"
 
 
-async def test_a_real_agent_takes_up_a_changed_template_without_a_busy_tone(  # V13, voice-smaller
+async def test_calls_by_sip_reach_a_real_agent_that_takes_up_a_changed_template_without_a_busy_tone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    monkeypatch.setenv("FLOW_ENGINE_REALTIME_URL", "ws://127.0.0.1:9")
-    bench.agent_command = (sys.executable, "-m", "service.cli", "voice", "serve")
-    bench.listed.answer = [entry("a")]
-    async with bench.running() as manager, httpx.AsyncClient() as http:
-        await until(lambda: bench.state_of("a") == "running", "a runs", within_s=60)
-        before = bench.agent("a")
-        url = f"http://127.0.0.1:{before['port']}"
-        running = (await http.get(f"{url}/healthz")).json()["config"]
-        bench.write_template({**TEMPLATE, "base_url": "https://new.example"})
-        manager.refresh_now()
-        while (await http.get(f"{url}/healthz")).json()["config"] == running:
-            offered = await http.post(f"{url}/incoming-call", data={"CallSid": "CA1", "From": "+33612345678"})
-            assert "<Connect" in offered.text
-        await until(lambda: bench.state_of("a") == "running", "it is settled")
-        after = bench.agent("a")
-        assert (after["pid"], after["restarts"]) == (before["pid"], 0)
+) -> None:  # 23, V13, voice-7, voice-smaller
+    shipped = orjson.loads((SHIPPED_TEMPLATES / "standard.json").read_bytes())
+    script = Script.of(Say("Good morning", 300))
+    async with (
+        FakeTrunk({"user-a": "s3cret-of-sip"}) as trunk,
+        FakeRealtime(script) as model,
+        business_server() as business,
+        httpx.AsyncClient() as http,
+    ):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+        monkeypatch.setenv("FLOW_ENGINE_REALTIME_URL", model.url)
+        bench.agent_command, bench.bridge = (
+            tuple(shlex.split(AGENT_COMMAND)),
+            tuple(shlex.split(SIP_BRIDGE_COMMAND)),
+        )
+        bench.api, bench.limits = business.url, replace(LIMITS, drain_s=0.5)  # offers keep places for 15 s
+        bench.write_template(shipped, "standard")
+        bench.listed.answer = [{**sip_entry("a"), "type": "standard", "sipDomain": trunk.domain}]
+        async with bench.running() as manager:
+            await until(lambda: "user-a" in trunk.registered, "the bridge registers", within_s=60)
+            before = bench.agent("a")
+            health, offer = (
+                f"http://127.0.0.1:{before['port']}/{path}" for path in ("healthz", "incoming-call")
+            )
+            first = await trunk.call("user-a")
+            await until(lambda: heard_ms(first) == 300, "the agent is heard")
+            running = (await http.get(health)).json()["config"]
+            bench.write_template({**shipped, "max_duration_s": 600.0}, "standard")
+            manager.refresh_now()
+            while (await http.get(health)).json()["config"] == running:
+                assert "<Connect" in (await http.post(offer, data={"From": "+33612345678"})).text
+            await until(lambda: bench.state_of("a") == "running", "it is settled")
+            assert (bench.agent("a")["pid"], bench.agent("a")["restarts"]) == (before["pid"], 0)
+            second = await trunk.call("user-a")
+            await until(lambda: heard_ms(second) == 300, "the next caller hears it too")
+            assert (first.is_over, first.statuses[-1], second.statuses[-1]) == (False, 200, 200)
+            for call in (first, second):
+                await call.hang_up()
+            await until(lambda: business.count("/api/calls") >= 2, "the books are kept")
+            bench.listed.answer = []
+            for times in (2, 3):
+                manager.refresh_now()
+                await until(lambda times=times: bench.listed.asked == times + 1, "the list is asked for")
+            await until(lambda: bench.state_of("a") is None, "a is gone")
+            assert (trunk.registered, trunk.refused) == ({}, 0)
+
+
+def heard_ms(call: TrunkCall) -> float:
+    return sum(
+        each.ends_ms - each.begins_ms for each in stretches(bytes(call.heard)) if each.item is not None
+    )
 
 
 async def test_a_call_without_end_is_not_waited_for_longer_than_the_limit(bench: Bench) -> None:  # V13
@@ -356,21 +394,6 @@ class TestBridge:
         assert "s3cret-of-sip" not in repr(logs)
         for path in bench.state.rglob("*"):
             assert path.is_dir() or b"s3cret-of-sip" not in path.read_bytes(), path
-
-    async def test_the_one_that_comes_along_registers_while_its_agent_runs(
-        self, tmp_path: Path
-    ) -> None:  # V13
-        async with FakeTrunk({"user-a": "s3cret-of-sip"}) as trunk:
-            bench = Bench(tmp_path, bridge=tuple(shlex.split(SIP_BRIDGE_COMMAND)))
-            bench.listed.answer = [{**sip_entry("a"), "sipDomain": trunk.domain}, entry("b")]
-            async with bench.running() as manager:
-                await until(lambda: "user-a" in trunk.registered, "the bridge registers", within_s=60)
-                assert bench.agent("b")["bridge"] is None
-                bench.listed.answer = [entry("b")]
-                manager.refresh_now()
-                await until(lambda: bench.state_of("a") is None, "a is gone")
-                assert trunk.registered == {}
-            assert trunk.refused == 0
 
     async def test_its_crash_leaves_the_agent_alone(self, bench: Bench) -> None:  # V13
         bench.listed.answer = [sip_entry("a")]
