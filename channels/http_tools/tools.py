@@ -5,6 +5,7 @@ The order of an `http` tool: `pre_steps`, body, null removal, request, `store_in
 the config says, the reply, or `{"error": "<reason>"}`. A failing fetch of a step is a failure of the tool.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ class ToolExecutor:
         then."""
         started = self._caller.monotonic()
         args = _read_arguments(arguments)
-        outcome: Outcome = "cancelled"
+        outcome: Outcome = "failed"
         answer: JsonValue
         try:
             tool = self._tools.get(name)
@@ -123,6 +124,9 @@ class ToolExecutor:
                 answer, outcome = self._act(tool, _Run(name, args, context, actions))
             else:
                 answer, outcome = await self._call(tool, _Run(name, args, context, actions))
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         finally:
             _log.info(
                 "tool_call",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import re
 import signal
@@ -21,18 +22,22 @@ from openai.types.realtime import realtime_session_create_request as realtime_se
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from adapters.http_door import DoorLimits
 from channels.http_tools import documents
 from channels.http_tools.expressions import Condition
 from channels.http_tools.json_paths import JsonPath
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Scope
 from channels.http_tools.templates import JsonTemplate, UrlTemplate
+from channels.voice import bridge, model_connection, runner
+from channels.voice.call import audio_output, dialogue, state
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.config import models
+from channels.voice.config import call_handler, lifecycle, models
 from channels.voice.config.loader import load_config
 from channels.voice.config.review import AGENT_NAMES, ROOT_NAMES
 from channels.voice.config.vocabulary import VOICES
 from channels.voice.metrics import Counting
 from channels.voice.recording import read_recording
+from channels.voice.server import http, line_sockets
 from channels.voice.server.settings import VoiceSettings, variable_of
 from tests.docs.walkthrough import BLOCK, assert_shows, looks_like
 from tests.ports import free_port
@@ -300,6 +305,34 @@ def test_the_operators_page_has_every_setting_of_the_agent() -> None:  # V12
     for name, field in VoiceSettings.model_fields.items():
         default = f"`{field.default}`" if field.default not in (None, "") else "–"
         assert shown.get(variable_of(name)) == (default, field.description), name
+
+
+def test_the_limits_of_the_guide_are_those_of_the_code() -> None:  # voice-smaller, V6
+    table = re.findall(
+        r"^\| (.+) \| (.+) \|$", GUIDE.split("| what | at most |")[1].split("\n\n")[0], re.MULTILINE
+    )
+    numbers = [
+        [float(number) for number in re.findall(r"[\d.]+(?= (?:s|KiB|MiB)\b)", most)] for _, most in table
+    ]
+    kib = 1024
+    assert numbers == [
+        [lifecycle.CHECKED_WITHIN_S],
+        [call_handler.SESSION_WITHIN_S, runner.OPEN_WITHIN_S],
+        [math.ceil(model_connection.OPENING.of_all), model_connection.LONGER.of_all],
+        [lifecycle.WITHIN_S],
+        [runner.TOOL_WITHIN_S],
+        [runner.TRANSFER_WITHIN_S],
+        [state.LEAVE_WITHIN_S, 2 * state.LEAVE_WITHIN_S],
+        [runner.GREETING_WAITS_S],
+        [runner.LAST_TOOLS_WITHIN_S, runner.LAST_WORDS_WITHIN_S],
+        [runner.START_WITHIN_S, runner.ENDED_WITHIN_S],
+        [audio_output.TEXT_WITHIN_S],
+        [bridge.BEGIN_WITHIN_S],
+        [state.LINE_SILENT_S],
+        [dialogue.ANSWERED_WITHIN_S, state.MODEL_SILENT_S],
+        [DoorLimits().head_bytes / kib, DoorLimits().head_s, line_sockets.MAX_HEAD_BYTES / kib],
+        [http.MAX_BODY_BYTES / kib, http.BODY_WITHIN_S, line_sockets.MAX_FRAME_BYTES / kib / kib],
+    ]
 
 
 def test_the_operators_page_has_every_metric_of_the_agent() -> None:  # V12, V14

@@ -121,12 +121,15 @@ class FlowCallHandler:
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
         self._name_call()
         now = asyncio.get_running_loop().time
-        began, outcome = now(), "cancelled"
+        began, outcome = now(), "failed"
         try:
             answer = await self._run_tool(name, _arguments(arguments))
             is_error = isinstance(answer, dict) and ("error" in answer or answer.get("result") is False)
             outcome = "failed" if is_error else "ok"
             return answer
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         finally:
             ms = round((now() - began) * 1000)
             log.info("tool_call", tool=name, outcome=outcome, duration_ms=ms)

@@ -311,6 +311,17 @@ class TestBodyBuilders:
         told = tool | {"on_error": {"return": {"ok": False, "why": "{{error}}"}}}
         assert await Call({"t": told}, builders=builders).run("t") == {"ok": False, "why": reason}
 
+    async def test_that_have_a_bug_leave_it_to_the_outermost_layer(self) -> None:  # V10, V14
+        def build(args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
+            raise RuntimeError("a bug")
+
+        tool = get(method="POST", body_builder="mine")
+        call = Call({"t": tool}, builders=BuilderRegistry({"mine": build}))
+        with capture_logs() as logged, pytest.raises(RuntimeError, match="a bug"):
+            await call.run("t")
+        assert [entry["outcome"] for entry in logged if entry["event"] == "tool_call"] == ["failed"]
+        assert call.calls == []
+
 
 @dataclass
 class Policy:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from adapters.models.tools import Approval, read_rules
 from channels.http_tools.body_builders import BuilderRegistry
-from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
+from channels.voice.call.ports import CustomVoice, Ending, Refused, SessionSettings, Turn
 from channels.voice.config import call_handler, lifecycle
 from channels.voice.config.call_handler import (
     ASK_WHETHER_THERE,
@@ -174,6 +174,11 @@ class TestSession:
             assert (await call.begin()).voice == "echo"
         [warning] = [entry for entry in logs if entry["event"] == "voice_unknown"]
         assert (warning["voice"], warning["used"]) == ("nova", "echo")
+
+    async def test_a_voice_of_the_businesss_own_is_taken_by_its_id(self) -> None:  # V12, voice-smaller
+        assert (
+            await fetched({"instructions": "x", "voice": {"id": "voice_1"}}).begin()
+        ).voice == CustomVoice("voice_1")
 
     async def test_tools_that_nothing_runs_are_logged(self) -> None:
         call = fetched({"instructions": "x", "tools": [{"name": "a"}]})

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from channels.voice.call.ports import CustomVoice
 from channels.voice.config.declarations import NotDeclarations, declarations
 from channels.voice.config.json_schema import config_schema
 from channels.voice.config.loader import MAX_CONFIG_BYTES, ConfigRefused, Loaded, load_config
@@ -127,6 +128,17 @@ class TestDefaults:
 
 
 class TestRefusals:
+    def test_a_voice_of_ones_own_is_named_by_its_id(self, validator: Any) -> None:  # V12, voice-smaller
+        written = minimal(openai={"voice": {"id": "voice_1"}})
+        loaded = load(written)
+        assert loaded.warnings == ()
+        assert loaded.config.settings().voice == CustomVoice("voice_1")
+        validator.validate(written)
+
+    @pytest.mark.parametrize("voice", ["", 7, {}, {"id": ""}, {"id": "a", "name": "b"}, [], {"id": 7}])
+    def test_what_is_no_voice_is_refused_with_its_place(self, voice: object) -> None:  # V1
+        assert list(refusal(minimal(openai={"voice": voice}))) == ["/openai/voice"]
+
     def test_every_mistake_is_told_with_its_place_and_what_would_be_accepted(self) -> None:  # V1
         config = example("restaurant")
         del config["agent"]["id"]

@@ -176,20 +176,29 @@ async def test_a_withheld_number_of_a_stream_reaches_nobody() -> None:  # 24, vo
 
 
 class TestTheLog:
-    async def test_joins_the_offer_and_the_call(self) -> None:  # V14
+    async def test_joins_the_offer_and_the_call(self) -> None:  # V14, voice-smaller
+        config = simple_config()
+        config["lifecycle"]["on_start"]["body"] = {
+            "sid": "{{ctx.call_sid}}", "to": "{{ctx.called_phone}}", "shop": "{{ctx.parameters.shop}}",
+        }  # fmt: skip
         async with FakeRealtime() as model, business_server() as business:
             with capture_logs() as logged:
-                async with served_agent(simple_config(), business, model.url) as agent:
+                async with served_agent(config, business, model.url) as agent:
                     reply = await agent.http.post("/incoming-call", data=CALL)
                     found = ET.fromstring(reply.text).iter("Parameter")
-                    told = {each.get("name", ""): each.get("value", "") for each in found}
-                    call = FakeTwilioCall(agent.line_url, parameters=told)
+                    sent = {each.get("name", ""): each.get("value", "") for each in found}
+                    call = FakeTwilioCall(agent.line_url, parameters={**sent, "shop": "17"})
                     async with call:
-                        await eventually(lambda: agent.count("calls_active") == 1, 10.0)
+                        await eventually(lambda: business.count("/start") == 1, 10.0)
+        assert business.body("/start") == {"sid": call.call_sid, "to": CALL["To"], "shop": "17"}
         events = {entry["event"]: entry for entry in logged}
-        assert events["call_offered"]["call_id"] == events["call_began"]["call_id"]
-        assert events["call_offered"]["call_sid"] == "CA1"
-        assert events["call_began"]["call_sid"] == call.call_sid
+        offered, began = events["call_offered"], events["call_began"]
+        assert offered["call_id"] == began["call_id"]
+        assert offered["call_sid"] == "CA1"
+        assert (began["call_sid"], began["called"]) == (call.call_sid, CALL["To"])
+        assert began["parameters"] == ["callSid", "calledPhone", "callerPhone", "shop"]
+        assert CALL["From"].removeprefix("+") not in str(logged)
+        assert "'17'" not in str(logged)
 
     async def test_tells_of_a_stream_with_a_wrong_start(self) -> None:  # V14
         async with FakeRealtime() as model, business_server() as business:

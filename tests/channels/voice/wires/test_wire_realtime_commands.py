@@ -16,7 +16,7 @@ from openai.types.realtime import RealtimeClientEvent
 from pydantic import BaseModel, TypeAdapter
 
 from channels.voice.call.events import ItemAdded
-from channels.voice.call.ports import ModelLink, SessionSettings, Turn, TurnDetection
+from channels.voice.call.ports import CustomVoice, ModelLink, SessionSettings, Turn, TurnDetection
 from channels.voice.wires.openai_realtime import RealtimeLink, session_of
 from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import DEFAULT_URL, connect_headers, realtime_url, sideband_url
@@ -116,6 +116,12 @@ def test_formats_are_said_in_the_wires_names(fmt: Any, wire_format: dict[str, An
     wire.link.configure(replace(SETTINGS, input_format=fmt, output_format=fmt))
     audio = wire.frames[0]["session"]["audio"]
     assert (audio["input"]["format"], audio["output"]["format"]) == (wire_format, wire_format)
+
+
+def test_a_voice_of_ones_own_is_sent_by_its_id() -> None:  # V12, voice-smaller
+    wire = Wire()
+    wire.link.configure(replace(SETTINGS, voice=CustomVoice("voice_1")))
+    assert wire.frames[0]["session"]["audio"]["output"]["voice"] == {"id": "voice_1"}
 
 
 def test_later_configurations_leave_out_what_cannot_change() -> None:  # V12
