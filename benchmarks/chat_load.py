@@ -1,7 +1,12 @@
-"""What one process of the chat holds: `python -m benchmarks.chat_load`.
+"""What one process of the chat holds on one core: `python -m benchmarks.chat_load`.
 
-Idle connections, and talking ones whose answers a model's server streams at a steady pace. Every piece of an
-answer carries the time at which that server sent it, so that the delay of a frame is measured from there.
+Idle connections, and talking ones whose answers a model's server streams at the pace at which models write.
+Every piece of an answer carries the time at which that server sent it, so that the delay of a frame is
+measured from there. The chat has one core for itself, the model's server and the clients have another.
+
+The control is the same load without a chat: the clients read the model's streams. What it finds is the delay
+of the measurement itself, and of the machine: where it is not small, the other figures say nothing. With
+`--redis` a redis-server of its own holds the sessions, as for replicas.
 """
 
 from __future__ import annotations
@@ -20,15 +25,27 @@ from statistics import quantiles
 
 import orjson
 import psutil
+import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
-PIECES_A_SECOND = 20
-"""Of one answer: with 100 talking, 2,000 frames a second."""
+from benchmarks.processes import pinned
+from benchmarks.servers import redis_server
 
-PIECES = 100
+CORES = sorted(os.sched_getaffinity(0))
+PIECES_A_SECOND = 25
+"""Of one answer, as a model writes: with 100 talking, 2,500 frames a second."""
+
+PIECES = 150
+STARTS_WITHIN_S = 2.0
 QUESTION = "Hello, how are you?"
 
-GOALS = {"first_ms_p50": 15.0, "frame_ms_p99": 100.0, "kib_a_connection": 64.0, "cores": 1.0}
+GOALS = {
+    "control_ms_p99": 10.0,
+    "first_ms_p50": 15.0,
+    "piece_ms_p99": 100.0,
+    "kib_a_connection": 64.0,
+    "cores": 1.0,
+}
 """The most of each: milliseconds after the model's server sent the piece, KiB, and cores."""
 
 
@@ -64,22 +81,38 @@ async def opened(stack: AsyncExitStack, url: str, user: str) -> ClientConnection
 
 
 async def talked(client: ClientConnection, delay_s: float) -> list[float]:
-    """Milliseconds from the model's server to the client, of every frame in order."""
+    """Milliseconds from the model's server to the client, of every piece in order; empty for an answer
+    that failed."""
     await asyncio.sleep(delay_s)
     await client.send(orjson.dumps({"type": "message", "id": "m", "content": QUESTION}).decode())
     delays: list[float] = []
     while True:
         frame = orjson.loads(await client.recv())
         if frame["type"] == "dialogue":
-            sent = float(frame["content"].split()[0])
-            delays.append((time.monotonic() - sent) * 1000)
+            delays += [(time.monotonic() - float(sent)) * 1000 for sent in frame["content"].split()]
         if frame["final"]:
             return delays if frame["state"] == "done" else []
 
 
-async def measured(idle: int, talking: int) -> dict[str, float]:
+async def controlled(port: int, delay_s: float) -> list[float]:
+    """As `talked`, of a client that reads the stream of the model's server itself."""
+    await asyncio.sleep(delay_s)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+    delays: list[float] = []
+    async for line in reader:
+        if found := re.search(rb'"content":"([0-9.]+) "', line):
+            delays.append((time.monotonic() - float(found[1])) * 1000)
+    writer.close()
+    return delays
+
+
+async def measured(idle: int, talking: int, redis_url: str | None) -> dict[str, float]:
     server = await asyncio.start_server(model_server, "127.0.0.1", 0, backlog=1024)
     port = server.sockets[0].getsockname()[1]
+    starts = [STARTS_WITHIN_S * number / talking for number in range(talking)]
+    control = await asyncio.gather(*(controlled(port, start) for start in starts))
+    alone = quantiles([delay for delays in control for delay in delays], n=100)
     with tempfile.TemporaryDirectory() as folder:
         env = {
             **os.environ,
@@ -87,18 +120,24 @@ async def measured(idle: int, talking: int) -> dict[str, float]:
             "FLOW_ENGINE_LLM_MODEL": "",
             "FLOW_ENGINE_LOG_LEVEL": "warning",
             "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+            **({"FLOW_ENGINE_REDIS_URL": redis_url, "FLOW_ENGINE_REDIS_UNSAFE": "true"} if redis_url else {}),
         }
         command = [sys.executable, "-m", "service.cli", "chat", "serve", "--port", "0"]
-        process = await asyncio.create_subprocess_exec(*command, env=env, stderr=subprocess.PIPE)
+        with pinned(CORES[0]):
+            process = await asyncio.create_subprocess_exec(*command, env=env, stderr=subprocess.PIPE)
         try:
-            return await _measured(process, idle, talking)
+            found = await _measured(process, idle, starts)
+            return {"control_ms_p50": alone[49], "control_ms_p99": alone[98], **found}
         finally:
             process.terminate()
             await process.wait()
             server.close()
 
 
-async def _measured(process: asyncio.subprocess.Process, idle: int, talking: int) -> dict[str, float]:
+async def _measured(
+    process: asyncio.subprocess.Process, idle: int, starts: Sequence[float]
+) -> dict[str, float]:
+    """`starts` are the seconds after which each talking client asks."""
     if process.stderr is None:
         raise RuntimeError("the chat has no standard error")
     line = (await process.stderr.readline()).decode()
@@ -120,35 +159,44 @@ async def _measured(process: asyncio.subprocess.Process, idle: int, talking: int
         for number in range(idle):
             await opened(stack, url, f"idle-{number}")
         per_connection = (server.memory_info().rss - before) / max(idle, 1)
-        clients = [await opened(stack, url, f"talks-{number}") for number in range(talking)]
+        clients = [await opened(stack, url, f"talks-{number}") for number in range(len(starts))]
         spent, began = server.cpu_times(), time.monotonic()
-        found = await asyncio.gather(*(talked(c, 2 * n / talking) for n, c in enumerate(clients)))
+        found = await asyncio.gather(*map(talked, clients, starts))
         after, seconds = server.cpu_times(), time.monotonic() - began
         cpu_s = after.user + after.system - spent.user - spent.system
-    frames = sorted(delay for delays in found for delay in delays)
-    first = sorted(delays[0] for delays in found if delays)
+    pieces = [delay for delays in found for delay in delays]
+    every = quantiles(pieces, n=100)
+    first = quantiles([delays[0] for delays in found if delays], n=100)
     return {
-        "idle": idle,
-        "talking": talking,
         "whole_answers": sum(len(delays) == PIECES for delays in found),
-        "frames": len(frames),
-        "frame_ms_p50": quantiles(frames, n=100)[49],
-        "frame_ms_p99": quantiles(frames, n=100)[98],
-        "first_ms_p50": quantiles(first, n=100)[49],
-        "first_ms_p99": quantiles(first, n=100)[98],
+        "piece_ms_p50": every[49],
+        "piece_ms_p99": every[98],
+        "first_ms_p50": first[49],
+        "first_ms_p99": first[98],
         "kib_a_connection": per_connection / 1024,
         "cores": cpu_s / seconds,
-        "cpu_ms_a_frame": 1000 * cpu_s / len(frames),
+        "cpu_ms_a_piece": 1000 * cpu_s / len(pieces),
     }
+
+
+async def loaded(idle: int, talking: int, *, on_redis: bool) -> dict[str, float]:
+    if not on_redis:
+        return await measured(idle, talking, None)
+    async with redis_server(core=CORES[-1], aof=False) as redis:
+        return await measured(idle, talking, f"redis://127.0.0.1:{redis.port}/0")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chat_load", description=__doc__)
     parser.add_argument("--idle", type=int, default=500)
     parser.add_argument("--talking", type=int, default=100)
+    parser.add_argument("--redis", action="store_true", help="sessions on Redis")
     options = parser.parse_args(arguments)
-    figures = asyncio.run(measured(options.idle, options.talking))
-    print(f"{options.talking} answers of {PIECES} pieces, {PIECES_A_SECOND} pieces a second each")
+    os.sched_setaffinity(0, CORES[-1:])
+    figures = uvloop.run(loaded(options.idle, options.talking, on_redis=options.redis))
+    print(
+        f"{options.idle} idle, {options.talking} answers of {PIECES} pieces, {PIECES_A_SECOND} a second each"
+    )
     for name, value in figures.items():
         goal = f"   goal: at most {GOALS[name]:g}" if name in GOALS else ""
         missed = "   MISSED" if value > GOALS.get(name, value) else ""

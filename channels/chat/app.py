@@ -74,6 +74,8 @@ class Connection:
         self._taken_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._number = 0
         self._sent = 0
+        self._is_stale = False
+        self._writing_since: float | None = None
 
     async def serve(self) -> None:
         await self._socket.accept()
@@ -155,16 +157,14 @@ class Connection:
     # The talk ---------------------------------------------------------------------------------------
 
     async def _talk(self, ref: SessionRef) -> None:
-        reading = asyncio.create_task(self._read(ref))
-        writing = asyncio.create_task(self._write(ref))
+        parts = (self._read(ref), self._write(ref), self._watch())
+        tasks = {asyncio.create_task(part) for part in parts}
         try:
-            done, _ = await asyncio.wait(
-                {reading, writing, self._taken_over}, return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait({*tasks, self._taken_over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reading, writing):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if self._taken_over in done:
             raise _Closed(TAKEN_OVER, bare_frame("state", {"event": "taken_over"}, session=ref.session_id))
         for task in done:
@@ -200,17 +200,23 @@ class Connection:
 
     async def _write(self, ref: SessionRef) -> None:
         while True:
-            try:
-                async with asyncio.timeout(RESYNC_S):
-                    frame = await self._news.get()
-            except TimeoutError:
-                await self._catch_up(ref)
-                continue
-            try:
-                async with asyncio.timeout(SEND_WITHIN_S):
-                    await self._write_news(ref, frame)
-            except TimeoutError:
-                raise _Closed(TRY_LATER) from None
+            frame = await self._news.get()
+            self._writing_since = asyncio.get_running_loop().time()
+            await self._write_news(ref, frame)
+            self._writing_since = None
+
+    async def _watch(self) -> None:
+        """Has the log read every `RESYNC_S` seconds in which no frame came. Raises _Closed where the client
+        does not read for `SEND_WITHIN_S`."""
+        while True:
+            before = self._sent
+            await asyncio.sleep(RESYNC_S)
+            since = self._writing_since
+            if since is not None and asyncio.get_running_loop().time() - since > SEND_WITHIN_S:
+                raise _Closed(TRY_LATER)
+            if self._sent == before:
+                self._is_stale = True
+                self._news.put_nowait(None)
 
     async def _write_news(self, ref: SessionRef, frame: LoggedFrame | None) -> None:
         """This one, and everything that waits behind it."""
@@ -220,7 +226,8 @@ class Connection:
             if frame is not None and frame.seq == self._sent + 1:
                 await self._socket.send_text(numbered(frame).decode())
                 self._sent = frame.seq
-            elif frame is not None and frame.seq > self._sent:
+            elif self._is_stale or (frame is not None and frame.seq > self._sent):
+                self._is_stale = False
                 await self._catch_up(ref)
             if self._news.empty():
                 return

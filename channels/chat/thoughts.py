@@ -17,6 +17,8 @@ class ThoughtFilter:
 
     def feed(self, piece: str) -> str:
         """What may be shown of everything so far and was not shown before."""
+        if not self._kept and not self._thinks and "<" not in piece:
+            return self._without_lead(piece)
         self._kept += piece
         shown: list[str] = []
         while True:
