@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, cast
 
@@ -84,21 +85,18 @@ def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:
         events = cast("Iterable[Component]", calendar.walk("VEVENT"))
         method = _line(calendar, "METHOD")
         return tuple(
-            _invitation(event, method) for event, _ in zip(events, range(_MOST_EVENTS), strict=False)
+            Invitation(
+                method=method,
+                summary=_line(event, "SUMMARY"),
+                starts=_moment(event, "DTSTART"),
+                ends=_moment(event, "DTEND"),
+                location=_line(event, "LOCATION"),
+                organizer=_line(event, "ORGANIZER").removeprefix("mailto:").removeprefix("MAILTO:"),
+            )
+            for event in islice(events, _MOST_EVENTS)
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         return ()
-
-
-def _invitation(event: Component, method: str) -> Invitation:
-    return Invitation(
-        method=method,
-        summary=_line(event, "SUMMARY"),
-        starts=_moment(event, "DTSTART"),
-        ends=_moment(event, "DTEND"),
-        location=_line(event, "LOCATION"),
-        organizer=_line(event, "ORGANIZER").removeprefix("mailto:").removeprefix("MAILTO:"),
-    )
 
 
 def _line(component: Component, name: str) -> str:

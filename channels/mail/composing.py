@@ -6,7 +6,6 @@ A mail is composed the same again from the same run, its Message-ID included, so
 import hashlib
 import html
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.charset import QP, Charset
@@ -88,7 +87,10 @@ def compose(
     whole["Message-ID"] = message_id
     if mail.message_id is not None:
         whole["In-Reply-To"] = mail.message_id
-        whole["References"] = "\r\n ".join(_references(mail, mail.message_id))
+        before = mail.references or mail.in_reply_to
+        kept = (*before[:1], *before[1:][-_MOST_REFERENCES:])
+        ids = [*(each for each in kept if each != mail.message_id), mail.message_id]
+        whole["References"] = "\r\n ".join(ids)
     if is_sent:
         whole["Auto-Submitted"] = "auto-replied"
         whole["X-Auto-Response-Suppress"] = "All"
@@ -110,12 +112,6 @@ def compose(
 def new_message_id(run_id: str, number: int, box: MailboxConfig) -> str:
     """That of the run's mail with this number, the same again at every attempt."""
     return f"<{run_id}.{number}@{domain_of(box.own_address)}>"
-
-
-def _references(mail: ParsedMail, message_id: str) -> Sequence[str]:
-    before = mail.references or mail.in_reply_to
-    kept = (*before[:1], *before[1:][-_MOST_REFERENCES:])
-    return [*(each for each in kept if each != message_id), message_id]
 
 
 def _as_html(text: str) -> str:

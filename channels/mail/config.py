@@ -6,7 +6,7 @@ loaded.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
@@ -39,39 +39,21 @@ _PATTERN_MEMORY: Final = 8 << 20
 """Bytes that one regular expression may take."""
 
 
-def _an_address(text: str) -> str:
-    normal = normal_address(text)
-    if normal is None:
-        raise PydanticCustomError("address", "accepted is one address such as info@example.com")
-    return normal
+def _accepts(code: str, message: str, read: Callable[[str], str | None]) -> AfterValidator:
+    """Text as `read` gives it back; refused with the message where that is None."""
+
+    def check(text: str) -> str:
+        found = read(text)
+        if found is None:
+            raise PydanticCustomError(code, message)  # type: ignore[arg-type]
+        return found
+
+    return AfterValidator(check)
 
 
-def _a_domain(text: str) -> str:
-    normal = normal_domain(text)
-    if normal is None or "@" in text:
-        raise PydanticCustomError("domain", "accepted is a domain such as example.com, without @")
-    return normal
-
-
-def _address_or_domain(text: str) -> str:
-    normal = _an_address(text) if "@" in text else normal_domain(text)
-    if normal is None or "." not in normal:
-        raise PydanticCustomError("address", "accepted is an address such as info@example.com, or a domain")
-    return normal
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise PydanticCustomError("blank", "accepted is text, not only spaces")
-    return text
-
-
-def _a_keyword(text: str) -> str:
-    if not _KEYWORD.fullmatch(text):
-        raise PydanticCustomError(
-            "keyword", "accepted is an IMAP keyword: letters, digits and signs in ASCII, without spaces"
-        )
-    return text
+def _address_or_domain(text: str) -> str | None:
+    found = normal_address(text) if "@" in text else normal_domain(text)
+    return found if found is not None and "." in found else None
 
 
 def _a_model(text: str) -> str:
@@ -80,18 +62,6 @@ def _a_model(text: str) -> str:
     except UnknownModelName as unknown:
         raise PydanticCustomError("unknown_model", "{reason}", {"reason": str(unknown)}) from unknown
     return text
-
-
-def _true(value: object) -> object:
-    if value is not True:
-        raise PydanticCustomError("all_true", "accepted is true")
-    return value
-
-
-def _an_origin(value: str) -> str:
-    if not _ENGINE.fullmatch(value):
-        raise PydanticCustomError("address", "accepted is an address such as https://api.example.com")
-    return value.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +84,36 @@ def _pattern(value: object, info: ValidationInfo) -> SearchPattern:
     try:
         return SearchPattern(value, re2.compile(value, options))
     except _RE2_ERROR as error:
+        told: object = error.args[0] if error.args else ""
+        reason = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
         raise PydanticCustomError(
-            "pattern", "accepted is a regular expression of RE2: {reason}", {"reason": _reason(error)}
+            "pattern", "accepted is a regular expression of RE2: {reason}", {"reason": reason}
         ) from None
 
 
-def _reason(error: Exception) -> str:
-    """RE2's own words, which it gives as bytes."""
-    told: object = error.args[0] if error.args else ""
-    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
-
-
-MailAddress: TypeAlias = Annotated[Text, AfterValidator(_an_address)]
+MailAddress: TypeAlias = Annotated[
+    Text, _accepts("address", "accepted is one address such as info@example.com", normal_address)
+]
 Pattern: TypeAlias = Annotated[SearchPattern, Compiled(_pattern)]
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!-9;-~]+$", max_length=200)]
-Keyword: TypeAlias = Annotated[Text, AfterValidator(_a_keyword)]
+Keyword: TypeAlias = Annotated[
+    Text,
+    _accepts(
+        "keyword",
+        "accepted is an IMAP keyword: letters, digits and signs in ASCII, without spaces",
+        lambda text: text if _KEYWORD.fullmatch(text) else None,
+    ),
+]
 ModelText: TypeAlias = Annotated[Text, AfterValidator(_a_model)]
 Environment: TypeAlias = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Origin: TypeAlias = Annotated[Text, AfterValidator(_an_origin)]
+Origin: TypeAlias = Annotated[
+    Text,
+    _accepts(
+        "address",
+        "accepted is an address such as https://api.example.com",
+        lambda text: text.rstrip("/") if _ENGINE.fullmatch(text) else None,
+    ),
+]
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
 Count: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000_000, strict=True)]
 
@@ -239,14 +221,36 @@ class MailboxConfig(Document):
 class Match(Document):
     """What a rule asks of a mail: all of it (M4). A condition that is not given asks for nothing."""
 
-    all: Annotated[bool, BeforeValidator(_true)] = False
+    all: bool = False
     sender_email: MailAddress = ""
-    sender_domain: Annotated[Text, AfterValidator(_a_domain)] = ""
-    subject_contains: Annotated[Text, AfterValidator(_not_blank)] = ""
+    sender_domain: Annotated[
+        Text,
+        _accepts(
+            "domain",
+            "accepted is a domain such as example.com, without @",
+            lambda text: None if "@" in text else normal_domain(text),
+        ),
+    ] = ""
+    subject_contains: Annotated[
+        Text,
+        _accepts("blank", "accepted is text, not only spaces", lambda text: text if text.strip() else None),
+    ] = ""
     header_match: Annotated[dict[HeaderName, Pattern], Field(min_length=1)] = Field(
         default_factory=dict[str, SearchPattern]
     )
-    forwarded_from: Annotated[Text, AfterValidator(_address_or_domain)] = ""
+    forwarded_from: Annotated[
+        Text,
+        _accepts(
+            "address", "accepted is an address such as info@example.com, or a domain", _address_or_domain
+        ),
+    ] = ""
+
+    @field_validator("all", mode="before")
+    @classmethod
+    def _is_true(cls, value: object) -> object:
+        if value is not True:
+            raise PydanticCustomError("all_true", "accepted is true")
+        return value
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:
@@ -346,16 +350,14 @@ class Drafting(Document):
     instructions: Text | None = None
 
 
-def _drafting(value: object) -> object:
-    """`true` and `false` are the short forms."""
-    return {} if value is True else value
-
-
 class Pipeline(ModelSettings):
-    """Classify, then draft: what happens to a mail that no rule gives to an agent (M2)."""
+    """Classify, then draft: what happens to a mail that no rule gives to an agent (M2). `draft: true` is
+    short for drafts without instructions."""
 
     labels: tuple[Label, ...] = ()
-    draft: Annotated[Drafting | Literal[False], BeforeValidator(_drafting)] = Drafting()
+    draft: Annotated[
+        Drafting | Literal[False], BeforeValidator(lambda value: {} if value is True else value)
+    ] = Drafting()
 
     @field_validator("labels")
     @classmethod

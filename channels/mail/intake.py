@@ -217,15 +217,15 @@ class Intake:
                 weight += size
 
     async def _take(self, mail: FetchedMail) -> None:
-        id_, row = await asyncio.to_thread(self._row, mail)
+        id_, row = await asyncio.to_thread(self.row, mail)
         if await self._runs.add(id_, row):
             log.info("mail_taken_in", mailbox=self._box.name, run=id_, rule=row.rule, route=row.route)
             self._arrivals.arrived()
         elif row.work is not None:
             await self._runs.moved(id_, row.work.place)
 
-    def _row(self, mail: FetchedMail) -> tuple[str, RunRow]:
-        """Pure, and long for a large mail."""
+    def row(self, mail: FetchedMail) -> tuple[str, RunRow]:
+        """The run of a mail and its id, as it begins. Takes seconds for a large mail; nothing is stored."""
         parsed = parse_mail(mail.raw, size=mail.size, opened=False)
         judgement = judge(self._config, self._box, parsed)
         place = Place(folder=self._box.folders.inbox, uid_validity=mail.uid_validity, uid=mail.uid)

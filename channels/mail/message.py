@@ -108,7 +108,10 @@ def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> P
     """`raw` is the mail, or the beginning of one of `size` bytes. Unless they are `opened`, attachments have
     no text, and their sizes are estimates. Never raises for what a mail can hold. A large mail takes seconds:
     not for an event loop."""
-    message = _message(raw)
+    # One that is nested so deeply that only the time of whoever reads it is meant is read as one text.
+    is_deep = len(_NESTING.findall(raw, 0, 2_000_000)) > _DEEPEST
+    parser = BytesParser(policy=compat32)
+    message = parser.parsebytes(raw[:MOST_TEXT], headersonly=True) if is_deep else parser.parsebytes(raw)
     headers = tuple(_headers(message))
     whole = ParsedMail(headers, None, (), (), (), (), (), "", None, (), (), "", "")
     subject = next(iter(whole.values("Subject")), "")
@@ -139,13 +142,6 @@ def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> P
         is_cut=size is not None and size > len(raw),
         digest=_digest(raw, whole),
     )
-
-
-def _message(raw: bytes) -> Message:
-    """Taken apart, unless it is nested so deeply that only the time of whoever reads it is meant."""
-    if len(_NESTING.findall(raw, 0, 2_000_000)) <= _DEEPEST:
-        return BytesParser(policy=compat32).parsebytes(raw)
-    return BytesParser(policy=compat32).parsebytes(raw[:MOST_TEXT], headersonly=True)
 
 
 def _headers(message: Message) -> Iterator[tuple[str, str]]:

@@ -144,7 +144,12 @@ def reads(mail: ParsedMail, preprocess: Preprocess, earlier: Sequence[ParsedMail
     text = preprocess(mail)
     if len(text) > MOST_READ:
         text = f"{text[:MOST_READ]}\n[cut: {len(text) - MOST_READ} characters more]"
-    attached = "".join(_attached(mail))
+    attached, left = "", 3 * _MOST_ATTACHED
+    for each in mail.attachments:
+        if each.text and left > 0:
+            shown = each.text[: min(left, _MOST_ATTACHED)]
+            left -= len(shown)
+            attached += f"\nText of the attachment {each.name}:\n{shown}\n"
     return f"[begin {mark}]\n{facts}\n\n{text}\n{attached}[end {mark}]"
 
 
@@ -171,15 +176,6 @@ def _facts(mail: ParsedMail, earlier: Sequence[ParsedMail]) -> Iterator[str]:
         sender = each.sender.email if each.sender else "unknown"
         text = " ".join(each.own_text.split())[:_EARLIER]
         yield f"Earlier in the thread ({each.date.isoformat() if each.date else 'unknown'}, {sender}): {text}"
-
-
-def _attached(mail: ParsedMail) -> Iterator[str]:
-    left = 3 * _MOST_ATTACHED
-    for each in mail.attachments:
-        if each.text and left > 0:
-            text = each.text[: min(left, _MOST_ATTACHED)]
-            left -= len(text)
-            yield f"\nText of the attachment {each.name}:\n{text}\n"
 
 
 def _shown(address: Address) -> str:

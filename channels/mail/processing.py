@@ -209,7 +209,8 @@ class _Work:
         if task.is_human:
             return RunOutcome("completed", self._progress, conversation_id=conversation_id)
         result = await self._looped(profile, read, task)
-        final = self._final_message()
+        said = (turn.content for turn in reversed(self._progress.turns) if turn.role == "assistant")
+        final = next((text for text in said if text.strip()), None)
         if flow is not None and result.status != "waiting":
             await flow.leave(final)
         return replace(
@@ -336,11 +337,6 @@ class _Work:
         messages = tuple(map(_message, progress.turns))
         tokens = progress.input_tokens, progress.output_tokens
         return LoopResult("waiting", None, records, progress.iterations, None, messages, *tokens)
-
-    def _final_message(self) -> str | None:
-        """The last words of the assistant."""
-        said = (turn.content for turn in reversed(self._progress.turns) if turn.role == "assistant")
-        return next((text for text in said if text.strip()), None)
 
     # What both routes have in common ----------------------------------------------------------------
 

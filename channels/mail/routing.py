@@ -69,7 +69,7 @@ def judge(config: MailConfig, box: MailboxConfig, mail: ParsedMail) -> Judgement
     is_authenticated = is_aligned(mail, config.trusted_authserv_ids)
     pairs = zip(config.routing.rules, verdicts, strict=True)
     rule, verdict = next(((rule, verdict) for rule, verdict in pairs if verdict.matched), (None, None))
-    sends = rule is None or verdict is None or _sends(rule, verdict, mail, is_authenticated)
+    sends = rule is None or verdict is None or may_send(rule, verdict, mail, is_authenticated)
     return Judgement(
         rule=None if rule is None else rule.name,
         route="pipeline" if rule is None else rule.route,
@@ -170,7 +170,8 @@ def addresses_in(text: str) -> Iterator[str]:
 # --- trust -----------------------------------------------------------------------------------------
 
 
-def _sends(rule: Rule, verdict: RuleVerdict, mail: ParsedMail, is_authenticated: bool) -> bool:
+def may_send(rule: Rule, verdict: RuleVerdict, mail: ParsedMail, is_authenticated: bool) -> bool:
+    """What a match by this rule allows: False where sending is downgraded to a draft."""
     if rule.trust == "any":
         return True
     if not is_authenticated or mail.sender is None:
@@ -202,20 +203,19 @@ def _results(header: str) -> tuple[str, list[tuple[str, dict[str, str]]]]:
     """RFC 8601: the server's name, and each method with its properties; its own result is under ``."""
     first, *rest = _statements(header)
     server = first.split()[0].strip('"').rstrip(".").lower() if first.split() else ""
-    return server, [found for statement in rest if (found := _method(statement)) is not None]
-
-
-def _method(statement: str) -> tuple[str, dict[str, str]] | None:
-    words = re.sub(r"\s*=\s*", "=", statement).split()
-    if not words:
-        return None
-    method, _, result = words[0].partition("=")
-    properties = {"": result.strip('"').lower()}
-    for word in words[1:]:
-        name, equals, value = word.partition("=")
-        domain = normal_domain(value.strip('"').rpartition("@")[2]) if equals else None
-        properties.setdefault(name.lower(), domain or "")
-    return method.partition("/")[0].lower(), properties
+    found: list[tuple[str, dict[str, str]]] = []
+    for statement in rest:
+        words = re.sub(r"\s*=\s*", "=", statement).split()
+        if not words:
+            continue
+        method, _, result = words[0].partition("=")
+        properties = {"": result.strip('"').lower()}
+        for word in words[1:]:
+            name, equals, value = word.partition("=")
+            domain = normal_domain(value.strip('"').rpartition("@")[2]) if equals else None
+            properties.setdefault(name.lower(), domain or "")
+        found.append((method.partition("/")[0].lower(), properties))
+    return server, found
 
 
 def _statements(header: str) -> list[str]:

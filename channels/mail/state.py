@@ -129,7 +129,12 @@ class MailboxState:
         counts = await self._old(f"counts:{self._mailbox}", now - WINDOW)
         replies = await self._old(f"outbox:{self._mailbox}", now - REMEMBERED)
         under_way = {run.id for run in await self._runs.under_way()} if replies else set[str]()
-        gone = counts + [each for each in replies if _run_of(each) not in under_way]
+        # A reply's Message-ID begins with its run (`composing.new_message_id`).
+        gone = counts + [
+            reply
+            for reply in replies
+            if str(reply.body.get("message_id", "")).lstrip("<").partition(".")[0] not in under_way
+        ]
         return sum([await self._records.delete(self._runs.tenant_id, each.id, each.serial) for each in gone])
 
     async def _old(self, parent: str, before: datetime) -> list[Record]:
@@ -142,8 +147,3 @@ class MailboxState:
                 break
             after = (page[-1].position, page[-1].id)
         return found
-
-
-def _run_of(reply: Record) -> str:
-    """The run that the reply is of, as its Message-ID tells (`composing.new_message_id`)."""
-    return str(reply.body.get("message_id", "")).lstrip("<").partition(".")[0]

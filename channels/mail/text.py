@@ -42,6 +42,9 @@ _MEANT: Final = {
 }
 """What senders write where they mean the larger set."""
 
+_ONE_BYTE: Final = ("utf-8", "iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7")
+"""Charsets whose bytes may as well be UTF-8."""
+
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _ENCODED: Final = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
 _FOLD: Final = re.compile(r"[\r\n]+[ \t]*")
@@ -71,7 +74,7 @@ def decoded(data: bytes, declared: str | None) -> str:
         if data.startswith(start):
             return clean(data.decode(name, "replace"))
     codec = _codec(declared)
-    likely = ["utf-8"] if codec is None or _is_one_byte(codec) else []
+    likely = ["utf-8"] if codec is None or codec.startswith(_ONE_BYTE) else []
     for name in (*likely, *([codec] if codec else [])):
         try:
             return clean(data.decode(name))
@@ -90,10 +93,6 @@ def _codec(declared: str | None) -> str | None:
     except (LookupError, ValueError):
         return None
     return None if info.name in _NO_TEXT else _MEANT.get(info.name, info.name)
-
-
-def _is_one_byte(codec: str) -> bool:
-    return codec == "utf-8" or codec.startswith(("iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7"))
 
 
 # --- headers ---------------------------------------------------------------------------------------

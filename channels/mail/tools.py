@@ -6,7 +6,7 @@
 3. A mailbox or an engine that is away is no answer for the model: the run stops and goes on later.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from channels.http_tools.tools import CallContext, http_tool
 from channels.mail.composing import Letter, compose, new_message_id, read_letter
 from channels.mail.config import MailboxConfig, MailConfig, MailTool, Profile
 from channels.mail.message import ParsedMail
-from channels.mail.ports import Allowance, FlowContact, Mailbox, MailEvent, RunJournal
+from channels.mail.ports import Allowance, FlowContact, Mailbox, MailEvent, OutgoingMail, RunJournal
 from channels.mail.routing import Judgement
 from flow_engine.errors import RetryLater
 from flow_engine.ports.clock import Clock
@@ -59,19 +59,24 @@ class Desk:
     async def send_reply(self, arguments: Arguments) -> object:
         letter = _letter(arguments)
         mail = self._composed(letter, is_sent=True)
-        reason = self._reason_to_draft(letter.to)
-        if reason is None:
+        allowed = self.people() | set(self.allowed_recipients)
+        reason: str | None
+        if not self.judgement.sends:
+            reason = "the sender is not authenticated, so replies are left as drafts"
+        elif any(recipient not in allowed for recipient in letter.to):
+            reason = "an address in `to` is not of the thread"
+        else:
             reason = await self.allowance.reply(mail.message_id, self.mail.thread, letter.to)
         if reason is not None:
-            return await self._drafted(letter, reason)
+            mail = self._composed(letter, is_sent=False)
+            await self.mailbox.draft(mail)
+            return await self._noted(mail, reason)
         delivery = await self.mailbox.send(mail)
         key = str(self.numbered())
         if delivery.status == "sent":
             await self.journal.event(MailEvent("reply_sent", key, {"message_id": mail.message_id}))
             return {"status": "sent", "message_id": mail.message_id}
-        facts: dict[str, JsonValue] = {"message_id": mail.message_id, "reason": delivery.reason}
-        await self.journal.event(MailEvent("reply_drafted", key, facts))
-        return {"status": "drafted", "reason": delivery.reason or "it could not be sent"}
+        return await self._noted(mail, delivery.reason or "it could not be sent")
 
     async def create_draft(self, arguments: Arguments) -> object:
         message_id = await self.draft(_letter(arguments))
@@ -110,24 +115,15 @@ class Desk:
         ]
         return {"mails": found[-_MOST_FOUND:]}
 
-    def _composed(self, letter: Letter, *, is_sent: bool) -> Any:
+    def _composed(self, letter: Letter, *, is_sent: bool) -> OutgoingMail:
         message_id = new_message_id(self.run_id, self.numbered(), self.box)
         return compose(letter, self.mail, self.box, message_id, self.clock.now(), is_sent=is_sent)
 
-    async def _drafted(self, letter: Letter, reason: str) -> object:
-        mail = self._composed(letter, is_sent=False)
-        await self.mailbox.draft(mail)
+    async def _noted(self, mail: OutgoingMail, reason: str) -> object:
+        """A reply was left as a draft: the result of the call."""
         facts: dict[str, JsonValue] = {"message_id": mail.message_id, "reason": reason}
         await self.journal.event(MailEvent("reply_drafted", str(self.numbered()), facts))
         return {"status": "drafted", "reason": reason, "message_id": mail.message_id}
-
-    def _reason_to_draft(self, recipients: Collection[str]) -> str | None:
-        if not self.judgement.sends:
-            return "the sender is not authenticated, so replies are left as drafts"
-        allowed = self.people() | set(self.allowed_recipients)
-        if any(recipient not in allowed for recipient in recipients):
-            return "an address in `to` is not of the thread"
-        return None
 
     def people(self) -> set[str]:
         """Who may be answered: the authors and recipients of the thread's mails; Reply-To where the mail is
@@ -189,9 +185,20 @@ def registry_of(
     more: Sequence[Tool] = (),
 ) -> ToolRegistry:
     """The tools that the profile lists, and `more` of a flow beside them."""
+
+    def stopping(run: Callable[[Arguments], Awaitable[object]]) -> Callable[[Arguments], Awaitable[object]]:
+        async def noting(arguments: Arguments) -> object:
+            try:
+                return await run(arguments)
+            except RetryLater as away:
+                desk.away = away
+                raise
+
+        return noting
+
     every = ToolRegistry(approval)
     for spec, run in _mail_tools(desk):
-        every.register(Tool(spec, _stopping(desk, run), TOOL_S))
+        every.register(Tool(spec, stopping(run), TOOL_S))
     context = CallContext(root=config.root, specials=lambda: {"now_iso": utc_text(desk.clock.now())})
     for name, tool in config.tools.items():
         every.register(http_tool(name, tool, tool.parameters, outbound, context, {"run": desk.run_id}))
@@ -200,19 +207,6 @@ def registry_of(
         if tool.spec.name not in profile.tools:
             narrowed.register(tool)
     return narrowed
-
-
-def _stopping(
-    desk: Desk, run: Callable[[Arguments], Awaitable[object]]
-) -> Callable[[Arguments], Awaitable[object]]:
-    async def stopping(arguments: Arguments) -> object:
-        try:
-            return await run(arguments)
-        except RetryLater as away:
-            desk.away = away
-            raise
-
-    return stopping
 
 
 def may_be_repeated(name: str, config: MailConfig) -> bool:

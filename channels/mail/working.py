@@ -30,7 +30,7 @@ from channels.mail.processing import MailRun, RunParts, process_message
 from channels.mail.routing import Judgement, judge
 from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver
 from channels.mail.state import MailboxState
-from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
+from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel
 from flow_engine.ports.outbound import OutboundSender
@@ -161,13 +161,27 @@ class RunWorker:
                 self._awake.clear()
                 try:
                     await self._take()
-                    await self._forget()
+                    now = self._runs.clock.now()
+                    if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY:
+                        self._forgot_at = now
+                        await self._runs.forget_bodies(now - self._tuning.bodies_kept)
+                        for state in self._states:
+                            await state.prune()
                 except FlowEngineError as error:
                     log.warning("runs_not_read", code=error.code)
-                await self._pause(stop)
+                # Some chance, so that processes do not all look at the same moment.
+                pause_s = self._tuning.poll_s * random.uniform(0.5, 1.0)  # noqa: S311
+                awake = asyncio.create_task(self._awake.wait())
+                await asyncio.wait({awake, stop}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                awake.cancel()
         finally:
             stop.cancel()
-            await self._let_go()
+            if self._working:
+                _, left = await asyncio.wait(self._working.values(), timeout=self._tuning.stop_within_s)
+                for task in left:
+                    task.cancel()
+                if left:
+                    await asyncio.wait(left)
 
     async def _take(self) -> None:
         """Start work on everything that is due, as far as there is room."""
@@ -181,37 +195,7 @@ class RunWorker:
                 continue
             held = await self._runs.claim(run, self._tuning.lease_s)
             if held is not None:
-                task = asyncio.create_task(self._run(held))
-                self._working[held.id] = task
-                task.add_done_callback(lambda _, id_=held.id: self._done(id_))
-
-    async def _forget(self) -> None:
-        now = self._runs.clock.now()
-        if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY:
-            self._forgot_at = now
-            await self._runs.forget_bodies(now - self._tuning.bodies_kept)
-            for state in self._states:
-                await state.prune()
-
-    def _done(self, id_: str) -> None:
-        del self._working[id_]
-        self._awake.set()
-
-    async def _pause(self, stop: asyncio.Task[bool]) -> None:
-        # Some chance, so that processes do not all look at the same moment.
-        pause_s = self._tuning.poll_s * random.uniform(0.5, 1.0)  # noqa: S311
-        awake = asyncio.create_task(self._awake.wait())
-        await asyncio.wait({awake, stop}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-        awake.cancel()
-
-    async def _let_go(self) -> None:
-        held = set(self._working.values())
-        if held:
-            _, left = await asyncio.wait(held, timeout=self._tuning.stop_within_s)
-            for task in left:
-                task.cancel()
-            if left:
-                await asyncio.wait(left)
+                self._working[held.id] = asyncio.create_task(self._run(held))
 
     async def _run(self, held: HeldRun) -> None:
         """Never raises; a bug is logged and counts as a failed attempt."""
@@ -222,6 +206,9 @@ class RunWorker:
                 log.warning("run_taken_over")
             except FlowEngineError as away:  # the store: the lease ends by itself
                 log.warning("run_not_given_back", code=away.code)
+            finally:
+                del self._working[held.id]
+                self._awake.set()
 
     async def _attempt(self, held: HeldRun) -> None:
         if held.work.attempts > self._tuning.attempts:
@@ -262,17 +249,12 @@ class RunWorker:
                 await self._finish(held, work.result())
             case RunTakenOver() as taken:
                 raise taken
-            case RetryLater() as away:
-                await self._delay(held, away.code)
-            case CallTheOperator() as error if error.code in DELAYING:
-                await self._delay(held, error.code)
+            case FlowEngineError() as away if isinstance(away, RetryLater) or away.code in DELAYING:
+                log.warning("run_delayed", code=away.code, delays=held.work.delays)
+                pause_s = min(FIRST_PAUSE_S * 2.0 ** min(held.work.delays, 30), LONGEST_PAUSE_S)
+                await held.give_back(pause_s, delayed=True)
             case failure:
                 await self._failed(held, failure)
-
-    async def _delay(self, held: HeldRun, code: str) -> None:
-        log.warning("run_delayed", code=code, delays=held.work.delays)
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(held.work.delays, 30), LONGEST_PAUSE_S)
-        await held.give_back(pause_s, delayed=True)
 
     async def _failed(self, held: HeldRun, failure: BaseException) -> None:
         reason = str(failure) if isinstance(failure, FlowEngineError) else type(failure).__name__
