@@ -112,9 +112,13 @@ async def gateway_service(
 def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
     if backend.key_env is None:
         return None
-    key = environ.get(backend.key_env)
+    key = environ.get(backend.key_env, "").strip()
     if not key:
         log.warning("backend_without_key", backend=backend.name, variable=backend.key_env)
+    elif not (key.isascii() and key.isprintable()):
+        raise CallTheOperator(
+            "gateway_config_invalid", f"the key in {backend.key_env} cannot be sent in a header"
+        )
     return key
 
 

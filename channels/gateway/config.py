@@ -23,6 +23,7 @@ Relative paths count from the file's folder.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -36,6 +37,9 @@ from flow_engine.errors import CallTheOperator, pointer
 Kind = Literal["ollama", "openai", "vllm", "gemini"]
 CacheMode = Literal["off", "strict", "final"]
 _CLOSED = ConfigDict(frozen=True, extra="forbid")
+_ADDRESS = re.compile(
+    r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?(?:/[^\x00-\x20?#\x7f]*)?", re.ASCII
+)
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -61,8 +65,10 @@ class Backend(BaseModel):
     @field_validator("url")
     @classmethod
     def _an_address(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")) or value.partition("://")[2].startswith("/"):
-            raise ValueError("accepted is http:// or https:// and a host")
+        if not (value.isascii() and _ADDRESS.fullmatch(value)):
+            raise ValueError(
+                "accepted is http:// or https://, a host, and where there are any a port and a path"
+            )
         return value.rstrip("/")
 
     @model_validator(mode="after")

@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._has_head = False
         self._whole = False
+        self._stays = False
         self.silence_s = 0.0
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -101,10 +102,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether the reply is whole and another request may follow."""
-        parser = self._parser
-        return (
-            self._whole and not self._pieces and self.usable and bool(parser and parser.should_keep_alive())
-        )
+        return self._whole and self._stays and not self._pieces and self.usable
 
     def close(self) -> None:
         self._transport.abort()
@@ -177,20 +175,22 @@ class Connection(asyncio.Protocol):
             raise httptools.HttpParserError("reply too large")
 
     def on_message_complete(self) -> None:
+        assert self._parser is not None
         if self._has_head:
-            self._whole = True
+            self._whole, self._stays = True, self._parser.should_keep_alive()
         else:
             self.headers = {}
 
 
 class Pool:
     """The connections to one server. `url` is its `http://` or `https://` address with the path that those of
-    requests are added to; `headers` go with every request."""
+    requests are added to; `headers` go with every request. `tls` is who is trusted, the system's authorities
+    by default."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._path = parts.path
         lines = {"Host": parts.netloc, "Accept-Encoding": "identity", **headers}

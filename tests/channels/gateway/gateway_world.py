@@ -17,6 +17,7 @@ from adapters.http_door import listen
 from adapters.models.fake_http import Received, Reply
 from api.auth import Authenticator, LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
+from channels.gateway.connection import Pool
 from channels.gateway.wire import EventReader
 from flow_engine.ports.telemetry import Tracing
 from service.gateway import KeyDoor, gateway_server, gateway_service
@@ -31,11 +32,21 @@ class World:
 
     origin: str
     http: httpx2.AsyncClient
+    pool: Pool
     clients: list[openai.AsyncOpenAI] = field(default_factory=list[openai.AsyncOpenAI])
 
     async def chat(self, headers: Mapping[str, str] | None = None, /, **fields: Any) -> httpx2.Response:
         body = {"model": "m", "messages": HELLO, **fields}
         return await self.http.post("/v1/chat/completions", json=body, headers=dict(headers or {}))
+
+    async def quick(self, **fields: Any) -> tuple[int, bytes]:
+        """Status and body, by a client that costs little: for tests of many requests."""
+        body = {"model": "m", "messages": HELLO, **fields}
+        async with self.pool.post("/v1/chat/completions", orjson.dumps(body), 10) as reply:
+            parts = list[bytes]()
+            while piece := await reply.piece():
+                parts.append(piece)
+            return reply.status, b"".join(parts)
 
     async def streamed(self, **fields: Any) -> list[bytes]:
         """The data of every event."""
@@ -83,8 +94,9 @@ async def gateway(
             async with httpx2.AsyncClient(
                 base_url=origin, timeout=10, limits=limits, trust_env=False
             ) as http:
-                world = World(origin, http)
+                world = World(origin, http, Pool(origin, {"Content-Type": "application/json"}))
                 yield world
+                world.pool.close()
                 for client in world.clients:
                     await client.close()
         finally:

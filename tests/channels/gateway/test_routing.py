@@ -140,7 +140,7 @@ async def test_weights_share_the_requests(tmp_path: Path) -> None:
         ) as world,
     ):
         for _ in range(24):
-            await world.chat()
+            await world.quick()
         assert min(len(one.requests), len(two.requests)) > 0
 
 
@@ -188,6 +188,9 @@ GOOD = '[[backends]]\nname = "a"\nkind = "openai"\nurl = "http://h/v1"\nmodels =
         ("", "/backends"),
         (GOOD.replace("openai", "claude"), "/backends/0/kind"),
         (GOOD.replace("http://h", "ftp://h"), "/backends/0/url"),
+        (GOOD.replace("http://h", "http://name:word@h"), "/backends/0/url"),
+        (GOOD.replace("/v1", "/v1?key=x"), "/backends/0/url"),
+        (GOOD.replace("http://h", "http://h\\r\\nX: y"), "/backends/0/url"),
         (GOOD + "colour = 1", "/backends/0/colour"),
         (GOOD + "weight = -1", "/backends/0/weight"),
         (GOOD + 'fallbacks = ["b"]', "'b'"),
