@@ -1,7 +1,6 @@
 """The chat in a terminal: talk to one that is running, or watch a dialogue on a scripted model."""
 
 import asyncio
-import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final, cast
 import orjson
 import typer
 
+from adapters.http_door import listen
 from adapters.models.scripted import CallsTools, Says, ScriptedModel, Step
 from api.auth import LocalOnly
 from channels.chat import tool
@@ -82,7 +82,7 @@ async def _demonstrated(as_json: bool) -> int:
         async with chat_service(settings, chat, LocalOnly(), model=model) as service:
             for row in AGENTS:
                 await service.table.create("default", cast("Any", dict(row)), "demo")
-            listening = socket.create_server(("127.0.0.1", 0))
+            listening = listen("127.0.0.1", 0)
             server = chat_server(service.app)
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -5,7 +5,6 @@ script, and nothing leaves this machine.
 """
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ import orjson
 import typer
 import uvicorn
 
+from adapters.http_door import listen
 from adapters.models.scripted import Answers, CallsTools, Says, ScriptedModel, Step
 from adapters.outbound.client import GuardedClient
 from channels.mail.loading import LoadedConfig, load_config
@@ -208,7 +208,7 @@ async def _pharmacy() -> AsyncGenerator[str]:
         raise CallTheOperator("examples_missing", f"{EXAMPLES} has no pharmacy that can be loaded")
     example: Any = sys.modules.setdefault(found.name, module_from_spec(found))
     found.loader.exec_module(example)
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     app = example.pharmacy_app()
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", access_log=False, log_config=None))
     serving = asyncio.create_task(server.serve(sockets=[listening]))

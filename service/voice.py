@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
@@ -27,7 +26,7 @@ import uvloop
 from picows import WSListener
 from pydantic import SecretStr
 
-from adapters.http_door import origin
+from adapters.http_door import listen, origin
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
@@ -369,7 +368,7 @@ async def trial_agent(
         {**defaults, "realtime_url": model_url, "openai_api_key": SecretStr("trial")}
     )
     async with voice_agent(settings, lambda: loaded, recordings) as agent:
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listen("127.0.0.1", 0)
         server = server_of(agent.app)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         address = f"127.0.0.1:{listening.getsockname()[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from adapters.http_door import Door, DoorLimits
+from adapters.http_door import Door, DoorLimits, listen
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +38,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def door(protocol: type[Door] = QuickDoor) -> AsyncIterator[int]:
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         echo,
         http=protocol,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +13,7 @@ import psutil
 import pytest
 import uvicorn
 
-from adapters.http_door import Door, DoorLimits
+from adapters.http_door import Door, DoorLimits, listen
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.wires import realtime_events
 from tests.api.harness import clinic, open_scene
@@ -73,7 +72,7 @@ async def test_every_route_swallows_every_body() -> None:  # A4, A9
 @asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[int]:
     """An application on a socket, behind the door."""
-    place = socket.create_server(("127.0.0.1", 0))
+    place = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         app,
         http=QuickDoor,

@@ -6,7 +6,6 @@ assert business.calls[0].body == {"items": [...]}
 """
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from urllib.parse import parse_qsl
 import orjson
 import uvicorn
 
+from adapters.http_door import listen
 from flow_engine.values import JsonValue
 
 _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -66,7 +66,7 @@ class FakeBusiness:
         return f"http://127.0.0.1:{self._port}"
 
     async def __aenter__(self) -> Self:
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listen("127.0.0.1", 0)
         self._port = listening.getsockname()[1]
         self._server = _Server(
             uvicorn.Config(self._app, interface="asgi3", lifespan="off", ws="none", log_config=None)

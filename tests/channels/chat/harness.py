@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import httpx
 import orjson
 from websockets.asyncio.client import ClientConnection, connect
 
+from adapters.http_door import listen
 from adapters.models.scripted import Says, ScriptedModel, Step
 from api.auth import Authenticator, LocalOnly
 from channels.chat.sessions import Sessions
@@ -147,7 +147,7 @@ async def running_chat(
         shared=shared,
         tracing=tracing,
     ) as service:
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listen("127.0.0.1", 0)
         port: int = listening.getsockname()[1]
         server = chat_server(service.app)
         serving = asyncio.create_task(server.serve(sockets=[listening]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from adapters.http_door import listen
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import default_builders
@@ -128,7 +128,7 @@ async def served_agent(
     parts = VoiceDependencies(settings, loaded.config, builders, outbound, counting, carrier, calls)
     answering = VoiceAnswering(parts)
     app = voice_app(settings, carrier, answering, counting, calls)
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = server_of(app)
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from adapters.http_door import listen
 from channels.http_tools.body_builders import default_builders
 from channels.voice.config.loader import load_config
 from channels.voice.server import call_server
@@ -68,7 +68,7 @@ async def changing(tmp_path: Path, business: BusinessServer, model_url: str) -> 
         nothing_left(),
         voice_agent(settings, lambda: load_config(file, builders=names, base_url=business.url)) as agent,
     ):
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listen("127.0.0.1", 0)
         port = listening.getsockname()[1]
         server = server_of(agent.app)
         serving = asyncio.ensure_future(server.serve(sockets=[listening]))

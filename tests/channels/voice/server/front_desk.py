@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from picows import (
 )
 from pydantic import SecretStr
 
+from adapters.http_door import listen
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.carriers.carrier import Carrier, SpeakAndDial
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
@@ -156,7 +156,7 @@ async def open_desk(
     calls = None if key is None else SipCalls(scripted, settings.realtime_url, key.get_secret_value())
     times = {name: value for name, value in (("clock", clock), ("now", now)) if value is not None}
     app = voice_app(settings, carrier or settings.open_carrier(scripted), answering, counting, calls, **times)
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = server_of(app)
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
