@@ -26,14 +26,15 @@ A checkpoint has a shape of its own. docs/events.md shows an example of each.
 
 Every event has an `eventId` of ASCII characters, unique over all tenants. It is made with the commit that
 stores the event and travels with it, so that the same event always comes under the same id:
-`tenant:conversation:start of the conversation in ms:what`, ids percent-encoded. The start is part of it
-because a conversation that starts anew may see its revisions and message ids again.
+`tenant:conversation:start of the conversation in ms:what`, ids percent-encoded, or a digest of that. The
+start is part of it because a conversation that starts anew may see its revisions and message ids again.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Literal
 from urllib.parse import quote
 
@@ -67,6 +68,7 @@ class Sender:
 
 
 ENGINE = Sender("bot")
+EVENT_ID_CHARS = 1_024
 
 
 def task_status(flow: CompiledFlow, session: Session) -> str:
@@ -184,10 +186,11 @@ def _quoted(part: str) -> str:
 
 
 def _event_id(session: Session, name: str) -> str:
-    """`name` is ASCII already and unique in the conversation."""
+    """`name` is ASCII already and unique in the conversation. What is too long for a header is a digest."""
     started_ms = int(session.started_at.timestamp() * 1000)
     owner = f"{_quoted(session.tenant_id)}:{_quoted(session.conversation_id)}"
-    return f"{owner}:{started_ms}:{name}"
+    whole = f"{owner}:{started_ms}:{name}"
+    return whole if len(whole) <= EVENT_ID_CHARS else sha256(whole.encode()).hexdigest()
 
 
 def checkpoint_event(

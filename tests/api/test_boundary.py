@@ -47,16 +47,16 @@ class TestBodies:
             ),
         ],
     )
-    async def test_a_property_that_is_unknown_is_refused_with_the_nearest_name(  # 10
+    async def test_a_property_that_is_unknown_is_refused_with_the_nearest_name(  # contract 10
         self, path: str, body: Mapping[str, object], unknown: str, meant: str
-    ) -> None:
+    ) -> None:  # peers 2
         async with open_scene() as scene:
             reply = await scene.post(path, body)
             assert (f"/{unknown}", "unknown_property") in findings(reply)
             message = next(e["message"] for e in reply.json()["errors"] if e["pointer"] == f"/{unknown}")
             assert f"'{meant}'" in message
 
-    async def test_an_unknown_property_inside_a_list_is_pointed_at(self) -> None:  # 10
+    async def test_an_unknown_property_inside_a_list_is_pointed_at(self) -> None:  # contract 10
         async with open_scene() as scene:
             described = [{"name": "Day", "valeu": "Monday"}]
             entry = {
@@ -74,7 +74,7 @@ class TestBodies:
             assert "'updatedAt'" in reply.text
             assert "'value'" in reply.text
 
-    async def test_a_misspelled_query_parameter_is_refused(self) -> None:
+    async def test_a_misspelled_query_parameter_is_refused(self) -> None:  # contract 10, peers 2
         async with open_scene() as scene:
             reply = await scene.http.get("/v1/flows?campaignid=c")
             assert findings(reply) == [("", "parameter_unknown")]
@@ -85,7 +85,7 @@ class TestBodies:
     @pytest.mark.parametrize(
         "ts", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:00:00Z"]
     )
-    async def test_a_time_at_the_ends_of_the_calendar_is_refused(self, ts: str) -> None:  # 17, A9
+    async def test_a_time_at_the_ends_of_the_calendar_is_refused(self, ts: str) -> None:  # contract 17, A9
         async with open_scene(clinic()) as scene:
             await scene.started()
             assert findings(await scene.say("m", "hello", ts=ts)) == [("/ts", "value_error")]
@@ -93,7 +93,7 @@ class TestBodies:
 
 
 class TestETags:
-    async def test_any_etag_and_weak_ones_are_understood(self) -> None:
+    async def test_any_etag_and_weak_ones_are_understood(self) -> None:  # F31
         async with open_scene(clinic()) as scene:
             await scene.started()
             etag = (await scene.http.get("/v1/prompt/conv-1")).headers["ETag"]
@@ -123,7 +123,7 @@ class TestKeys:
     )
     def test_a_file_with_a_key_that_protects_nothing_is_refused(
         self, entry: dict[str, str]
-    ) -> None:  # 12, A12
+    ) -> None:  # contract 12, A12
         file = json.dumps({"keys": [{"tenant": "a", "scopes": ["admin"], **entry}]})
         with pytest.raises(CallTheOperator) as caught:
             Keyring.parse(file.encode())
@@ -133,7 +133,7 @@ class TestKeys:
 
     def test_the_command_ends_with_2(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:  # 12, A12
+    ) -> None:  # contract 12, A12
         file = tmp_path / "keys.json"
         file.write_text(json.dumps({"keys": [{"key": "", "tenant": "a", "scopes": ["admin"]}]}))
         monkeypatch.setenv("FLOW_ENGINE_API_KEYS_FILE", str(file))
@@ -153,7 +153,9 @@ class TestProxies:
     HEADERS = ("Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Forwarded-Proto", "x-forwarded-host")
 
     @pytest.mark.parametrize("header", HEADERS)
-    async def test_without_keys_nothing_that_comes_through_one_is_answered(self, header: str) -> None:  # 13
+    async def test_without_keys_nothing_that_comes_through_one_is_answered(
+        self, header: str
+    ) -> None:  # contract 13
         async with open_scene() as scene:
             paths = (
                 "/v1/flows",
@@ -175,7 +177,7 @@ class TestProxies:
             for path in ("/health/live", "/health/ready"):
                 assert (await scene.http.get(path, headers={header: "x"})).status_code == 200
 
-    async def test_with_keys_a_proxy_is_nothing_unusual(self) -> None:  # 13
+    async def test_with_keys_a_proxy_is_nothing_unusual(self) -> None:  # contract 13
         async with open_scene(authenticator=keyring_of(ONE_KEY)) as scene:
             headers = {**ADMIN, "X-Forwarded-For": "203.0.113.9", "Via": "1.1 nginx"}
             assert (await scene.http.get("/v1/flows", headers=headers)).status_code == 200
@@ -207,16 +209,16 @@ class TestAddresses:
             ("127.0.0.1", "whatever", "http://127.0.0.1:8080"),
         ],
     )
-    async def test_of_tools_can_be_called(  # 9, D9
+    async def test_of_tools_can_be_called(  # contract 9, D9
         self, tmp_path: Path, listen: str, host: str, address: str
     ) -> None:
         assert await self.served(tmp_path, listen, host) == address
 
-    async def test_of_tools_are_the_settings_where_it_says_so(self, tmp_path: Path) -> None:  # 9
+    async def test_of_tools_are_the_settings_where_it_says_so(self, tmp_path: Path) -> None:  # contract 9
         public = "https://engine.example/base/"
         assert await self.served(tmp_path, "0.0.0.0", "x", public_url=public) == public.rstrip("/")
 
-    def test_a_public_url_that_is_none_is_refused(self) -> None:  # 9
+    def test_a_public_url_that_is_none_is_refused(self) -> None:  # contract 9
         with pytest.raises(ValueError, match="accepted is http"):
             Settings(public_url="engine.example")
 
@@ -224,7 +226,7 @@ class TestAddresses:
 class TestPages:
     ORIGIN = "https://editor.example"
 
-    async def test_of_origins_that_are_set_may_call(self) -> None:  # 19
+    async def test_of_origins_that_are_set_may_call(self) -> None:  # contract 19, weakness h
         async with open_scene(authenticator=keyring_of(ONE_KEY), cors_origins=self.ORIGIN) as scene:
             asked = {
                 "Origin": self.ORIGIN,
@@ -244,7 +246,7 @@ class TestPages:
     )
     async def test_of_origins_that_are_set_may_call_a_service_without_keys(
         self, origin: str, status: int
-    ) -> None:  # 19
+    ) -> None:  # contract 19
         settings = Settings(cors_origins=self.ORIGIN)
         async with open_scene(
             authenticator=authenticator_for(None, "127.0.0.1", settings.origins), cors_origins=self.ORIGIN
@@ -259,17 +261,19 @@ class TestPages:
                 assert reply.status_code in (status, status + 1), reply.text
 
     @pytest.mark.parametrize(("origins", "origin"), [("", ORIGIN), (ORIGIN, "https://editor.example.evil")])
-    async def test_of_others_may_not(self, origins: str, origin: str) -> None:  # 19
+    async def test_of_others_may_not(self, origins: str, origin: str) -> None:  # contract 19
         async with open_scene(authenticator=keyring_of(ONE_KEY), cors_origins=origins) as scene:
             reply = await scene.http.get("/v1/flows", headers={**ADMIN, "Origin": origin})
             assert "Access-Control-Allow-Origin" not in reply.headers
 
     @pytest.mark.parametrize("value", ["*", "editor.example", "https://a.example/path", "null"])
-    def test_what_is_no_origin_is_refused_at_the_start(self, value: str) -> None:  # 19
+    def test_what_is_no_origin_is_refused_at_the_start(self, value: str) -> None:  # contract 19
         with pytest.raises(ValueError, match="origin"):
             Settings(cors_origins=value)
 
-    async def test_the_reference_loads_nothing_from_elsewhere(self) -> None:  # 19
+    async def test_the_reference_loads_nothing_from_elsewhere(
+        self,
+    ) -> None:  # contract 19, weakness b, peers 4
         async with open_scene() as scene:
             page = await scene.http.get("/docs")
             assert page.headers["content-type"].startswith("text/html")

@@ -405,7 +405,7 @@ class TestOpenApi:
                 schema = {**body["schema"], "components": document["components"]}
                 jsonschema.validate(body["example"], schema, jsonschema.Draft202012Validator)
 
-    async def test_every_json_reply_has_an_example_that_its_schema_takes(self) -> None:  # 19
+    async def test_every_json_reply_has_an_example_that_its_schema_takes(self) -> None:  # contract 19
         async with open_scene() as scene:
             document = (await scene.http.get("/openapi.json")).json()
             without: list[str] = []
@@ -424,14 +424,14 @@ class TestOpenApi:
                                 without.append(f"{method} {path} {status}")
             assert without == []
 
-    async def test_statuses_that_any_call_may_get_are_described(self) -> None:  # 19
+    async def test_statuses_that_any_call_may_get_are_described(self) -> None:  # contract 19
         async with open_scene() as scene:
             document = (await scene.http.get("/openapi.json")).json()
             for path, methods in document["paths"].items():
                 for operation in methods.values() if path.startswith("/v1/") else ():
                     assert {"401", "403", "422", "500", "503"} <= operation["responses"].keys(), path
 
-    async def test_flow_versions_have_their_whole_schema(self) -> None:  # 19
+    async def test_flow_versions_have_their_whole_schema(self) -> None:  # contract 19
         async with open_scene() as scene:
             document = (await scene.http.get("/openapi.json")).json()
             saving = document["paths"]["/v1/flows/{flow_id}/versions"]["post"]

@@ -122,7 +122,7 @@ async def test_without_an_extraction_in_flight_nobody_waits(wait: str) -> None:
         assert (await scene.http.get(f"{PATH}?wait_ms={wait}")).json()["memoryFresh"] is True  # F31
 
 
-async def test_who_waits_looks_again_ever_more_seldom() -> None:  # F31
+async def test_who_waits_looks_again_ever_more_seldom() -> None:  # F31, C
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:

@@ -11,7 +11,7 @@ from tests.flow_engine.documents.samples import aio_task, minimal_version
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_version_that_was_read_can_be_edited_and_saved() -> None:  # D7
+async def test_a_version_that_was_read_can_be_edited_and_saved() -> None:  # D7, contract 8
     async with open_scene(clinic()) as scene:
         flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
         versions = f"/v1/flows/{flow_id}/versions"
@@ -26,13 +26,13 @@ async def test_a_version_that_was_read_can_be_edited_and_saved() -> None:  # D7
         assert (await scene.http.get(f"{versions}/version-1")).json() == read
 
 
-async def test_a_new_id_is_kept() -> None:  # D7
+async def test_a_new_id_is_kept() -> None:  # D7, contract 8
     async with open_scene(clinic()) as scene:
         flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
         assert await scene.save(flow_id, clinic(_id="mine-2")) == "mine-2"
 
 
-async def test_a_template_without_a_value_makes_the_fallback_active() -> None:  # D9
+async def test_a_template_without_a_value_makes_the_fallback_active() -> None:  # D9, contract 9
     voice = {"provider": "openai", "voice": "{{ $tenant.voice }}"}
     speech = {
         "presetId": "default",
@@ -80,7 +80,7 @@ async def test_a_model_whose_template_is_not_closed_is_refused() -> None:  # pee
         assert [error["pointer"] for error in reply.json()["errors"]] == ["/mediaConfig/text/llm/model"]
 
 
-async def test_everything_unusable_is_refused_at_once() -> None:  # D10
+async def test_everything_unusable_is_refused_at_once() -> None:  # D10, contract 10
     async with open_scene(clinic()) as scene:
         flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
         document = {key: value for key, value in clinic(_id="a/b").items() if key != "conversationalFlowId"}

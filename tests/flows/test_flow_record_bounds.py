@@ -26,7 +26,7 @@ def flow() -> FlowRecord:
     return publishing.place_version(empty, version=version(0), parent_version_id=None, tag=None, now=T0)
 
 
-def test_only_the_last_moves_of_tags_are_remembered(flow: FlowRecord) -> None:
+def test_only_the_last_moves_of_tags_are_remembered(flow: FlowRecord) -> None:  # A15
     flow = publishing.place_version(flow, version=version(1), parent_version_id="v0", tag=None, now=T0)
     for number in range(publishing.TAG_MOVES_KEPT + 20):
         name = f"v{number % 2}"
@@ -35,13 +35,13 @@ def test_only_the_last_moves_of_tags_are_remembered(flow: FlowRecord) -> None:
     assert publishing.resolve_tag(flow, "prod") == "v1"
 
 
-def test_a_flow_that_is_full_says_what_to_do(flow: FlowRecord) -> None:
+def test_a_flow_that_is_full_says_what_to_do(flow: FlowRecord) -> None:  # A15
     full = replace(flow, versions=tuple(version(number) for number in range(publishing.VERSIONS_KEPT)))
     with pytest.raises(ReloadAndDecide) as refused:
         publishing.place_version(full, version=version(-1), parent_version_id=None, tag=None, now=T0)
     assert refused.value.code == "flow_full"
 
 
-def test_a_record_that_mongodb_does_not_take_is_the_callers_to_mend() -> None:
+def test_a_record_that_mongodb_does_not_take_is_the_callers_to_mend() -> None:  # A15
     with pytest.raises(CorrectTheInput, match="flow_record_too_large"), mongo_errors_translated():
         raise DocumentTooLarge("17 MB")

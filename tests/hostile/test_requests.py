@@ -128,7 +128,9 @@ def requests() -> list[tuple[str, Any]]:
     return [*paths, *headers, *((name, lambda t=text: t) for name, text in odd.items())]
 
 
-async def test_every_header_and_url_is_answered_or_refused_while_others_are_served() -> None:  # 12, A4
+async def test_every_header_and_url_is_answered_or_refused_while_others_are_served() -> (
+    None
+):  # contract 12, A4
     async with open_scene(clinic()) as scene, listening(scene.app) as port:
         before = resident_bytes()
         health = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -143,7 +145,7 @@ async def test_every_header_and_url_is_answered_or_refused_while_others_are_serv
         assert await status_of(port, health) == 200
 
 
-async def test_hundreds_of_clients_that_never_end_hold_up_nobody() -> None:  # 12, A4
+async def test_hundreds_of_clients_that_never_end_hold_up_nobody() -> None:  # contract 12, A4
     halves = [b"", b"GET / HT", b"POST /v1/flows HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{"]
     async with open_scene(clinic()) as scene, listening(scene.app) as port:
         async with watched() as stall:

@@ -377,7 +377,9 @@ class TestMessages:
 
 
 class TestNotices:
-    async def test_whoever_listens_is_told_of_each_change_of_the_memory(self, talk: Conversation) -> None:
+    async def test_whoever_listens_is_told_of_each_change_of_the_memory(
+        self, talk: Conversation
+    ) -> None:  # engine 8
         client = talk.store.driver.client
         is_cluster = isinstance(client, RedisCluster)
         node = (await client.initialize()).get_default_node() if is_cluster else None
@@ -586,7 +588,9 @@ async def test_a_store_that_forgot_its_scripts_goes_on(talk: Conversation) -> No
 
 
 class TestTheClassDiagramsOperations:
-    async def test_each_reads_and_writes_the_same_conversation(self, talk: Conversation) -> None:  # F14, F16
+    async def test_each_reads_and_writes_the_same_conversation(
+        self, talk: Conversation
+    ) -> None:  # F14, F16, engine 3
         manager, ref = talk.store.conversations, talk.ref
         assert await manager.get_snapshot(ref) is None
         memory = NewMemory(TENANT_FACTS, empty_memory())

@@ -66,7 +66,9 @@ async def names_of(store: RedisMemory, ref: ConversationRef) -> set[str]:
     return {key async for key in store.driver.scan("*") if key.startswith(tag)}
 
 
-async def test_nothing_stays_but_the_event_of_it_and_the_receipt(store: RedisMemory) -> None:  # 18
+async def test_nothing_stays_but_the_event_of_it_and_the_receipt(
+    store: RedisMemory,
+) -> None:  # contract 18, peers 5
     talk = await lived(store)
     neighbour = Conversation(store, ConversationRef(talk.ref.tenant_id, "c"))
     await neighbour.start(jobs=(DueJob(Job("conclude", neighbour.ref, "x"), T0 + timedelta(hours=1)),))
@@ -82,7 +84,9 @@ async def test_nothing_stays_but_the_event_of_it_and_the_receipt(store: RedisMem
     assert (await neighbour.store.conversations.load(neighbour.ref)).revision == 1
 
 
-async def test_a_repetition_finds_the_same_bytes_and_a_second_one_nothing(store: RedisMemory) -> None:  # 18
+async def test_a_repetition_finds_the_same_bytes_and_a_second_one_nothing(
+    store: RedisMemory,
+) -> None:  # contract 18
     talk = await lived(store)
     assert await store.conversations.erase(talk.ref, Erasure(ERASED, b'{"at":1}', T0, KEY))
     loaded = await store.conversations.load(talk.ref, idempotency=KEY)
@@ -93,7 +97,7 @@ async def test_a_repetition_finds_the_same_bytes_and_a_second_one_nothing(store:
     assert await store.conversations.load(talk.ref) == LoadedConversation()
 
 
-async def test_who_was_at_work_on_it_writes_nothing_more(store: RedisMemory) -> None:  # 18
+async def test_who_was_at_work_on_it_writes_nothing_more(store: RedisMemory) -> None:  # contract 18
     talk = await lived(store)
     schedule = RedisJobSchedule(store.driver)
     await schedule.schedule(DueJob(Job("mine", talk.ref), T0))
@@ -104,7 +108,7 @@ async def test_who_was_at_work_on_it_writes_nothing_more(store: RedisMemory) -> 
     assert await store.driver.client.zscore(JOBS_KEY, held.job.name) is None
 
 
-async def test_the_events_already_sent_get_word_behind_them(store: RedisMemory) -> None:  # 18
+async def test_the_events_already_sent_get_word_behind_them(store: RedisMemory) -> None:  # contract 18
     talk = await lived(store)
     events = RedisEvents(store.driver, Routing(1_000, webhook=False))
     relay = Relay(events, Clock(), Unobserved(), RedisJobSchedule(store.driver).schedule, has_webhook=False)

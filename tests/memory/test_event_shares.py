@@ -32,7 +32,7 @@ class Clock:
 @pytest.mark.parametrize("place", ["embedded", "cluster"])
 async def test_a_tenant_that_has_had_its_part_waits_for_the_next_minute(
     place: str, request: pytest.FixtureRequest
-) -> None:
+) -> None:  # C
     if place == "cluster":
         server: RedisServer = request.getfixturevalue("redis_cluster")
         memory = connect(server.url, cluster=True)
@@ -60,7 +60,7 @@ async def test_a_tenant_that_has_had_its_part_waits_for_the_next_minute(
     await memory.close()
 
 
-async def test_a_tenant_alone_has_the_stream_to_itself() -> None:
+async def test_a_tenant_alone_has_the_stream_to_itself() -> None:  # C
     memory = embedded()
     on = RedisEvents(memory.driver, Routing(100, webhook=False), clock=NOW.timestamp)
     for first in range(0, 500, 100):
@@ -73,7 +73,7 @@ async def test_a_tenant_alone_has_the_stream_to_itself() -> None:
         await on.publish(NOISY, await on.in_outbox(NOISY, at_most=100))
 
 
-async def test_calls_of_the_model_are_shared_once_they_are_short() -> None:
+async def test_calls_of_the_model_are_shared_once_they_are_short() -> None:  # C
     budget = RedisCallBudget(embedded().driver, 20, clock=lambda: 0.0)
     noisy = [await budget.take("noisy") == 0 for _ in range(12)]
     assert noisy == [True] * 12, "alone, a tenant may have them all"

@@ -79,7 +79,7 @@ SAFE = [
 )
 async def test_each_setting_is_held_against_the_durability_that_is_asked_for(
     start_redis: StartRedis, options: tuple[str, ...], cluster: bool
-) -> None:  # F44
+) -> None:  # F44, A17
     redis = start_redis(options)
     memory = connect(redis.url, cluster=cluster)
     with redis.client() as client:

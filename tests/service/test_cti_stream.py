@@ -99,7 +99,9 @@ async def exchange(server: RedisServer, attempts: int = 3) -> AsyncIterator[Exch
         yield Exchange(scene, memory, readers, runners)
 
 
-async def test_utterances_and_ends_have_the_effect_of_requests(start_redis: StartRedis) -> None:
+async def test_utterances_and_ends_have_the_effect_of_requests(
+    start_redis: StartRedis,
+) -> None:  # F40, weakness a
     async with exchange(start_redis()) as cti:
         await cti.told("utterance", UTTERANCE, tenant="default")
         await cti.told("contact_ended", END)

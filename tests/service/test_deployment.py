@@ -16,14 +16,14 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health/live", "/health/ready", "/health"])
-def test_the_proxy_passes_nothing_on_that_operators_ask(path: str) -> None:
+def test_the_proxy_passes_nothing_on_that_operators_ask(path: str) -> None:  # A17
     nginx = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
     (refused,) = re.findall(r"location ~ (\S+) \{\s+return 404;", nginx)
     assert re.match(refused, path)
     assert not re.match(refused, "/v1/prompt/metrics")
 
 
-def test_no_key_is_in_clear_where_only_its_hash_is_needed() -> None:
+def test_no_key_is_in_clear_where_only_its_hash_is_needed() -> None:  # A17
     clear = {"secrets", "voice-key"}
     mounted = {
         name: {str(volume).partition(":")[0] for volume in service.get("volumes", ())} & clear
@@ -35,7 +35,7 @@ def test_no_key_is_in_clear_where_only_its_hash_is_needed() -> None:
     }
 
 
-def test_each_use_has_a_key_of_its_own(tmp_path: Path) -> None:
+def test_each_use_has_a_key_of_its_own(tmp_path: Path) -> None:  # A17
     command = COMPOSE["keys"]["command"][-1]
     for folder in ("secrets", "voice-key", "keys"):
         (tmp_path / folder).mkdir()

@@ -37,7 +37,7 @@ async def of_voice(directory: Path) -> AsyncGenerator[int]:
 @pytest.mark.parametrize("served", [of_chat, of_gateway, of_voice])
 async def test_a_head_that_is_too_long_is_refused_at_the_door(
     served: Callable[[Path], AbstractAsyncContextManager[int]], tmp_path: Path
-) -> None:  # 12, A4
+) -> None:  # contract 12, A4
     async with served(tmp_path) as port:
         for head, status in (
             (b"GET /%b HTTP/1.1\r\n" % (b"x" * 70_000), b"414"),

@@ -214,7 +214,7 @@ def test_a_moment_at_an_end_of_the_calendar_gives_nothing() -> None:  # A9
     ],
 )
 def test_a_number_is_read_whatever_leads_to_it(language: str, said: str, number: str) -> None:
-    """F38, contract 26"""
+    """F38, contract 26, peers 1"""
     value = found(said, PHONE, bot="Come posso contattarla?", language=language)["phone"]
     assert isinstance(value, dict)
     assert value["number"] == number

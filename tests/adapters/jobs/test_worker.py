@@ -243,7 +243,7 @@ class TestTryingAgain:
         assert await bench.due_in_s() == pytest.approx([1.0], abs=0.01)
         assert bench.observer.counted == {"jobs_failed mine": 1}
 
-    async def test_a_job_whose_workers_are_always_killed_is_buried(self, bench: Bench) -> None:  # F41
+    async def test_a_job_whose_workers_are_always_killed_is_buried(self, bench: Bench) -> None:  # F41, C
         async def mine(_: Job) -> None:
             raise AssertionError("it would kill this worker too")
 

@@ -81,7 +81,7 @@ class TestIntegers:
     @pytest.mark.parametrize("digits", ["12345678901234567890123", "-9223372036854775809", "1" * 300])
     def test_one_that_would_come_back_changed_is_refused_with_every_other_error(
         self, digits: str
-    ) -> None:  # f
+    ) -> None:  # weakness f
         raw = orjson.dumps(minimal_version(firstTask="lobby", uiMetadata={"a/b": ["PLACE"]}))
         body = raw.replace(b'"PLACE"', digits.encode())
         assert errors(body) == [
@@ -90,7 +90,7 @@ class TestIntegers:
         ]
 
     @pytest.mark.parametrize("digits", ["18446744073709551615", "-9223372036854775808"])
-    def test_64_bits_are_kept(self, digits: str) -> None:  # f
+    def test_64_bits_are_kept(self, digits: str) -> None:  # weakness f
         body = orjson.dumps(minimal_version(uiMetadata={"n": "PLACE"})).replace(b'"PLACE"', digits.encode())
         assert digits.encode() in submitted(body).document
 
@@ -113,7 +113,7 @@ class TestUnknownProperties:
         assert "nearest are 'prompt'" in found["/tasks/0/promt"]
         assert "'conversationTimeLimit'" in found["/tasks/0/closureConfig/conversationTimeLimits"]
 
-    def test_a_condition_that_nothing_asks_is_warned_of(self) -> None:  # peers 4
+    def test_a_condition_that_nothing_asks_is_warned_of(self) -> None:  # peers row 4, peers 2
         raw = minimal_version()
         raw["tasks"][1]["transitionParameters"][0]["condition"] = "mood == 'good'"
         assert [place for place, _ in warnings(raw, "unknown_property")] == [
