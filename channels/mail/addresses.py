@@ -37,7 +37,8 @@ class Address:
 
 
 def normal_address(text: str) -> str | None:
-    """The address in lower case with its domain in ASCII; None for what is no single address."""
+    """The address in lower case with its domain in ASCII; None for what is no single address, or has more
+    than 320 characters."""
     found = _ADDRESS.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if found is None:
         return None
@@ -46,7 +47,7 @@ def normal_address(text: str) -> str | None:
 
 
 def normal_domain(text: str) -> str | None:
-    """The domain in lower-case ASCII; None for what is none."""
+    """The domain in lower-case ASCII; None for what is none, or has more than 253 characters."""
     domain = text.strip().rstrip(".").lower()
     if not domain or len(domain) > 253 or not re.fullmatch(_DOMAIN, domain):
         return None

@@ -53,7 +53,8 @@ def opens(content_type: str) -> bool:
 
 
 def attached_text(content_type: str, data: bytes, charset: str | None) -> str | None:
-    """The beginning of the attachment's text; None for one that cannot be read."""
+    """The first `MOST_TEXT` characters of the attachment's text; None for one that cannot be read, or has
+    more than `MOST_BYTES` bytes."""
     if len(data) > MOST_BYTES or not opens(content_type):
         return None
     if content_type == "application/pdf":
@@ -77,7 +78,8 @@ def pdf_text(data: bytes, *, within_s: float = PDF_WITHIN_S) -> str | None:
 
 
 def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:
-    """The first events of a calendar part; none where it cannot be read."""
+    """The first events of a calendar part (RFC 5545); none where it cannot be read, or is over `MOST_BYTES`
+    bytes."""
     if len(data) > MOST_BYTES:
         return ()
     try:

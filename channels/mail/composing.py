@@ -46,8 +46,8 @@ class Letter:
 
 
 def read_letter(to: str, subject: str, body: str) -> Letter:
-    """The letter of a tool's arguments. Line breaks never make a header: in `to` they are refused, in the
-    subject they become spaces. Raises Unsendable."""
+    """The letter of a tool's arguments; the body is cut at `MOST_BODY` characters. Line breaks never make a
+    header: in `to` they are refused, in the subject they become spaces. Raises Unsendable."""
     if re.search(r"[\r\n\0]", to):
         raise Unsendable("to: accepted are addresses in one line")
     entries = read_addresses(to)
@@ -62,7 +62,7 @@ def read_letter(to: str, subject: str, body: str) -> Letter:
 
 
 def one_line(text: str) -> str:
-    """A header's text: no line breaks or other controls, and bounded."""
+    """A header's text: no line breaks or other controls, at most `MOST_SUBJECT` characters."""
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).strip()[:MOST_SUBJECT]
 
 
@@ -110,7 +110,7 @@ def compose(
 
 
 def new_message_id(run_id: str, number: int, box: MailboxConfig) -> str:
-    """That of the run's mail with this number, the same again at every attempt."""
+    """That of the run's mail with this number (RFC 5322), the same again at every attempt."""
     return f"<{run_id}.{number}@{domain_of(box.own_address)}>"
 
 

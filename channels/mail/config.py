@@ -66,7 +66,8 @@ def _a_model(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SearchPattern:
-    """A regular expression of RE2: found in time linear to the text, case-sensitive unless `(?i)`."""
+    """A regular expression of RE2: found in time linear to the text, case-sensitive unless `(?i)`. One that
+    RE2 refuses is an error of the config."""
 
     text: str
     compiled: Any
@@ -122,7 +123,8 @@ Count: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000_000, strict=True)]
 
 
 class OAuth2(Document):
-    """XOAUTH2 by a refresh token. Secrets are in the environment, under the names given here."""
+    """XOAUTH2 by a refresh token (RFC 6749). Secrets are in the environment, under the names given here; one
+    that is missing there is an error when it is used, not at the load."""
 
     token_url: Origin
     client_id: Text
@@ -132,7 +134,8 @@ class OAuth2(Document):
 
 
 class Server(Document):
-    """A mail server. Certificates are always checked; `tls: none` is for this machine only."""
+    """A mail server; `port` follows `tls` where it is left out. Certificates are always checked, one that is
+    invalid is an error; `tls: none` is refused but for this machine."""
 
     host: Text
     port: Annotated[int, Field(ge=1, le=65_535, strict=True)] | None = None
@@ -303,7 +306,7 @@ class FlowChoice(Document):
 
 
 class ModelSettings(Document):
-    """How the model is asked. `max_tokens` bounds one answer."""
+    """How the model is asked. `max_tokens` bounds one answer, in tokens."""
 
     model: ModelText = DEFAULT_MODEL
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 4096
@@ -340,7 +343,7 @@ class MailTool(HttpTool):
 
 
 class Label(Document):
-    """What a mail may be classified as; set as an IMAP keyword of this name."""
+    """What a mail may be classified as; set as an IMAP keyword (RFC 3501) of this name."""
 
     name: Keyword
     description: Text = ""

@@ -53,7 +53,7 @@ class MailboxParts:
 
 class ImapMailbox:
     """`place` is where the mail under way was seen last. It is known by `message_id` and by the `digest` of
-    its first `most_bytes`."""
+    its first `most_bytes` bytes. Every method raises RetryLater when the server is away."""
 
     def __init__(
         self, parts: MailboxParts, place: Place, message_id: str, digest: str, most_bytes: int
@@ -93,7 +93,7 @@ class ImapMailbox:
             return ()
 
     async def thread(self, message_ids: Collection[str]) -> Sequence[bytes]:
-        """At most `MOST_THREAD_MAILS` of `THREAD_MAIL_BYTES`, oldest first by folder."""
+        """At most `MOST_THREAD_MAILS` of `THREAD_MAIL_BYTES` bytes, oldest first by folder."""
         wanted = list(dict.fromkeys(message_ids))[:MOST_SEARCHED_IDS]
         folders = self._parts.box.folders
         searched = [folders.inbox, folders.sent, *await self._parts.imap.folders()]

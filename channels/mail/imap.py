@@ -43,7 +43,8 @@ _Client: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class FolderState:
-    """A UID stands for a message only together with `uid_validity`. `uid_next` is above all UIDs."""
+    """A UID stands for a message only together with `uid_validity` (RFC 3501). `uid_next` is above all
+    UIDs."""
 
     uid_validity: int
     uid_next: int
@@ -97,7 +98,8 @@ class ImapConnection:
     async def uids(
         self, folder: str, *, start: int = 1, since: date | None = None
     ) -> tuple[FolderState, Sequence[int]]:
-        """Those from `start` on, received on `since` or later by the server's date; ascending."""
+        """Those from `start` on, received on the day `since` or later by the server's date; ascending. Empty
+        where there are none."""
 
         def search(client: _Client) -> tuple[FolderState, Sequence[int]]:
             state = _selected(client, folder, readonly=True)
@@ -113,7 +115,8 @@ class ImapConnection:
     async def fetch(
         self, folder: str, uids: Sequence[int], *, uid_validity: int, most_bytes: int
     ) -> Sequence[FetchedMail]:
-        """Those that are still there, in the order of their UIDs. Raises UidsChanged."""
+        """Those that are still there, each to `most_bytes` bytes, in the order of their UIDs. Raises
+        UidsChanged."""
         part = f"BODY.PEEK[]<0.{most_bytes}>"
 
         def fetch(client: _Client) -> Sequence[FetchedMail]:
@@ -214,7 +217,7 @@ class ImapConnection:
 
     async def wait(self, folder: str, known: FolderState, *, until: asyncio.Event, poll_s: float) -> None:
         """Returns when the folder is another than `known`, which IDLE tells at once; after `poll_s`, with or
-        without IDLE; or when `until` is set."""
+        without IDLE; or when `until` is set, within `IDLE_LOOK_S` seconds."""
         if not await self._read(lambda client: client.has_capability("IDLE")):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), poll_s)

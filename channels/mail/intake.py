@@ -96,7 +96,8 @@ class Intake:
         return self._box.name
 
     async def watch(self, stopping: asyncio.Event) -> None:
-        """Until `stopping` is set. Whatever is wrong with the server is tried again, ever later."""
+        """Until `stopping` is set. After an error of the server it is tried again: after `FIRST_PAUSE_S`
+        seconds, then ever later."""
         pause_s = FIRST_PAUSE_S
         while not stopping.is_set():
             try:

@@ -21,7 +21,8 @@ MOST_PROMPT_BYTES: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A config that can be run. `prompts` are the texts of the system prompts by profile."""
+    """A config that can be run. `prompts` are the texts of the system prompts by profile, each of
+    `MOST_PROMPT_BYTES` bytes at most."""
 
     config: MailConfig
     prompts: Mapping[str, str]

@@ -54,8 +54,8 @@ class Logins:
         self._tokens: dict[OAuth2, tuple[float, str]] = {}
 
     async def login(self, server: Imap | Smtp) -> Login:
-        """Raises CallTheOperator `mail_secret_missing`, `mail_token_refused`; RetryLater
-        `mail_token_unavailable`."""
+        """A token that is asked for comes within `TOKEN_WITHIN_S` seconds. Raises CallTheOperator
+        `mail_secret_missing`, `mail_token_refused`; RetryLater `mail_token_unavailable`."""
         if server.oauth2 is not None:
             token = await self._token(server.oauth2)
             return Login(server.host, server.at_port, server.tls, server.user or "", token, is_token=True)

@@ -58,7 +58,7 @@ class MemoryMailbox:
 
 @dataclass(slots=True)
 class MemoryAllowance:
-    """Implements `Allowance` for a time in which nothing grows old."""
+    """Implements `Allowance` for less than 24 hours: nothing that was counted grows old."""
 
     limits: Limits = field(default_factory=Limits)
     replies: dict[str, tuple[str, frozenset[str]]] = field(

@@ -100,7 +100,8 @@ class ParsedMail:
 
     @property
     def thread(self) -> str:
-        """The Message-ID that the thread began with, as far as the headers tell; empty without any."""
+        """The Message-ID that the thread began with, as far as the headers tell (RFC 5322); empty without
+        any."""
         return next(iter((*self.references, *self.in_reply_to)), self.message_id or "")
 
 

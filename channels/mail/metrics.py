@@ -51,6 +51,6 @@ class MailMetrics:
         self._trouble.labels(mailbox, code).inc()
 
     def under_way(self, runs: Mapping[str, int]) -> None:
-        """How many runs there are, by status."""
+        """How many runs there are, by status; a status that is left out has none."""
         for status in UNDER_WAY:
             self._under_way.labels(status).set(runs.get(status, 0))

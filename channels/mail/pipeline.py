@@ -39,7 +39,8 @@ class _Answer(BaseModel):
 async def classify(
     model: LanguageModel, settings: Pipeline, model_name: str | None, read: str
 ) -> tuple[Classification, LLMAnswer]:
-    """What the mail is about. Raises ModelFailed, also for a label that the config does not have."""
+    """What the mail is about, and the answer with its tokens. Raises ModelFailed, also for a label that the
+    config does not have."""
     lines = [f"- {label.name}: {label.description}" for label in settings.labels]
     labels = "\n".join(("Labels:", *lines)) if lines else "There are no labels: `label` is null."
     system = "\n\n".join((CLASSIFYING, DATA_RULE, labels))
@@ -95,7 +96,7 @@ async def write_draft(
     classification: Classification,
     read: str,
 ) -> LLMAnswer:
-    """The text of a reply. Raises ModelFailed, also for an empty one."""
+    """The text of a reply, with its tokens. Raises ModelFailed, also for an empty one."""
     language = f"Write in this language: {classification.language or 'that of the mail'}."
     system = "\n\n".join(filter(None, (DRAFTING, DATA_RULE, language, drafting.instructions)))
     answer = await ask(

@@ -39,7 +39,8 @@ class OutgoingMail:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a mail that should be sent; `reason` says why it is a draft."""
+    """What became of a mail that should be sent; `reason` says why it is a draft, None for one that was
+    sent."""
 
     status: Literal["sent", "drafted"]
     reason: str | None = None
@@ -60,7 +61,7 @@ class Mailbox(Protocol):
         ...
 
     async def draft(self, mail: OutgoingMail) -> None:
-        """Append to Drafts with the flag Draft; once for each Message-ID."""
+        """Append to Drafts with the flag Draft (RFC 3501); once for each Message-ID."""
         ...
 
     async def mark(self, flags: Collection[str]) -> None:
@@ -72,11 +73,13 @@ class Allowance(Protocol):
     """What has been spent in the last 24 hours (limits). Raises RetryLater."""
 
     async def reply(self, message_id: str, thread: str, recipients: Collection[str]) -> str | None:
-        """Count a reply, once for each Message-ID. The reason why it may not be sent any more, else None."""
+        """Count a reply for 24 hours, once for each Message-ID. The reason why it may not be sent, else
+        None."""
         ...
 
     async def run(self, run_id: str, sender: str) -> str | None:
-        """Count a run of a sender, once for each run; the reason why it may not begin, else None."""
+        """Count a run of a sender for 24 hours, once for each run; the reason why it may not begin, else
+        None."""
         ...
 
     async def tokens(self, run_id: str, sender: str, tokens: int) -> str | None:
@@ -125,7 +128,8 @@ class _Stored(BaseModel):
 
 
 class StoredCall(_Stored):
-    """A call of a tool, as the model made it."""
+    """A call of a tool, as the model made it; `arguments` are a JSON object, empty for those that did not
+    parse."""
 
     id: str
     tool: str
@@ -142,7 +146,8 @@ class StoredTurn(_Stored):
 
 
 class ToolLine(_Stored):
-    """A line of `tool_calls_log`; `iteration` counts from 1."""
+    """A line of `tool_calls_log`, JSON; `iteration` counts from 1. The result of a call that failed is
+    `{"error": …}`."""
 
     tool: str
     arguments: dict[str, Json]
@@ -177,7 +182,7 @@ class RunProgress(_Stored):
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
 

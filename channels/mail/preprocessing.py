@@ -138,7 +138,8 @@ def installed_preprocessors() -> Mapping[str, Preprocess]:
 
 def reads(mail: ParsedMail, preprocess: Preprocess, earlier: Sequence[ParsedMail] = ()) -> str:
     """Everything that the model is given of a mail and its thread. The marks around it are made of the mail's
-    own hash, so that no mail can hold its own closing mark."""
+    own hash, so that no mail can hold its own closing mark. At most `MOST_READ` characters of the
+    preprocessor's text, and bounded parts of everything else."""
     mark = f"mail {mail.digest[:16]}"
     facts = "\n".join(_facts(mail, earlier))
     text = preprocess(mail)

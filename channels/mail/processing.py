@@ -77,7 +77,8 @@ class MailRun:
 
     @property
     def payer(self) -> str:
-        """Whose budget the run is charged to. Who only claims to be a sender uses up nothing of theirs."""
+        """Whose budget of tokens the run is charged to. Who only claims to be a sender uses up nothing of
+        theirs."""
         email = "" if self.mail.sender is None else self.mail.sender.email
         return email if self.judgement.is_authenticated else f"{email} (not authenticated)"
 

@@ -107,14 +107,15 @@ class StoredRun:
         return self.row.work
 
     def is_due(self, now: float) -> bool:
-        """Whether somebody may take it: queued, or held under a lease that has run out."""
+        """Whether somebody may take it at `now`, in seconds since 1970: queued, or held under a lease that
+        has run out."""
         work = self.work
         free = self.row.status == "queued" or (self.row.status == "running" and work.lease_until <= now)
         return free and work.not_before <= now
 
 
 def run_id(mailbox: str, message_id: str | None, digest: str) -> str:
-    """32 hexadecimal digits: the same for the same mail of the same mailbox."""
+    """32 characters, hexadecimal digits: the same for the same mail of the same mailbox."""
     parts = "\0".join((mailbox, message_id or "", digest))
     return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -137,7 +138,7 @@ class RunStore:
         self.holder = holder
 
     async def add(self, id_: str, row: RunRow) -> bool:
-        """False for a mail that has its run already."""
+        """Store a new run, with the moment in UTC; False for a mail that has its run already."""
         now = self.clock.now()
         stored = row.model_copy(update={"created_at": utc_text(now)})
         return await self.tables.runs.insert(
@@ -152,7 +153,7 @@ class RunStore:
         return [_stored(record) for record in await self.tables.runs.list(self.tenant_id, OPEN)]
 
     async def forget_bodies(self, before: datetime) -> int:
-        """The texts of the runs that ended before that moment: of how many runs."""
+        """Remove the texts of the runs that ended before that moment (UTC): of how many runs."""
         forgotten, after = 0, None
         while page := await self.tables.runs.list(self.tenant_id, ENDED, after=after, limit=PAGE):
             for run in map(_stored, page):
@@ -170,7 +171,7 @@ class RunStore:
         return forgotten
 
     async def claim(self, run: StoredRun, lease_s: float) -> HeldRun | None:
-        """Take it; None where another was faster."""
+        """Take it for `lease_s` seconds; None where another was faster."""
         work = run.work.model_copy(
             update={
                 "holder": self.holder,

@@ -19,7 +19,8 @@ ANSWER_WITHIN_S: Final = 60.0
 
 
 class NotSent(Exception):
-    """The message did not go out. `may_pass`: the same again may go, as the server was away or busy."""
+    """The message did not go out: the server refused it (RFC 5321) or was not reached. `may_pass`: the same
+    again may go, as the server was away or busy."""
 
     def __init__(self, reason: str, *, may_pass: bool) -> None:
         super().__init__(reason)
@@ -27,7 +28,7 @@ class NotSent(Exception):
 
 
 class DeliveryUnknown(Exception):
-    """The connection broke after the whole message was out and before the server's reply."""
+    """The connection failed after the whole message was out and before the server's reply."""
 
 
 class SmtpSender:
@@ -41,7 +42,7 @@ class SmtpSender:
         self._refused = refused
 
     async def send(self, sender: str, recipients: Sequence[str], raw: bytes) -> None:
-        """To every recipient, or to none. Raises NotSent, DeliveryUnknown."""
+        """`raw`, in bytes with CRLF, to every recipient or to none. Raises NotSent, DeliveryUnknown."""
         login = await self._login()
         client = aiosmtplib.SMTP(
             hostname=login.host,

@@ -123,8 +123,8 @@ class MailboxState:
     # --- forgetting
 
     async def prune(self) -> int:
-        """Delete counts of which nothing counts any more, and replies of `REMEMBERED` whose run has ended:
-        how many documents."""
+        """Delete counts of more than 24 hours, and replies of `REMEMBERED` days whose run has ended: how many
+        documents."""
         now = self._runs.clock.now()
         counts = await self._old(f"counts:{self._mailbox}", now - WINDOW)
         replies = await self._old(f"outbox:{self._mailbox}", now - REMEMBERED)

@@ -63,13 +63,14 @@ _QUOTES: Final = (
 
 
 def clean(text: str) -> str:
-    """Lines end in a line feed; nothing that could move a terminal or break a store."""
+    """Lines end in a line feed; nothing that could move a terminal or break a store, such as what is invalid
+    in UTF-8."""
     plain = _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return plain.encode("utf-8", "replace").decode() if not plain.isascii() else plain
 
 
 def decoded(data: bytes, declared: str | None) -> str:
-    """The text of a body, by rule 1. Never raises."""
+    """The text of a body, by rule 1, of bytes in any charset. Never raises."""
     for start, name in ((codecs.BOM_UTF8, "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(start):
             return clean(data.decode(name, "replace"))
@@ -144,8 +145,8 @@ def _word_bytes(encoding: str, text: str) -> bytes | None:
 
 
 def html_text(html: str, *, own: bool = False) -> str:
-    """The text of an HTML part in its paragraphs, without what is hidden; with `own` without the history
-    and the signature that mail programs mark as such."""
+    """The text of the first `MOST_HTML` characters of HTML in its paragraphs, without what is hidden; with
+    `own` without the history and the signature that mail programs mark as such."""
     tree = HTMLTree.parse(html[:MOST_HTML])
     skipped = list(_QUOTES) if own else None
     found: str = extract_plain_text(

@@ -184,7 +184,8 @@ def registry_of(
     approval: Approval,
     more: Sequence[Tool] = (),
 ) -> ToolRegistry:
-    """The tools that the profile lists, and `more` of a flow beside them."""
+    """The tools that the profile lists, and `more` of a flow beside them; each call of a tool of the mail
+    agent has `TOOL_S` seconds. Any other call is refused by the registry."""
 
     def stopping(run: Callable[[Arguments], Awaitable[object]]) -> Callable[[Arguments], Awaitable[object]]:
         async def noting(arguments: Arguments) -> object:
@@ -211,7 +212,7 @@ def registry_of(
 
 def may_be_repeated(name: str, config: MailConfig) -> bool:
     """Whether a call that was interrupted can be made again: a tool of the mail agent knows what it has done
-    already, and a request that only reads changes nothing."""
+    already, and a request that only reads changes nothing. False for what may fail by half."""
     tool: MailTool | None = config.tools.get(name)
     if tool is None:
         return True

@@ -69,7 +69,8 @@ class MailAgent:
         self._parts = parts
 
     async def process(self, held: HeldRun) -> RunOutcome:
-        """Raises RetryLater, CallTheOperator where a server or the engine cannot be used, RunTakenOver."""
+        """One run, as far as it goes: seconds to minutes. Raises RetryLater, CallTheOperator where a server
+        or the engine cannot be used, RunTakenOver."""
         row, work, parts = held.row, held.work, self._parts
         shared = parts.mailboxes.get(row.mailbox)
         if shared is None:
@@ -154,7 +155,8 @@ class RunWorker:
         self._awake.set()
 
     async def work(self, stopping: asyncio.Event) -> None:
-        """Until `stopping` is set; then what is held is finished, or given back."""
+        """Until `stopping` is set; then what is held is finished within `stop_within_s` seconds, or given
+        back. Errors of a run or of the store are logged and never raised."""
         stop = asyncio.create_task(stopping.wait())
         try:
             while not stopping.is_set():
