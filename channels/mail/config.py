@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 import re2
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import UnknownModelName, parse_model_names
@@ -353,13 +361,23 @@ class Drafting(Document):
     instructions: Text | None = None
 
 
+def _drafting(value: object) -> object:
+    if isinstance(value, bool):
+        return {} if value else None
+    if not isinstance(value, dict):
+        raise PydanticCustomError("draft", "accepted is true, false, or an object with `instructions`")
+    return cast("object", value)
+
+
 class Pipeline(ModelSettings):
     """Classify, then draft: what happens to a mail that no rule gives to an agent (M2). `draft: true` is
-    short for drafts without instructions."""
+    short for drafts without instructions; None stands for `false`."""
 
     labels: tuple[Label, ...] = ()
     draft: Annotated[
-        Drafting | Literal[False], BeforeValidator(lambda value: {} if value is True else value)
+        Drafting | None,
+        BeforeValidator(_drafting),
+        WithJsonSchema({"anyOf": [{"type": "boolean"}, Drafting.model_json_schema()]}),
     ] = Drafting()
 
     @field_validator("labels")

@@ -14,13 +14,16 @@ import orjson
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from typer.testing import CliRunner, Result
 
-from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.scripted import CallsTools, Says
+from adapters.models.fake_http import Received
+from adapters.models.fake_openai import FakeOpenAI, WireStep
+from adapters.models.scripted import Answers, CallsToolBadly, CallsTools, Says
 from channels.mail.config import MailConfig
 from channels.mail.loading import load_config
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.models import ToolCall
+from service.cli import app
 from service.mail import check
 from tests.channels.mail.mails import OWN, SERVER, dmarc, raw_mail
 
@@ -53,6 +56,11 @@ def _config(directory: Path, **changes: Any) -> Path:
     path = directory / "mail.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+def _cli(*arguments: str | Path) -> Result:
+    """A command that sets up no logging, in this process."""
+    return CliRunner().invoke(app, ["mail", *map(str, arguments)])
 
 
 def _run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -121,6 +129,45 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"pipeline": {"labels": [{"name": "two words"}]}}, ["/pipeline/labels/0/name"]),
     ({"limits": {"replies_per_thread": -1}}, ["/limits/replies_per_thread"]),
     ({"colour": "blue"}, ["/colour"]),
+    (
+        {"mailbox": {"name": "m", "imap": {"host": "mail.example", "user": "info"}}},
+        ["/mailbox"],
+    ),
+    (
+        {"mailboxes": [{"name": "m", "imap": {"host": "mail.example", "user": OWN}}]},
+        ["/mailbox"],
+    ),
+    (
+        {"agent": {"profiles": {"x": {**PROFILE, "flow": {"engine_url": "http://e", "flow_id": "f"}}}}},
+        ["/agent/profiles/x/flow"],
+    ),
+    ({"agent": {"profiles": {"x": {**PROFILE, "name": "y"}}}}, ["/agent/profiles/x/name"]),
+    (
+        {"agent": {"profiles": {"x": {**PROFILE, "tools": ["escalate", "escalate"]}}}},
+        ["/agent/profiles/x/tools/1"],
+    ),
+    (
+        {"agent": {"profiles": {"x": {**PROFILE, "tools": ["escalate"], "approval": {"escalate": "ask"}}}}},
+        ["/agent/profiles/x/approval/escalate"],
+    ),
+    (
+        {"agent": {"profiles": {"x": {**PROFILE, "allowed_recipients": ["nobody"]}}}},
+        ["/agent/profiles/x/allowed_recipients/0"],
+    ),
+    ({"routing": {"rules": [{**RULE, "trust": "none"}]}}, ["/routing/rules/0/trust"]),
+    ({"routing": {"rules": [{**RULE, "label": "two words"}]}}, ["/routing/rules/0/label"]),
+    (
+        {"routing": {"rules": [{**RULE, "match": {"sender_domain": "a@b.example"}}]}},
+        ["/routing/rules/0/match/sender_domain"],
+    ),
+    ({"pipeline": {"labels": [{"name": "a"}, {"name": "a"}]}}, ["/pipeline/labels"]),
+    ({"pipeline": {"draft": "yes"}}, ["/pipeline/draft"]),
+    ({"pipeline": {"draft": None}}, ["/pipeline/draft"]),
+    (
+        {"pipeline": {"draft": {"instructions": 5, "x": 1}}},
+        ["/pipeline/draft/instructions", "/pipeline/draft/x"],
+    ),
+    ({"tools": {"t": {"url": "https://x.example", "parameters": {"type": 5}}}}, ["/tools/t/parameters"]),
 ]
 
 
@@ -135,6 +182,16 @@ def test_a_mistake_is_found_at_its_place(
     assert set(pointers) <= set(found)  # M3, M4
     extra = [each for each in found if not any(each.startswith(known) for known in pointers)]
     assert not extra
+
+
+def test_a_mistake_in_an_expression_is_told_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = [{**RULE, "match": {"header_match": {"X-A": "(?=x)"}}}]
+    assert check(_config(tmp_path, routing={"rules": rules})) == 2
+    told = capsys.readouterr().out
+    assert "accepted is a regular expression of RE2: invalid perl operator: (?=" in told
+    assert "b'" not in told
 
 
 def test_all_mistakes_are_printed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,9 +210,9 @@ def test_commands_refuse_a_config_with_mistakes(tmp_path: Path) -> None:
     path = _config(tmp_path, colour="blue")
     (tmp_path / "a.eml").write_bytes(raw_mail())
     for command in ("explain", "process"):
-        done = _run(command, "--config", path, tmp_path / "a.eml", "--json")
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert b"/colour" in done.stderr
+        done = _cli(command, "--config", path, tmp_path / "a.eml", "--json")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "/colour" in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"- a", b"a: [", b"a: 1\na: 2", b"\xff"])
@@ -167,12 +224,17 @@ def test_what_is_no_config_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_the_example_can_be_run_and_fits_the_published_schema() -> None:
-    assert _run("check", "--config", EXAMPLE).returncode == 0
-    schema = orjson.loads(_run("schema").stdout)
+    assert _cli("check", "--config", EXAMPLE).exit_code == 0
+    schema = orjson.loads(_cli("schema").stdout)
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     assert validator.is_valid(yaml.safe_load(EXAMPLE.read_text()))
     assert set(schema["properties"]) == set(MailConfig.model_fields)
+    example = yaml.safe_load(EXAMPLE.read_text())
+    for draft in (True, False, {"instructions": "Briefly."}, {}):
+        assert validator.is_valid({**example, "pipeline": {"draft": draft}})
+    for wrong in (None, "yes", 1, {"colour": "blue"}):
+        assert not validator.is_valid({**example, "pipeline": {"draft": wrong}})
 
 
 # --- explain and process ---------------------------------------------------------------------------
@@ -182,8 +244,9 @@ def test_explain_tells_of_each_mail_in_one_line(tmp_path: Path) -> None:
     first, second = tmp_path / "a.eml", tmp_path / "b.eml"
     first.write_bytes(raw_mail(Authentication_Results=dmarc()))
     second.write_bytes(raw_mail(From="eve@evil.example", Precedence="bulk"))
-    done = _run("explain", "--config", _config(tmp_path), "--json", first, second, tmp_path / "absent.eml")
-    assert done.returncode == 2  # the last one cannot be read
+    done = _cli("explain", "--config", _config(tmp_path), "--json", first, second, tmp_path / "absent.eml")
+    assert done.exit_code == 2  # the last one cannot be read
+    assert "absent.eml: cannot be read" in done.stderr
     one, two = map(orjson.loads, done.stdout.splitlines())
     assert one == {
         "file": str(first),
@@ -201,30 +264,144 @@ def test_explain_tells_of_each_mail_in_one_line(tmp_path: Path) -> None:
     assert two["automatic"]
 
 
+def test_explain_judges_every_rule_and_names_the_signal(tmp_path: Path) -> None:  # M4
+    file, picture = tmp_path / "a.eml", tmp_path / "picture.png"
+    file.write_bytes(raw_mail("Forwarded by info@leku.example", Subject="Léky"))
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    rules = [
+        {"name": "nobody", "match": {"sender_email": "x@y.example"}, "route": "pipeline"},
+        {
+            "name": "forwarded",
+            "match": {"forwarded_from": "leku.example"},
+            "route": "agent",
+            "profile": "pharmacy",
+        },
+        {"name": "subject", "match": {"subject_contains": "LÉKY"}, "route": "pipeline"},
+    ]
+    path = _config(tmp_path, routing={"rules": rules})
+    done = _cli("explain", "--config", path, "--json", file, picture)
+    assert done.exit_code == 0, "what is not a mail at all is still a message"
+    one, two = map(orjson.loads, done.stdout.splitlines())
+    assert [(each["name"], each["matched"], each.get("signal")) for each in one["rules"]] == [
+        ("nobody", False, None),
+        ("forwarded", True, "body"),
+        ("subject", True, None),
+    ]
+    assert all("signal" not in one["rules"][at] for at in (0, 2))
+    assert one["rules"][0]["why"] == "sender_email: From is anna@customer.example"
+    assert (one["rule"], one["send"], one["trust"]) == ("forwarded", "draft", "spoofable")
+    assert (two["rule"], two["route"], two["profile"], two["send"]) == (None, "pipeline", None, "allow")
+    lines = _cli("explain", "--config", path, file).stdout
+    assert "✗ nobody: sender_email: From is anna@customer.example" in lines
+    assert "✓ forwarded: forwarded_from: by body" in lines
+
+
+def test_a_mailbox_is_chosen_by_its_name(tmp_path: Path) -> None:
+    imap = {"host": "imap.example", "password_env": "MAIL_PASSWORD"}
+    boxes = [{"name": name, "imap": {**imap, "user": f"{name}@x.example"}} for name in ("one", "two")]
+    path = _config(tmp_path, mailbox=None, mailboxes=boxes)
+    file = tmp_path / "a.eml"
+    file.write_bytes(raw_mail(From="two@x.example"))
+    for name, automatic in (("one", None), ("two", "From is the mailbox itself")):
+        done = _cli("explain", "--config", path, "--mailbox", name, "--json", file)
+        assert orjson.loads(done.stdout)["automatic"] == automatic  # M15
+    refused = _cli("explain", "--config", path, "--mailbox", "three", file)
+    assert refused.exit_code == 2
+    assert "accepted are one, two" in refused.stderr
+
+
+def test_a_preprocessor_of_ones_own_comes_by_an_entry_point(  # M12
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shouting.py").write_text("def shout(mail):\n    return mail.own_text.upper()\n")
+    installed = tmp_path / "shouting-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1\n")
+    group = "[flow_engine.mail_preprocessors]\n"
+    (installed / "entry_points.txt").write_text(f"{group}shout = shouting:shout\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    profile = {"system_prompt_file": "prompt.txt", "tools": [], "preprocessor": "shout"}
+    path, file = _config(tmp_path, agent={"profiles": {"pharmacy": profile}}), tmp_path / "a.eml"
+    file.write_bytes(raw_mail("please help"))
+    done = _cli("explain", "--config", path, "--json", file)
+    assert "PLEASE HELP" in orjson.loads(done.stdout)["reads"]
+    for broken in ("gone = shouting:gone", "default = shouting:shout", "text = shouting:__doc__"):
+        (installed / "entry_points.txt").write_text(f"{group}{broken}\n")
+        refused = _cli("explain", "--config", path, file)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert broken.partition(" ")[0] in refused.stderr
+
+
+def _letter(to: str = "anna@customer.example") -> dict[str, str]:
+    return {"to": to, "subject": "Re: A", "body": "Yes."}
+
+
+def _answers(received: Received) -> WireStep:
+    """A word in the mail says what the model does with it."""
+    read = str(received.body["messages"][1]["content"])
+    if "response_format" in received.body:
+        return Answers({"label": None, "language": "en", "urgency": "low", "summary": "A picture."})
+    if received.body["messages"][-1]["role"] == "tool":
+        return Says("Done.")
+    if "Garbage" in read:
+        return CallsToolBadly("send_reply", '{"to": ')
+    if "Stranger" in read:
+        return CallsTools([ToolCall("c1", "send_reply", _letter("eve@evil.example"))])
+    return CallsTools([ToolCall("c1", "send_reply", _letter())])
+
+
 @pytest.mark.anyio
 async def test_process_tells_what_would_be_sent(tmp_path: Path) -> None:
-    file, letter = tmp_path / "a.eml", {"to": "anna@customer.example", "subject": "Re: A", "body": "Yes."}
-    file.write_bytes(raw_mail(Authentication_Results=dmarc()))
-    robot = tmp_path / "b.eml"
-    robot.write_bytes(raw_mail(Auto_Submitted="auto-replied"))
-    steps = [CallsTools([ToolCall("c1", "send_reply", letter)]), Says("Done.")]
-    async with FakeOpenAI(steps).running() as server:
+    trusted = {"Authentication_Results": dmarc()}
+    mails = {
+        "sent": raw_mail("Question", **trusted),
+        "forged": raw_mail("Question"),
+        "robot": raw_mail(Auto_Submitted="auto-replied"),
+        "garbage": raw_mail("Garbage", **trusted),
+        "stranger": raw_mail("Stranger", **trusted),
+        "careful": raw_mail("Question", Subject="Careful", **trusted),
+        "picture": b"\x89PNG\r\n\x1a\n\0",
+    }
+    files = [tmp_path / f"{name}.eml" for name in mails]
+    for file, raw in zip(files, mails.values(), strict=True):
+        file.write_bytes(raw)
+    profile = {"system_prompt_file": "prompt.txt", "tools": ["send_reply"]}
+    profiles = {"pharmacy": profile, "careful": {**profile, "approval": {"send_reply": "prompt"}}}
+    rule = {"match": {"sender_domain": "customer.example"}, "route": "agent", "name": "customers"}
+    careful = {"name": "careful", "match": {"subject_contains": "careful"}, "route": "agent"}
+    rules = [{**careful, "profile": "careful"}, {**rule, "profile": "pharmacy"}]
+    path = _config(tmp_path, agent={"profiles": profiles}, routing={"rules": rules})
+    async with FakeOpenAI(_answers).running() as server:
         done = await asyncio.to_thread(
             _run,
-            *("process", "--config", _config(tmp_path), "--json", file, robot),
+            *("process", "--config", path, "--json", *files, tmp_path / "absent.eml"),
             FLOW_ENGINE_LLM_MODEL="local:scripted",
             OPENAI_BASE_URL=server.base_url,
             OPENAI_API_KEY="x",
         )
-    assert done.returncode == 0, done.stderr
-    one, two = map(orjson.loads, done.stdout.splitlines())
-    assert (one["status"], one["label"]) == ("completed", None)
-    [line] = one["tool_calls"]
-    assert (line["tool_name"], line["arguments"], line["iteration"]) == ("send_reply", letter, 1)  # M7
-    assert one["outbox"] == [
-        {"action": "send", "to": ["anna@customer.example"], "subject": "Re: A", "text": "Yes."}
-    ]
-    assert (two["status"], two["outbox"], bool(two["automatic"])) == (None, [], True)
+    assert done.returncode == 2, "the last one cannot be read"
+    told = dict(zip(mails, map(orjson.loads, done.stdout.splitlines()), strict=True))
+    assert [each["file"] for each in told.values()] == list(map(str, files)), "in their order, a line each"
+    sent, forged, robot = told["sent"], told["forged"], told["robot"]
+    assert (sent["status"], sent["label"], sent["iterations"]) == ("completed", None, 2)
+    [line] = sent["tool_calls"]
+    assert line.keys() == {"tool_name", "arguments", "result", "iteration"}
+    assert (line["tool_name"], line["arguments"], line["iteration"]) == ("send_reply", _letter(), 1)  # M7
+    assert line["result"]["status"] == "sent"
+    out = {"to": ["anna@customer.example"], "subject": "Re: A", "text": "Yes."}
+    assert sent["outbox"] == [{"action": "send", **out}]
+    reason = "the sender is not authenticated, so replies are left as drafts"
+    assert forged["outbox"] == [{"action": "draft", **out, "reason": reason}]  # M4
+    assert (robot["status"], robot["outbox"], bool(robot["automatic"])) == (None, [], True)  # M15
+    [line] = told["garbage"]["tool_calls"]
+    assert (line["arguments"], "error" in line["result"], told["garbage"]["outbox"]) == ({}, True, [])  # M9
+    assert told["stranger"]["outbox"][0]["reason"] == "an address in `to` is not of the thread"
+    waits = told["careful"]
+    assert (waits["status"], waits["outbox"]) == ("waiting", [])
+    assert waits["waiting"] == [{"tool": "send_reply", "arguments": _letter()}]  # M11
+    assert (told["picture"]["route"], told["picture"]["status"]) == ("pipeline", "completed")
+    assert done.stderr.count(b"send_downgraded") == 1
+    assert b"anna@" not in done.stderr
 
 
 def test_without_a_model_a_run_ends_with_its_reason(tmp_path: Path) -> None:
