@@ -1,5 +1,6 @@
 """The accounts of agents (M14): runs, calls of models, decisions; and what they cost."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
@@ -16,6 +17,8 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore
 from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.values import JsonValue, utc_text
+
+KEPT_AGAIN_S: Final = 0.2
 
 RunStatus = Literal["completed", "max_iterations", "error", "cancelled"]
 
@@ -44,7 +47,8 @@ class AgentRun:
 
 
 class Accounts:
-    """Keeps them. An account that cannot be kept fails no answer: it is logged and given up."""
+    """Keeps them. An account that cannot be kept fails no answer: it is tried once more after `KEPT_AGAIN_S`,
+    as the store may only be locked by another replica, then logged and given up."""
 
     def __init__(
         self,
@@ -159,7 +163,11 @@ class Accounts:
 
     async def _keep(self, store: RecordStore, ref: SessionRef, record: Record) -> None:
         try:
-            await store.insert(ref.tenant_id, record)
+            try:
+                await store.insert(ref.tenant_id, record)
+            except RetryLater:
+                await asyncio.sleep(KEPT_AGAIN_S)
+                await store.insert(ref.tenant_id, record)
         except RetryLater as away:
             log.error("account_lost", code=away.code)
 

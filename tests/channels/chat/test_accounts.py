@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,13 @@ from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import Fails, Says
 from adapters.telemetry.otel import OpenTelemetryTracing
 from channels.chat import sessions
+from channels.chat.accounts import Accounts, AgentRun
 from flow_engine.errors import CorrectTheInput
+from flow_engine.ports.chat import SessionRef
+from flow_engine.ports.clock import SystemClock
+from flow_engine.ports.records import RecordTable
+from flows.records import SqliteRecords
+from flows.sqlite_store import FILE_NAME, SqliteDatabase
 from tests.channels.chat.harness import ORDERS, WEATHER, running_chat
 from tests.redis_fixture import RedisServer
 
@@ -162,6 +170,27 @@ async def test_rows_with_a_model_talk_where_the_installation_has_none(
                 assert client.of("m-2", "error")[0]["content"]["code"] == "model_failed"
                 assert {each["decided_by"] for each in await chat.decisions(client.session)} == {"scores"}
     assert [request.body["model"] for request in server.requests] == ["tiny"]
+
+
+async def test_an_account_outlasts_a_lock_of_another_replica(
+    tmp_path: Path,
+) -> None:  # M14
+    database = SqliteDatabase(tmp_path, busy_timeout_ms=10)
+    await database.open()
+    names: tuple[RecordTable, ...] = ("agent_runs", "llm_calls", "chat_decisions")
+    stores = [SqliteRecords(database, name) for name in names]
+    accounts = Accounts(*stores, SystemClock())
+    ref = SessionRef("t", "s")
+    await accounts.ran(ref, AgentRun("a", "m-1"))
+    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        keeping = asyncio.create_task(accounts.ran(ref, AgentRun("a", "m-2")))
+        await asyncio.sleep(0.08)
+        other.execute("COMMIT")
+        await keeping
+    assert [run["message"] for run in await accounts.runs(ref)] == ["m-1", "m-2"]
+    await database.close()
+    await accounts.ran(ref, AgentRun("a", "m-3"))  # logged, and nothing raised
 
 
 async def test_a_session_without_messages_is_ended(
