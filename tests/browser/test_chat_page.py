@@ -111,6 +111,10 @@ async def test_the_page_plays_the_whole_desk(
                     await say(page, "I would like to order a pizza", "order_agent: clarifying", "Which size?")
                     await say(page, "a large one", "order_agent: done", "on its way")
                     await say(page, "the same pizza again", "order_agent: done", "stays unpaid")
+                    pizza = "I would like to order a pizza"
+                    await say(page, pizza, "order_agent: clarifying", "Which size?")
+                    leaves = "never mind, what is the weather in Milan?"
+                    await say(page, leaves, "weather_agent: done", SUNNY)
                     await say(page, "Explain quantum chromodynamics", "orchestrator: refused", "can be done")
                     await say(page, "hello there", "smalltalk_agent: done", "Hello!")
                     await say(page, ACCIDENT, "claims_agent: done", "¿Cuál es su póliza?")
@@ -120,6 +124,14 @@ async def test_the_page_plays_the_whole_desk(
                     body = {"outcome": "connected", "text": "Hola.", "name": "Pilar"}
                     assert (await chat.http.post(path, json=body)).status_code == 200
                     await page.locator("p.note", has_text="Pilar: done").wait_for()
+                    asked_before = len(server.requests)
+                    await say(page, "Gracias, Pilar", "claims_agent: done", "Hola.")
+                    assert len(server.requests) == asked_before  # it went to her, not to a model
+                    actions = [each["action"] for each in await chat.decisions(session)]
+                    assert actions == [
+                        *("accept", "accept", "continue", "accept", "accept", "accept", "refuse"),
+                        *("accept", "accept", "continue", "continue"),
+                    ]
                     assert errors == []
                     assert asked
                     assert all(path.startswith("/") for path in asked)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from adapters.models.scripted import CallsTools, Says, Step
+from channels.chat import sessions
 from flow_engine.ports.models import ToolCall
 from tests.channels.chat.harness import WEATHER, running_chat
 from tests.service_process import running_service
@@ -120,6 +121,24 @@ async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_ur
             final = await client.say("m-2", "What is the weather in Rome?")
             assert final["agent"] == "weather_agent"
             assert await has_ended(engine, content)
+
+
+async def test_a_session_that_falls_silent_ends_the_flows_contact(
+    tmp_path: Path, engine_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C15
+    monkeypatch.setattr(sessions, "SWEEP_S", 0.02)
+    script = [Says("¿Cuál es su póliza?")]
+    async with running_chat(tmp_path, script, engine_url=engine_url, chat_idle_s=0.5) as chat:
+        await chat.add(CLAIMS)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            await client.say("m-1", ACCIDENT)
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            assert not await has_ended(engine, content)
+            async with asyncio.timeout(5):
+                while not await has_ended(engine, content):
+                    await asyncio.sleep(0.05)
+            page = (await chat.http.get(f"/v1/chat/sessions/{client.session}")).json()
+            assert page["ended"]
 
 
 async def test_an_engine_that_is_away_is_an_apology(tmp_path: Path) -> None:  # C15
