@@ -2,12 +2,14 @@
 
 How long a reply takes is measured by the clock and by the CPU time that the process spends meanwhile; the
 smaller of the two counts, since what a process waits for a core is the machine's doing. A loop that blocks
-without computing is not seen.
+without computing is not seen. With PLAIN_WALL_CLOCK=1 the clock alone counts: that holds where nothing else
+runs, while eight busy programs on two cores delay a reply by more than a stall does.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ from tests.service_process import running_service
 ATTEMPTS = 3
 """Of the worst replies of so many runs the best counts."""
 ASKED_EVERY_S = 0.01
+PLAIN_WALL_CLOCK = os.environ.get("PLAIN_WALL_CLOCK") == "1"
 
 
 def errors_only() -> JsonObject:
@@ -66,7 +69,8 @@ def stalled_s(base: str, process: psutil.Process, work: Callable[[], object]) ->
             began, spent = time.perf_counter(), cpu_s(process)
             connection.request("GET", "/health/live")
             connection.getresponse().read()
-            slowest = max(slowest, min(time.perf_counter() - began, cpu_s(process) - spent))
+            took = time.perf_counter() - began
+            slowest = max(slowest, took if PLAIN_WALL_CLOCK else min(took, cpu_s(process) - spent))
             time.sleep(ASKED_EVERY_S)
         connection.close()
         return slowest
