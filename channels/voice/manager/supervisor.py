@@ -90,7 +90,7 @@ class Supervisor:
 
     async def step(self, wanted: Mapping[str, AgentSpec]) -> frozenset[str]:
         """One step of every agent towards what is wanted. Returns those that are gone now."""
-        seen = {
+        seen: Mapping[tuple[str, Role], Seen] = {
             (agent_id, role): Seen(child.alive, self._health.pop(agent_id, None) if role == "agent" else None)
             for (agent_id, role), child in self._children.items()
         }
