@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from memory.connection import RedisMemory
+from memory.redis_py import RedisPyDriver
 from tests.ports import free_port
 
 START_TIMEOUT_S = 20.0
@@ -33,6 +35,13 @@ LAST_SLOT = 16_383
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 )
+
+
+def client_of(memory: RedisMemory) -> Any:
+    """A redis-py client of the same server, by which tests look at what is stored. Another driver has none of
+    its own: for that one open it here."""
+    assert isinstance(memory.driver, RedisPyDriver)
+    return memory.driver.client
 
 
 def spawn(

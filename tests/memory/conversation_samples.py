@@ -14,6 +14,7 @@ from flow_engine.runtime.session import Contact, Session, TaskEntry
 from flow_engine.runtime.storage import Changes, NewMemory, Outcome, ReplyTemplate
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
+from tests.redis_fixture import client_of
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LIFETIME_S = 90_000
@@ -87,13 +88,13 @@ class Conversation:
 
     async def expiries_ms(self) -> dict[str, int]:
         """Of the keys that exist."""
-        found = {key: int(await self.store.driver.client.pttl(key)) for key in self.keys}
+        found = {key: int(await client_of(self.store).pttl(key)) for key in self.keys}
         return {key: expiry for key, expiry in found.items() if expiry != -2}
 
     async def everything(self) -> list[Any]:
         """All that is stored of the conversation, to be compared before and after."""
         client, (snapshot, tenant, mined, tools, previous, turns, messages, outbox) = (
-            self.store.driver.client,
+            client_of(self.store),
             self.keys,
         )
         hashes = [await client.hgetall(key) for key in (snapshot, mined, tools, messages)]
@@ -101,4 +102,4 @@ class Conversation:
         return [*hashes, *lists, await client.get(tenant), await client.xrange(outbox)]
 
     async def events(self) -> list[bytes]:
-        return [fields[b"event"] for _, fields in await self.store.driver.client.xrange(self.keys[-1])]
+        return [fields[b"event"] for _, fields in await client_of(self.store).xrange(self.keys[-1])]

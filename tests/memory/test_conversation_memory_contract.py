@@ -52,7 +52,7 @@ from tests.memory.conversation_samples import (
     turn,
     written,
 )
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, client_of
 
 pytestmark = pytest.mark.anyio
 
@@ -280,7 +280,7 @@ class TestReplies:
 
     async def test_it_is_kept_for_a_day(self, talk: Conversation) -> None:  # F15
         await talk.start(idempotency=KEYED)
-        expiry = await talk.store.driver.client.ttl(ConversationKeys.of(talk.ref).reply(KEYED.key))
+        expiry = await client_of(talk.store).ttl(ConversationKeys.of(talk.ref).reply(KEYED.key))
         assert 86_390 <= expiry <= 86_400
 
 
@@ -324,7 +324,7 @@ class TestMessages:
         await talk.start()
         await talk.commit(1, turn=turn("oldest"))
         fill = [encode_turn(turn(f"f{number}")) for number in range(TURNS_KEPT - 1)]
-        await talk.store.driver.client.rpush(talk.keys[5], *fill)
+        await client_of(talk.store).rpush(talk.keys[5], *fill)
         await talk.commit(1, turn=turn("newest"))
         turns = (await load(talk)).turns
         assert len(turns) == TURNS_KEPT
@@ -336,7 +336,7 @@ class TestMessages:
     ) -> None:  # A16, contract 11
         monkeypatch.setattr(manager_module, "MAX_TURN_BYTES", 4_000)
         await talk.start()
-        client = talk.store.driver.client
+        client = client_of(talk.store)
         for number in range(20):
             if number == 2:  # an earlier release counted nothing
                 await client.hdel(talk.keys[0], "turnBytes")
@@ -359,7 +359,7 @@ class TestMessages:
 
     async def test_one_that_an_earlier_release_stored_is_known(self, talk: Conversation) -> None:  # F33
         await talk.start()
-        await talk.store.driver.client.hset(talk.keys[6], "m", "1")
+        await client_of(talk.store).hset(talk.keys[6], "m", "1")
         assert await talk.commit(1, turn=turn("m")) == DuplicateMessage()
 
     async def test_no_more_are_known_than_are_bounded(
@@ -369,7 +369,7 @@ class TestMessages:
         await talk.start()
         for number in range(25):
             await talk.commit(1, turn=turn(f"m{number}"))
-            assert await talk.store.driver.client.hlen(talk.keys[6]) <= 10
+            assert await client_of(talk.store).hlen(talk.keys[6]) <= 10
         assert [type(await talk.commit(1, turn=turn(f"m{n}"))) for n in range(20, 25)] == [
             DuplicateMessage
         ] * 5
@@ -380,7 +380,7 @@ class TestNotices:
     async def test_whoever_listens_is_told_of_each_change_of_the_memory(
         self, talk: Conversation
     ) -> None:  # engine 8
-        client = talk.store.driver.client
+        client = client_of(talk.store)
         is_cluster = isinstance(client, RedisCluster)
         node = (await client.initialize()).get_default_node() if is_cluster else None
         listening = Redis(host=node.host, port=node.port) if node else client
@@ -459,7 +459,7 @@ class TestExpiry:
         )
         assert len(await talk.expiries_ms()) == len(talk.keys)
         for key in talk.keys:
-            await talk.store.driver.client.expire(key, 1_000)
+            await client_of(talk.store).expire(key, 1_000)
         await load(talk)
         assert max((await talk.expiries_ms()).values()) <= 1_000_000, "a read moves no expiry"  # F32
         await talk.commit(2, set_tools={"name": written("x")})
@@ -469,7 +469,7 @@ class TestExpiry:
 
     async def test_a_conversation_that_is_partly_gone_is_refused_not_reset(self, talk: Conversation) -> None:
         await talk.start()  # F16
-        await talk.store.driver.client.delete(talk.keys[1])
+        await client_of(talk.store).delete(talk.keys[1])
         with pytest.raises(CallTheOperator) as refused:
             await load(talk)
         assert refused.value.code == "conversation_incomplete"
@@ -479,13 +479,13 @@ class TestExpiry:
         self, talk: Conversation, gone: int
     ) -> None:  # A17
         await talk.start()
-        await talk.store.driver.client.delete(talk.keys[gone])
+        await client_of(talk.store).delete(talk.keys[gone])
         with pytest.raises(CallTheOperator, match="conversation_incomplete"):
             await load(talk)
 
     async def test_a_key_of_another_type_calls_for_the_operator(self, talk: Conversation) -> None:  # A17
         await talk.start()
-        await talk.store.driver.client.set(talk.keys[3], "overwritten")
+        await client_of(talk.store).set(talk.keys[3], "overwritten")
         with pytest.raises(CallTheOperator, match="memory_unreadable"):
             await load(talk)
         with pytest.raises(CallTheOperator, match="memory_unreadable"):
@@ -503,7 +503,7 @@ class TestExpiry:
         self, talk: Conversation, stored: bytes, code: str
     ) -> None:  # F13, F14
         await talk.start()
-        await talk.store.driver.client.hset(talk.keys[0], "session", stored)
+        await client_of(talk.store).hset(talk.keys[0], "session", stored)
         before = await talk.everything()
         with pytest.raises(CallTheOperator) as refused:
             await load(talk)
@@ -537,7 +537,7 @@ class TestNames:
         await one.start()
         assert await load(other) == LoadedConversation()
         for key in one.keys:
-            await store.driver.client.delete(key)
+            await client_of(store).delete(key)
 
     @given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=2, unique=True), st.text())
     def test_two_conversations_share_no_key_and_each_is_in_one_slot(
@@ -561,7 +561,7 @@ class TestDefinitions:
         assert await definitions.get(tenant, HASH) == document
         assert await definitions.get(tenant, HASH + "0") is None
         assert await definitions.get(tenant + "0", HASH) is None
-        expiry = await talk.store.driver.client.ttl(definition_key(tenant, HASH))
+        expiry = await client_of(talk.store).ttl(definition_key(tenant, HASH))
         assert 2 * LIFETIME_S - 5 <= expiry <= 2 * LIFETIME_S
 
     async def test_a_commit_touches_the_definition_and_reports_it_missing(
@@ -574,15 +574,15 @@ class TestDefinitions:
         present = await talk.commit(1, set_tools={VARIABLES[0]: written("x")})
         assert isinstance(present, Committed)
         assert present.definition_present is True
-        expiry = await talk.store.driver.client.ttl(definition_key(talk.ref.tenant_id, HASH))
+        expiry = await client_of(talk.store).ttl(definition_key(talk.ref.tenant_id, HASH))
         assert 2 * LIFETIME_S - 5 <= expiry <= 2 * LIFETIME_S
 
 
 async def test_a_store_that_forgot_its_scripts_goes_on(talk: Conversation) -> None:  # F15
     await talk.start()
-    await talk.store.driver.client.script_flush()
+    await client_of(talk.store).script_flush()
     assert (await load(talk)).revision == 1
-    await talk.store.driver.client.script_flush()
+    await client_of(talk.store).script_flush()
     assert isinstance(await talk.commit(1, set_tools={"name": written("x")}), Committed)
     assert (await load(talk)).memory_revision == 1
 

@@ -20,7 +20,7 @@ from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from memory.streams import RedisEvents, Routing
 from tests.memory.conversation_samples import T0, Conversation, session, turn, written
 from tests.memory.events_scene import in_stream
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, client_of
 
 pytestmark = pytest.mark.anyio
 KEY = IdempotencyKey("erase it", "fingerprint")
@@ -41,7 +41,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[RedisMemory]:
         cluster = request.param == "cluster"
         server: RedisServer = request.getfixturevalue("redis_cluster" if cluster else "redis_server")
         opened = connect(server.url, cluster=cluster)
-    await opened.driver.client.delete(JOBS_KEY)
+    await client_of(opened).delete(JOBS_KEY)
     yield opened
     await opened.close()
 
@@ -53,7 +53,7 @@ async def lived(store: RedisMemory) -> Conversation:
     await talk.start(events=(b'{"eventId":"1"}',), jobs=(job,), idempotency=IdempotencyKey("other", "f"))
     contact = PreviousContact(T0, "chat", "r")
     await talk.commit(1, turn=turn("m"), set_tools={"name": written("x")}, previous_contacts=(contact,))
-    await store.driver.client.xadd(ConversationKeys.of(talk.ref).webhook_queue, {"event": b"{}"})
+    await client_of(store).xadd(ConversationKeys.of(talk.ref).webhook_queue, {"event": b"{}"})
     schedule = RedisJobSchedule(store.driver)
     await schedule.schedule(DueJob(Job("mine", talk.ref), T0))
     (claim,) = await schedule.claim(T0, at_most=1, lease_s=9)
@@ -105,7 +105,7 @@ async def test_who_was_at_work_on_it_writes_nothing_more(store: RedisMemory) -> 
     await store.conversations.erase(talk.ref, ERASURE)
     assert await talk.commit(1, session=session(talk.ref, 2)) == Conflict()
     await schedule.retry(Claim(held.job, held.token, 1), T0)
-    assert await store.driver.client.zscore(JOBS_KEY, held.job.name) is None
+    assert await client_of(store).zscore(JOBS_KEY, held.job.name) is None
 
 
 async def test_the_events_already_sent_get_word_behind_them(store: RedisMemory) -> None:  # contract 18
@@ -115,6 +115,6 @@ async def test_the_events_already_sent_get_word_behind_them(store: RedisMemory) 
     await relay.relay(Job("relay", talk.ref))
     await store.conversations.erase(talk.ref, ERASURE)
     await relay.relay(Job("relay", talk.ref))
-    told = [entry["event"] for entry in await in_stream(store.driver.client, talk.ref)]
+    told = [entry["event"] for entry in await in_stream(client_of(store), talk.ref)]
     assert told == ['{"eventId":"1"}', ERASED.decode()]
     assert await names_of(store, talk.ref) == set()

@@ -15,7 +15,7 @@ from memory.call_budget import RedisCallBudget
 from memory.connection import connect, embedded
 from memory.streams import RedisEvents, Routing
 from tests.memory.events_scene import in_stream, left_in_outbox, some_events, write_down
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, client_of
 
 pytestmark = pytest.mark.anyio
 NOW = datetime(2026, 3, 1, 12, 0, 20, tzinfo=UTC)
@@ -36,7 +36,7 @@ async def test_a_tenant_that_has_had_its_part_waits_for_the_next_minute(
     if place == "cluster":
         server: RedisServer = request.getfixturevalue("redis_cluster")
         memory = connect(server.url, cluster=True)
-        await memory.driver.client.delete("{flow-engine}:events")
+        await client_of(memory).delete("{flow-engine}:events")
     else:
         memory = embedded()
     clock, put_off = Clock(), list[DueJob]()
@@ -46,7 +46,7 @@ async def test_a_tenant_that_has_had_its_part_waits_for_the_next_minute(
         put_off.append(due)
 
     relay = Relay(on, clock, Unobserved(), schedule, has_webhook=False)
-    client = memory.driver.client
+    client = client_of(memory)
     for conversation, number in ((QUIET, 1), (NOISY, 40), (NOISY, 40)):
         await write_down(client, conversation, some_events(number))
         await relay.relay(Job("relay", conversation))
@@ -64,11 +64,11 @@ async def test_a_tenant_alone_has_the_stream_to_itself() -> None:  # C
     memory = embedded()
     on = RedisEvents(memory.driver, Routing(100, webhook=False), clock=NOW.timestamp)
     for first in range(0, 500, 100):
-        await write_down(memory.driver.client, NOISY, some_events(100, first))
+        await write_down(client_of(memory), NOISY, some_events(100, first))
         assert await on.publish(NOISY, await on.in_outbox(NOISY, at_most=100)) == 100
-    await write_down(memory.driver.client, QUIET, some_events(1))
+    await write_down(client_of(memory), QUIET, some_events(1))
     assert await on.publish(QUIET, await on.in_outbox(QUIET, at_most=100)) == 1
-    await write_down(memory.driver.client, NOISY, some_events(1))
+    await write_down(client_of(memory), NOISY, some_events(1))
     with pytest.raises(ShareUsedUp):
         await on.publish(NOISY, await on.in_outbox(NOISY, at_most=100))
 

@@ -24,7 +24,7 @@ from memory.keys import (
 )
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
 from tests.memory.conversation_samples import Conversation
-from tests.redis_fixture import RedisServer, StartRedis
+from tests.redis_fixture import RedisServer, StartRedis, client_of
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ class Place:
 
     async def put(self, *jobs: Job, at: datetime = T0) -> None:
         """As a commit does."""
-        await self.store.driver.client.zadd(JOBS_KEY, {job.name: due_score(at) for job in jobs})
+        await client_of(self.store).zadd(JOBS_KEY, {job.name: due_score(at) for job in jobs})
 
     async def claim(self, at: datetime = T0, at_most: int = 100) -> Sequence[Claim]:
         return await self.schedule.claim(at, at_most=at_most, lease_s=LEASE_S)
@@ -63,11 +63,11 @@ class Place:
     async def due(self) -> Mapping[str, float]:
         return {
             name.decode(): score
-            for name, score in await self.store.driver.client.zrange(JOBS_KEY, 0, -1, withscores=True)
+            for name, score in await client_of(self.store).zrange(JOBS_KEY, 0, -1, withscores=True)
         }
 
     async def empty(self) -> bool:
-        return not await self.due() and not await self.store.driver.client.hgetall(JOB_LEASES_KEY)
+        return not await self.due() and not await client_of(self.store).hgetall(JOB_LEASES_KEY)
 
 
 @pytest.fixture(params=["embedded", "standalone", "cluster"])
@@ -78,10 +78,10 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         name = "redis_cluster" if request.param == "cluster" else "redis_server"
         server: RedisServer = request.getfixturevalue(name)
         opened = connect(server.url, cluster=request.param == "cluster")
-        await opened.driver.client.delete(*KEYS)
+        await client_of(opened).delete(*KEYS)
     yield Place(opened, RedisJobSchedule(opened.driver), RedisDeadLetters(opened.driver))
     if request.param != "embedded":
-        await opened.driver.client.delete(*KEYS)
+        await client_of(opened).delete(*KEYS)
     await opened.close()
 
 
@@ -122,16 +122,16 @@ class TestClaiming:
         assert sorted(names) == sorted(job(f"c{number}").name for number in range(60))
 
     async def test_a_kind_that_only_a_later_release_knows_is_left_for_it(self, place: Place) -> None:
-        await place.store.driver.client.zadd(JOBS_KEY, {"rewind:t:c:": due_score(T0)})
+        await client_of(place.store).zadd(JOBS_KEY, {"rewind:t:c:": due_score(T0)})
         assert await place.claim() == []
         assert await place.claim(after(LEASE_S + 1)) == []
         assert list(await place.due()) == ["rewind:t:c:"]
 
     async def test_a_server_that_forgot_its_scripts_goes_on(self, place: Place) -> None:
         await place.put(job())
-        await place.store.driver.client.script_flush()
+        await client_of(place.store).script_flush()
         claim = await place.claim_one()
-        await place.store.driver.client.script_flush()
+        await client_of(place.store).script_flush()
         await place.schedule.finish(claim)
         assert await place.empty()
 
@@ -270,7 +270,7 @@ class TestSharesOfTenants:
     @pytest.mark.parametrize("when_s", [0.5, 1.0, 2.0])
     async def test_a_tenants_backlog_is_not_everybodys(self, place: Place, when_s: float) -> None:  # C
         heavy = self.jobs_of("heavy", 1_500)
-        await place.store.driver.client.zadd(
+        await client_of(place.store).zadd(
             JOBS_KEY, {each.name: due_score(after(number / 1_000)) for number, each in enumerate(heavy)}
         )
         light = self.jobs_of("light", 4)
@@ -329,13 +329,13 @@ class TestDeadLetters:
 
     async def test_the_oldest_beyond_the_cap_go(self, place: Place) -> None:
         filling = {f"id{number}": number for number in range(MOST_LETTERS)}
-        await place.store.driver.client.zadd(DEAD_LETTERS_KEY, filling)
-        await place.store.driver.client.hset(DEAD_LETTER_TEXTS_KEY, mapping=dict.fromkeys(filling, "{}"))
+        await client_of(place.store).zadd(DEAD_LETTERS_KEY, filling)
+        await client_of(place.store).hset(DEAD_LETTER_TEXTS_KEY, mapping=dict.fromkeys(filling, "{}"))
         await place.put(job())
         await place.schedule.bury(await place.claim_one(), "r", after(1))
-        assert await place.store.driver.client.zcard(DEAD_LETTERS_KEY) == MOST_LETTERS
-        assert await place.store.driver.client.hlen(DEAD_LETTER_TEXTS_KEY) == MOST_LETTERS
-        assert await place.store.driver.client.zscore(DEAD_LETTERS_KEY, "id0") is None
+        assert await client_of(place.store).zcard(DEAD_LETTERS_KEY) == MOST_LETTERS
+        assert await client_of(place.store).hlen(DEAD_LETTER_TEXTS_KEY) == MOST_LETTERS
+        assert await client_of(place.store).zscore(DEAD_LETTERS_KEY, "id0") is None
 
 
 async def test_a_redis_that_is_away_is_said_so(start_redis: StartRedis) -> None:  # F44

@@ -16,7 +16,7 @@ from memory.manager import MemoryManager
 from memory.redis_py import RedisPyDriver
 from memory.schedule import RedisJobSchedule
 from tests.memory.conversation_samples import T0, Conversation, written
-from tests.redis_fixture import DURABLE, RedisServer, StartRedis
+from tests.redis_fixture import DURABLE, RedisServer, StartRedis, client_of
 
 pytestmark = pytest.mark.anyio
 KEY = IdempotencyKey("k", "f")
@@ -42,24 +42,24 @@ class DiesAfterCommit(RedisPyDriver):
 
 async def test_on_a_cluster_no_cause_is_left_without_its_job(redis_cluster: RedisServer) -> None:  # A13
     memory = connect(redis_cluster.url, cluster=True)
-    await memory.driver.client.delete(JOBS_KEY)
+    await client_of(memory).delete(JOBS_KEY)
     talk = Conversation.fresh(memory)
     job = Job("relay", talk.ref)
-    dying = MemoryManager(DiesAfterCommit(memory.driver.client))
+    dying = MemoryManager(DiesAfterCommit(client_of(memory)))
     await talk.start()
     changes = talk.changes(1, set_tools={"n": written(1)}, jobs=(DueJob(job, T0),), idempotency=KEY)
     with pytest.raises(RetryLater):
         await dying.commit(talk.ref, changes)
     schedule = RedisJobSchedule(memory.driver)
     assert await schedule.claim(T0, at_most=9, lease_s=9) == [], "too early: a worker would forget it"
-    assert await memory.driver.client.zscore(JOBS_KEY, job.name) is not None
-    await memory.driver.client.delete(JOBS_KEY)  # its node is gone too
+    assert await client_of(memory).zscore(JOBS_KEY, job.name) is not None
+    await client_of(memory).delete(JOBS_KEY)  # its node is gone too
     assert isinstance(await memory.conversations.commit(talk.ref, changes), AlreadyAnswered)
-    assert await memory.driver.client.zscore(JOBS_KEY, job.name) is not None
-    await memory.driver.client.delete(JOBS_KEY)
+    assert await client_of(memory).zscore(JOBS_KEY, job.name) is not None
+    await client_of(memory).delete(JOBS_KEY)
     assert (await memory.conversations.load(talk.ref, idempotency=KEY)).replay is not None
-    assert await memory.driver.client.zscore(JOBS_KEY, job.name) is not None
-    await memory.driver.client.delete(JOBS_KEY)
+    assert await client_of(memory).zscore(JOBS_KEY, job.name) is not None
+    await client_of(memory).delete(JOBS_KEY)
     await memory.close()
 
 
