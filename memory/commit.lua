@@ -6,7 +6,8 @@
 -- ARGV: new_revision session version_id message_id message turn turns_kept turn_bytes_kept messages_kept
 -- ARGV: is_user_turn mining
 -- ARGV: former_name former forget_former
--- ARGV: reset new_tenant rewrite_previous trace notice_channel notice_head
+-- ARGV: reset new_tenant rewrite_previous trace notice_channel notice_head expected_state stamp
+-- WITH: state_of
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
 -- The definition and the jobs are given only where one server holds every slot. What is not wanted is "":
 -- an expected revision, the reply where the request carries no idempotency key, a session that stays as it
@@ -15,7 +16,8 @@
 -- of large integers.
 -- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
 -- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone, "1".
--- Whoever listens on the channel is told of each change of the memory.
+-- Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone; the
+-- answer tells the state before and after it.
 local state = {
   key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages, key.outbox
 }
@@ -73,7 +75,9 @@ if arg.message_id ~= '' and (redis.call('HEXISTS', key.messages, arg.message) ==
   end
   return {'seen'}
 end
-if revision('revision') ~= arg.expected_revision
+local state_before = state_of(key)
+if arg.expected_state ~= '' and state_before ~= arg.expected_state
+  or revision('revision') ~= arg.expected_revision
   or arg.expected_memory_revision ~= '' and revision('memoryRevision') ~= arg.expected_memory_revision
   or arg.expected_mining_revision ~= '' and revision('miningRevision') ~= arg.expected_mining_revision then
   return {'lost'}
@@ -127,6 +131,9 @@ end
 if arg.forget_former ~= '' then
   redis.call('HDEL', key.snapshot, 'former:' .. arg.forget_former)
 end
+if redis.call('HEXISTS', key.snapshot, 'revision') == 1 then
+  redis.call('HSET', key.snapshot, 'stamp', arg.stamp)
+end
 for _, event in ipairs(arg.events) do
   redis.call('XADD', key.outbox, '*', 'event', event)
 end
@@ -158,4 +165,4 @@ local definition_present = 1
 if key.definition then
   definition_present = redis.call('EXPIRE', key.definition, arg.definition_lifetime)
 end
-return {'committed', memory_revision, definition_present}
+return {'committed', memory_revision, definition_present, state_before, state_of(key)}

@@ -15,6 +15,7 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from memory.driver import Driver, ServerState
 from memory.keys import READY_KEY, snapshots_of
 from memory.manager import MemoryManager, RedisDefinitions
+from memory.multiplexed import Address, MultiplexedDriver
 from memory.redis_py import driver_in_process, driver_to
 
 READY_KEY_LIFETIME_S = 60
@@ -124,7 +125,11 @@ def connect(
     url: str, *, cluster: bool = False, wait_replicas: int = 0, durability: Durability | None = None
 ) -> RedisMemory:
     """Open `url`; a commit is answered once `wait_replicas` replicas have it. A redis:// or rediss:// URL."""
-    return _memory_on(driver_to(url, cluster=cluster, wait_replicas=wait_replicas), durability)
+    driver = driver_to(url, cluster=cluster, wait_replicas=wait_replicas)
+    address = None if cluster else Address.of(url)
+    if address is not None:
+        driver = MultiplexedDriver(address, driver.client, wait_replicas=wait_replicas)
+    return _memory_on(driver, durability)
 
 
 def embedded(server: FakeServer | None = None) -> RedisMemory:

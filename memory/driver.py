@@ -22,7 +22,8 @@ from typing import Any, Protocol
 Value = bytes | str | int
 Argument = Value | Sequence[Value]
 
-_NAMES = re.compile(r"^-- (KEYS|ARGV|LISTS): (.+)$", re.MULTILINE)
+_NAMES = re.compile(r"^-- (KEYS|ARGV|LISTS|WITH): (.+)$", re.MULTILINE)
+_FOLDER = Path(__file__).parent
 _LIST_READER = """local position = {scalars}
 local function next_list()
   local list, length = {{}}, tonumber(ARGV[position + 1])
@@ -41,7 +42,7 @@ class Script:
 
     `-- KEYS:`, `-- ARGV:` and `-- LISTS:` list names, over as many lines as needed; the script finds them
     as `key.name` and `arg.name`, a list as a table of texts. Their order is nowhere else. Keys may be left
-    out from the end: they are nil then.
+    out from the end: they are nil then. `-- WITH:` names files of functions that stand before the script.
     """
 
     source: str
@@ -52,7 +53,7 @@ class Script:
 
     @classmethod
     def read(cls, name: str) -> Script:
-        text = (Path(__file__).parent / f"{name}.lua").read_text(encoding="utf-8")
+        text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
         found: dict[str, tuple[str, ...]] = {}
         for kind, names in _NAMES.findall(text):
             found[kind] = (*found.get(kind, ()), *names.split())
@@ -63,6 +64,7 @@ class Script:
                 _table("arg", "ARGV", scalars),
                 _LIST_READER.format(scalars=len(scalars)) if lists else "",
                 *(f"arg.{each} = next_list()\n" for each in lists),
+                *((_FOLDER / f"{each}.lua").read_text(encoding="utf-8") for each in found.get("WITH", ())),
                 text,
             )
         )

@@ -1,7 +1,9 @@
 -- Reads a conversation at one instant.
 -- KEYS: snapshot tenant mined tools previous utterances reply
--- ARGV: with_turns
--- `with_turns` is "1" to read the utterances and the former conversations too.
+-- ARGV: with_turns known
+-- WITH: state_of
+-- `with_turns` is "1" to read the utterances and the former conversations too. `known` is the state that the
+-- caller holds, "" for none: while it is the stored one, what makes it up is not read again.
 local turns, former = {}, {}
 if arg.with_turns == '1' then
   turns = redis.call('LRANGE', key.utterances, 0, -1)
@@ -11,14 +13,20 @@ if arg.with_turns == '1' then
     end
   end
 end
+local reply = redis.call('GET', key.reply)
+local state = state_of(key)
+if state ~= '' and state == arg.known then
+  return {state, turns, former, reply}
+end
 return {
+  state,
+  turns,
+  former,
+  reply,
   redis.call('HMGET', key.snapshot, 'session', 'memoryRevision', 'memoryUpdatedAt',
     'lastUserTurn', 'mining', 'miningRevision'),
   redis.call('GET', key.tenant),
   redis.call('HGETALL', key.mined),
   redis.call('HGETALL', key.tools),
   redis.call('LRANGE', key.previous, 0, -1),
-  turns,
-  redis.call('GET', key.reply),
-  former,
 }

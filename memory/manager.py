@@ -5,8 +5,10 @@ commit; `commit` compares the revision and writes everything, or nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import orjson
 
@@ -49,6 +51,7 @@ from memory.codec import (
     encode_turn,
 )
 from memory.driver import Argument, Driver, Script, Value
+from memory.held import HeldConversations
 from memory.keys import (
     JOB_LEASES_KEY,
     JOBS_KEY,
@@ -72,6 +75,16 @@ EARLY_JOB_DELAY = timedelta(seconds=5)
 _NO_REPLY_KEY = "-"
 _FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
 
+_HELD_ARGUMENTS = (
+    "new_tenant",
+    "new_variables",
+    "added_variables",
+    "set_tools",
+    "set_mined",
+    "previous_contacts",
+    "mining",
+)
+
 _Decoded = TypeVar("_Decoded")
 
 
@@ -82,8 +95,11 @@ class MemoryManager:
     is JSON, but for ids.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, *, held: HeldConversations | None = None) -> None:
         self._driver = driver
+        self._held = held or HeldConversations()
+        self._process = uuid4().hex
+        self._commits = 0
         self._load = Script.read("load")
         self._commit = Script.read("commit")
         self._erase = Script.read("erase")
@@ -98,23 +114,42 @@ class MemoryManager:
     ) -> LoadedConversation:
         keys = ConversationKeys.of(conversation)
         reply_key = keys.reply(idempotency.key if idempotency else _NO_REPLY_KEY)
+        held = self._held.get(conversation)
         found = await self._driver.run(
             self._load,
             {name: keys.named[name] for name in self._load.keys[:-1]} | {"reply": reply_key},
-            {"with_turns": "1" if with_turns else "0"},
+            {"with_turns": "1" if with_turns else "0", "known": b"" if held is None else held.state},
         )
-        head, tenant, mined, tools, previous, turns, reply, former = found
-        session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
+        state, turns, former, reply, *parts = found
+        if parts:
+            held = self._decode(conversation, keys, state, parts)
         replay = None if reply is None or idempotency is None else decode_reply(reply)
         if replay is not None:
             await self._acknowledge_again(conversation, keys)
-        if session is None:
+        if held is None or held.session is None:
             return LoadedConversation(replay=replay)
+        if replay is None and not with_turns:
+            return held
+        return replace(
+            held,
+            replay=replay,
+            turns=tuple(map(decode_turn, turns)),
+            former=tuple(map(decode_former, former)),
+        )
+
+    def _decode(
+        self, conversation: ConversationRef, keys: ConversationKeys, state: bytes, parts: Sequence[Any]
+    ) -> LoadedConversation:
+        head, tenant, mined, tools, previous = parts
+        session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
+        if session is None:
+            self._held.forget(conversation)
+            return LoadedConversation()
         if tenant is None or bool(mined) != bool(tools):  # both hashes hold every variable
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
-        return LoadedConversation(
+        loaded = LoadedConversation(
             session=decode_session(session),
             memory_revision=int(memory_revision),
             memory_updated_at=None if memory_updated_at is None else decode_instant(memory_updated_at),
@@ -122,13 +157,17 @@ class MemoryManager:
             tools=_fields(tools, decode_entry),
             tenant=orjson.loads(tenant),
             previous_contacts=tuple(map(decode_previous_contact, previous)),
-            turns=tuple(map(decode_turn, turns)),
             last_user_turn=None if last_user_turn is None else last_user_turn.decode(),
             mining=MiningState() if mining is None else decode_mining(mining),
             mining_revision=int(mining_revision or 0),
-            replay=replay,
-            former=tuple(map(decode_former, former)),
+            state=state,
         )
+        rest = len(tenant) + sum(map(len, (*mined, *tools, *previous, mining or b"")))
+        self._held.read(conversation, loaded, len(session), rest)
+        return loaded
+
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        return self._held.get(conversation)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         keys = ConversationKeys.of(conversation)
@@ -142,7 +181,9 @@ class MemoryManager:
             # due yet, else a worker finds nothing to do, and forgets it.
             early = [DueJob(d.job, max(d.due_at, changes.now + EARLY_JOB_DELAY)) for d in changes.jobs]
             await self._write_down(early)
-        arguments = {**_arguments(changes), **_notice(conversation, keys, changes)}
+        self._commits += 1
+        stamp = f"{self._process}{self._commits:x}"
+        arguments = {**_arguments(changes), **_notice(conversation, keys, changes), "stamp": stamp}
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not self._driver.single_node:
             await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
@@ -156,11 +197,21 @@ class MemoryManager:
                 await self._driver.confirm(keys.confirmation)
                 return AlreadyAnswered(decode_reply(rest[0]))
             case _:
-                present = bool(rest[1])
+                memory_revision, present, state_before, state = rest
+                self._held.written(
+                    conversation,
+                    changes,
+                    session_bytes=_weight(arguments, "session"),
+                    rest_bytes=_weight(arguments, *_HELD_ARGUMENTS),
+                    memory_revision=int(memory_revision),
+                    state_before=state_before,
+                    state=state,
+                )
+                present = bool(present)
                 if not self._driver.single_node:
                     present = await self._driver.expire(definition, 2 * changes.lifetime_s)
         reply = changes.reply
-        return Committed(reply.body(int(rest[0])), reply.status, present)
+        return Committed(reply.body(int(memory_revision)), reply.status, present)
 
     async def init(
         self, conversation: ConversationRef, session: Session, memory: NewMemory, *, lifetime_s: int
@@ -271,6 +322,7 @@ class MemoryManager:
             "relay_job": relay.job.name,
         }
         erased = bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
+        self._held.forget(conversation)
         if not self._driver.single_node:
             await self._write_down([relay])
         return erased
@@ -318,6 +370,7 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
         "expected_revision": changes.expected_revision,
         "expected_memory_revision": _or_empty(changes.expected_memory_revision),
         "expected_mining_revision": _or_empty(changes.expected_mining_revision),
+        "expected_state": changes.expected_state,
         "now": encode_instant(changes.now),
         "lifetime": changes.lifetime_s,
         "definition_lifetime": 2 * changes.lifetime_s,
@@ -362,6 +415,16 @@ def _notice(
     revision = changes.expected_revision if changes.session is None else changes.session.revision
     told = orjson.dumps({"conversationId": conversation.conversation_id, "revision": revision})
     return {"notice_channel": keys.notices, "notice_head": told[:-1] + b',"memoryRevision":'}
+
+
+def _weight(arguments: Mapping[str, Argument], *names: str) -> int:
+    """The bytes of these arguments. Texts are ids."""
+    weight = 0
+    for name in names:
+        value = arguments[name]
+        parts = (value,) if isinstance(value, bytes | str | int) else value
+        weight += sum(len(part) for part in parts if not isinstance(part, int))
+    return weight
 
 
 def _or_empty(number: int | None) -> int | str:

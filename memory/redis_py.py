@@ -53,7 +53,8 @@ _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
 @contextmanager
-def _errors_translated() -> Generator[None]:
+def errors_translated() -> Generator[None]:
+    """Errors of redis-py, here and of whoever raises them in its place, as those that `Driver` names."""
     try:
         yield
     except _AWAY as error:
@@ -88,7 +89,7 @@ class RedisPyDriver:
         self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
     ) -> Any:
         number, packed = script.packed(keys, args)
-        with _errors_translated():
+        with errors_translated():
             if confirmed and self._wait_replicas:
                 try:
                     return await self._replicated("EVALSHA", script.sha, number, *packed)
@@ -125,7 +126,7 @@ class RedisPyDriver:
 
     async def confirm(self, key: str) -> None:
         if self._wait_replicas:
-            with _errors_translated():
+            with errors_translated():
                 await self._replicated("SET", key, b"", "EX", CONFIRMATION_LIFETIME_S)
 
     async def _replicated(self, *command: Any) -> Any:
@@ -152,31 +153,31 @@ class RedisPyDriver:
         return answer
 
     async def get(self, key: str) -> bytes | None:
-        with _errors_translated():
+        with errors_translated():
             return await self.client.get(key)
 
     async def set(self, key: str, value: bytes, *, lifetime_s: int) -> None:
-        with _errors_translated():
+        with errors_translated():
             await self.client.set(key, value, ex=lifetime_s)
 
     async def expire(self, key: str, lifetime_s: int) -> bool:
-        with _errors_translated():
+        with errors_translated():
             return bool(await self.client.expire(key, lifetime_s))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        with _errors_translated():
+        with errors_translated():
             await self.client.delete(*keys)
 
     async def hget(self, key: str, field: str) -> bytes | None:
-        with _errors_translated():
+        with errors_translated():
             return await self.client.hget(key, field)
 
     async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
-        with _errors_translated():
+        with errors_translated():
             return await self.client.hmget(key, fields)
 
     async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None:
-        with _errors_translated():
+        with errors_translated():
             if confirmed and self._wait_replicas:
                 flat = [part for member, score in scores.items() for part in (score, member)]
                 await self._replicated("ZADD", key, *flat)
@@ -186,39 +187,39 @@ class RedisPyDriver:
     async def zrange(
         self, key: str, *, at_most: int, highest_first: bool = False
     ) -> Sequence[tuple[bytes, float]]:
-        with _errors_translated():
+        with errors_translated():
             found: list[Any] = await self.client.zrange(
                 key, 0, at_most - 1, desc=highest_first, withscores=True
             )
         return [(member, score) for member, score in found]
 
     async def zcount(self, key: str, *, up_to: float = float("inf")) -> int:
-        with _errors_translated():
+        with errors_translated():
             return int(await self.client.zcount(key, "-inf", up_to))
 
     async def xrange(self, key: str, *, at_most: int) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
-        with _errors_translated():
+        with errors_translated():
             found: list[Any] = await self.client.xrange(key, count=at_most)
         return [(entry_id.decode(), fields) for entry_id, fields in found]
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
-        with _errors_translated():
+        with errors_translated():
             async for key in self.client.scan_iter(match=pattern, count=SCANNED_AT_ONCE):
                 yield key.decode()
 
     async def publish(self, channel: str, message: bytes) -> None:
-        with _errors_translated():
+        with errors_translated():
             await self.client.publish(channel, message)
 
     def subscription(self) -> Subscription:
         return RedisPySubscription(self.client.pubsub(ignore_subscribe_messages=True))
 
     async def ping(self) -> None:
-        with _errors_translated():
+        with errors_translated():
             await self.client.ping()
 
     async def servers(self) -> Sequence[ServerState]:
-        with _errors_translated():
+        with errors_translated():
             if isinstance(self.client, FakeAsyncRedis):
                 await self.client.ping()
                 return ()
@@ -268,15 +269,15 @@ class RedisPySubscription:
         self._pubsub = pubsub
 
     async def subscribe(self, channel: str) -> None:
-        with _errors_translated():
+        with errors_translated():
             await self._pubsub.subscribe(channel)
 
     async def unsubscribe(self, channel: str) -> None:
-        with _errors_translated():
+        with errors_translated():
             await self._pubsub.unsubscribe(channel)
 
     async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
-        with _errors_translated():
+        with errors_translated():
             message = await self._pubsub.get_message(timeout=within_s)
         return None if message is None else (message["channel"].decode(), message["data"])
 

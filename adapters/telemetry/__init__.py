@@ -74,6 +74,9 @@ class ObservedMemory:
         with self._errors:
             return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        return self._memory.held(conversation)
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         with self._errors:
             return await self._memory.commit(conversation, changes)
@@ -100,6 +103,9 @@ class TracedMemory:
     ) -> LoadedConversation:
         with self._tracing.span("memory load", "client"):
             return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
+
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        return self._memory.held(conversation)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         if changes.jobs:

@@ -85,7 +85,8 @@ class FormerConversation:
 class LoadedConversation:
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
-    `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON.
+    `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON. `state`
+    names what is stored, opaque bytes; a commit that expects it takes effect on nothing else.
     """
 
     session: Session | None = None
@@ -101,6 +102,7 @@ class LoadedConversation:
     mining_revision: int = 0
     replay: KeptReply | None = None
     former: tuple[FormerConversation, ...] = ()
+    state: bytes = field(default=b"", compare=False)
 
     @property
     def revision(self) -> int:
@@ -120,14 +122,14 @@ class NewMemory:
 class Changes:
     """One atomic commit.
 
-    Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where it is given, the
-    memory revision is `expected_memory_revision`. `lifetime_s` is the new expiry of every key of the
-    conversation. A `turn` that is stored already makes the whole commit a no-op, but that `on_seen`, a reply
-    without tail, is what the request's key has got. `mining` is taken only over `expected_mining_revision`.
-    With `rewrite_previous_contacts` the list is replaced instead of added to. `added_variables` are put into
-    both hashes where they are not yet (F17). `trace` is the `traceparent` that the work on `jobs` continues.
-    `former` is kept beside what starts anew until a commit names it in `forget_former`. `lifetime_s` is in
-    seconds, `now` in UTC; `events` are JSON texts.
+    Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where they are given,
+    the memory revision is `expected_memory_revision` and the whole state `expected_state`. `lifetime_s` is
+    the new expiry of every key of the conversation. A `turn` that is stored already makes the whole commit
+    a no-op, but that `on_seen`, a reply without tail, is what the request's key has got. `mining` is taken
+    only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is replaced instead of
+    added to. `added_variables` are put into both hashes where they are not yet (F17). `trace` is the
+    `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew until a commit
+    names it in `forget_former`. `lifetime_s` is in seconds, `now` in UTC; `events` are JSON texts.
     """
 
     expected_revision: int
@@ -136,6 +138,7 @@ class Changes:
     now: datetime
     content_hash: str
     expected_memory_revision: int | None = None
+    expected_state: bytes = b""
     session: Session | None = None
     new_memory: NewMemory | None = None
     set_tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
@@ -205,6 +208,12 @@ class ConversationMemory(Protocol):
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
     ) -> LoadedConversation: ...
+
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        """What this process has read or written last of a conversation, if it holds that still: without
+        messages, and perhaps not what is stored any more. Decide on it only what is committed with its
+        `state` expected."""
+        ...
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome: ...
 

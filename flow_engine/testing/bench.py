@@ -97,6 +97,12 @@ class ForgetfulMemory:
             del self._over_at[conversation]
         return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        over_at = self._over_at.get(conversation)
+        if over_at is not None and over_at <= self._clock.now():
+            return None
+        return self._memory.held(conversation)
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         outcome = await self._memory.commit(conversation, changes)
         self._over_at[conversation] = changes.now + timedelta(seconds=changes.lifetime_s)

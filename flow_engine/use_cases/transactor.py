@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.json_values import rough_size
 from flow_engine.ports.clock import Clock
@@ -122,14 +122,36 @@ class Transactor:
         Raises ReloadAndDecide `revision_conflict` after ATTEMPTS, CorrectTheInput `conversation_too_large`.
         The reply's body are bytes of JSON.
         """
+        held = None if with_turns else self.memory.held(conversation)
+        if held is not None:
+            reply = await self._run_on_held(conversation, idempotency, decide, held)
+            if reply is not None:
+                return reply
         for _ in range(ATTEMPTS):
             loaded = await self.memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
             if idempotency is not None and loaded.replay is not None:
                 return self._replayed(idempotency, loaded.replay)
-            reply = await self._commit(conversation, idempotency, await decide(loaded), loaded)
+            transition = await decide(loaded)
+            _check_size(transition)
+            reply = await self._commit(conversation, idempotency, transition, loaded)
             if reply is not None:
                 return reply
         raise await self._conflict(conversation)
+
+    async def _run_on_held(
+        self,
+        conversation: ConversationRef,
+        idempotency: IdempotencyKey | None,
+        decide: Callable[[LoadedConversation], Awaitable[Transition]],
+        held: LoadedConversation,
+    ) -> FinalReply | None:
+        """One trip instead of two. None when what is held may be over: then it has to be read."""
+        try:
+            transition = await decide(held)
+            _check_size(transition)
+        except FlowEngineError:
+            return None
+        return await self._commit(conversation, idempotency, transition, held, expected_state=held.state)
 
     async def apply(
         self,
@@ -148,6 +170,7 @@ class Transactor:
             decision = await decide(loaded)
             if decision.transition is None:
                 return decision
+            _check_size(decision.transition)
             if await self._commit(conversation, None, decision.transition, loaded) is not None:
                 return decision
         raise await self._conflict(conversation)
@@ -158,10 +181,11 @@ class Transactor:
         idempotency: IdempotencyKey | None,
         transition: Transition,
         loaded: LoadedConversation,
+        *,
+        expected_state: bytes = b"",
     ) -> FinalReply | None:
         """None when another writer was faster."""
-        _check_size(transition)
-        match await self.memory.commit(conversation, to_changes(transition, idempotency)):
+        match await self.memory.commit(conversation, to_changes(transition, idempotency, expected_state)):
             case Committed() as done:
                 if not done.definition_present:
                     flow, tenant_id = transition.runner.flow, conversation.tenant_id
@@ -178,7 +202,8 @@ class Transactor:
             case DuplicateMessage() if transition.on_seen is not None:
                 return FinalReply(transition.on_seen.status, transition.on_seen.body(loaded.memory_revision))
             case _:
-                self.observer.count("commits_lost")
+                if not expected_state:
+                    self.observer.count("commits_lost")
                 return None
 
     async def _conflict(self, conversation: ConversationRef) -> ReloadAndDecide:
@@ -222,7 +247,9 @@ def _check_size(transition: Transition) -> None:
         )
 
 
-def to_changes(transition: Transition, idempotency: IdempotencyKey | None) -> Changes:
+def to_changes(
+    transition: Transition, idempotency: IdempotencyKey | None, expected_state: bytes = b""
+) -> Changes:
     runner = transition.runner
     loaded = runner.loaded
     anew = runner.new_memory is not None or transition.rewrite_previous_contacts
@@ -231,6 +258,7 @@ def to_changes(transition: Transition, idempotency: IdempotencyKey | None) -> Ch
     return Changes(
         expected_revision=loaded.revision,
         expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,
+        expected_state=expected_state,
         lifetime_s=runner.flow.lifetime_s,
         reply=transition.reply,
         now=runner.now,

@@ -36,6 +36,9 @@ class NaiveMemory:
     ) -> LoadedConversation:
         return await self._reading.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        return None
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         keys = ConversationKeys.of(conversation)
         before = await self._reading.load(conversation)

@@ -111,6 +111,9 @@ class InTurn:
         await self.turns.mine(self.actor)
         return await self.inner.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
+    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+        return self.inner.held(conversation)
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         await self.turns.mine(self.actor)
         outcome = await self.inner.commit(conversation, changes)

@@ -58,7 +58,7 @@ async def rewrite(scene: Scene, change: Callable[[Any], None]) -> bytes:
     stored = orjson.loads(await scene.memory.driver.client.hget(key, "session"))
     change(stored)
     written = orjson.dumps(stored)
-    await scene.memory.driver.client.hset(key, "session", written)
+    await scene.memory.driver.client.hset(key, mapping={"session": written, "stamp": "by hand"})
     return written
 
 

@@ -1,0 +1,144 @@
+"""The conversations that this process read or wrote last, decoded: what is unchanged is not read again (F15).
+
+Nothing here is believed: a read asks Redis whether the state is still the stored one, a commit is taken on
+that state alone. So replicas share nothing, and a process without memory of anything is only slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from flow_engine.ports.dialogue import ConversationRef, is_user_turn
+from flow_engine.runtime.memory import (
+    MemoryEntry,
+    PreviousContact,
+    decode_entry,
+    decode_previous_contact,
+    encode_entry,
+    encode_previous_contact,
+)
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.storage import Changes, LoadedConversation
+
+HELD_BYTES = 16 * 1024 * 1024
+"""Of stored bytes, over all conversations; decoded they take about six times as much."""
+GROWTH_BEFORE_READ = 2
+GROWTH_BYTES = 16 * 1024
+"""A conversation that has grown so many times, and these bytes, by what was written is weighed anew by
+reading it: what a write replaces is not weighed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Weights in stored bytes: of the session, of the rest, and of the rest when it was read last."""
+
+    loaded: LoadedConversation
+    session_bytes: int
+    rest_bytes: int
+    rest_read: int
+
+    @property
+    def weight(self) -> int:
+        return self.session_bytes + self.rest_bytes
+
+
+class HeldConversations:
+    """The least recently used give way. Sizes in bytes."""
+
+    def __init__(self, most_bytes: int = HELD_BYTES) -> None:
+        self._cache: LRUCache[ConversationRef, Held] = LRUCache(most_bytes, getsizeof=_weight)
+
+    def get(self, conversation: ConversationRef) -> LoadedConversation | None:
+        held = self._cache.get(conversation)
+        return None if held is None else held.loaded
+
+    def read(
+        self, conversation: ConversationRef, loaded: LoadedConversation, session_bytes: int, rest_bytes: int
+    ) -> None:
+        """Hold what was read. It has no messages, former conversations and reply. In stored bytes."""
+        self._put(conversation, Held(loaded, session_bytes, rest_bytes, rest_bytes))
+
+    def written(
+        self,
+        conversation: ConversationRef,
+        changes: Changes,
+        *,
+        session_bytes: int,
+        rest_bytes: int,
+        memory_revision: int,
+        state_before: bytes,
+        state: bytes,
+    ) -> None:
+        """Hold what a commit has made of the state that is held; forget it where it was another one.
+
+        `session_bytes` and `rest_bytes` are what was written, in stored bytes.
+        """
+        held = self._cache.get(conversation)
+        if changes.new_memory is not None:
+            held = Held(LoadedConversation(), session_bytes, 0, rest_bytes)
+        elif held is None or held.loaded.state != state_before:
+            self.forget(conversation)
+            return
+        rest_bytes += held.rest_bytes
+        if not state or rest_bytes > GROWTH_BEFORE_READ * held.rest_read + GROWTH_BYTES:
+            self.forget(conversation)
+            return
+        after = _after(held.loaded, changes, memory_revision, state)
+        self._put(conversation, Held(after, session_bytes or held.session_bytes, rest_bytes, held.rest_read))
+
+    def forget(self, conversation: ConversationRef) -> None:
+        self._cache.pop(conversation, None)
+
+    def _put(self, conversation: ConversationRef, held: Held) -> None:
+        if held.weight <= self._cache.maxsize:
+            self._cache[conversation] = held
+        else:
+            self.forget(conversation)
+
+
+def _weight(held: Held) -> int:
+    return held.weight
+
+
+def _after(
+    before: LoadedConversation, changes: Changes, memory_revision: int, state: bytes
+) -> LoadedConversation:
+    """What commit.lua makes of `before`."""
+    new = changes.new_memory
+    mined = before.mined if new is None else new.variables
+    tools = before.tools if new is None else new.variables
+    wrote = changes.set_tools or changes.set_mined
+    previous = () if changes.rewrite_previous_contacts else before.previous_contacts
+    turn = changes.turn
+    return LoadedConversation(
+        session=changes.session or before.session,
+        memory_revision=memory_revision,
+        memory_updated_at=changes.now if wrote else before.memory_updated_at,
+        mined=_hash(mined, changes.added_variables, changes.set_mined),
+        tools=_hash(tools, changes.added_variables, changes.set_tools),
+        tenant=before.tenant if new is None else new.tenant,
+        previous_contacts=(*previous, *map(_stored_contact, changes.previous_contacts)),
+        last_user_turn=turn.name if turn is not None and is_user_turn(turn) else before.last_user_turn,
+        mining=(before.mining if new is None else MiningState())
+        if changes.mining is None
+        else changes.mining,
+        mining_revision=before.mining_revision + (changes.mining is not None),
+        state=state,
+    )
+
+
+def _hash(
+    stored: Mapping[str, MemoryEntry], added: Mapping[str, MemoryEntry], put: Mapping[str, MemoryEntry]
+) -> Mapping[str, MemoryEntry]:
+    if not added and not put:
+        return stored
+    fresh = {id: entry for id, entry in added.items() if id not in stored}
+    # Stored times are coarser: what is held is what would be read.
+    return {**stored, **fresh, **{id: decode_entry(encode_entry(entry)) for id, entry in put.items()}}
+
+
+def _stored_contact(contact: PreviousContact) -> PreviousContact:
+    return decode_previous_contact(encode_previous_contact(contact))

@@ -1,0 +1,238 @@
+"""`Driver` on one connection for all requests of a process: what a turn of the loop asks leaves in one write.
+
+Scripts and the other commands of the agents' requests go through it; what is rare, blocks, waits for replicas
+or listens has connections of redis-py. The protocol's parser and writer are hiredis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import hiredis
+from redis.asyncio import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+
+from memory.driver import Script
+from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver, errors_translated
+
+_ERRORS: Mapping[str, type[RedisError]] = {
+    "LOADING": BusyLoadingError,
+    "MASTERDOWN": BusyLoadingError,
+    "NOAUTH": AuthenticationError,
+    "NOSCRIPT": NoScriptError,
+    "OOM": OutOfMemoryError,
+    "READONLY": ReadOnlyError,
+    "WRONGPASS": AuthenticationError,
+}
+
+
+def _error(text: str) -> RedisError:
+    code, _, rest = text.partition(" ")
+    known = _ERRORS.get(code)
+    return ResponseError(text) if known is None else known(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, and who asks. `database` is its number."""
+
+    host: str
+    port: int
+    user: str | None
+    password: str | None
+    database: int
+
+    @classmethod
+    def of(cls, url: str) -> Address | None:
+        """None for a URL that only redis-py understands: TLS, a socket's path, options."""
+        parts = urlsplit(url)
+        path = parts.path.strip("/")
+        if parts.scheme != "redis" or parse_qs(parts.query) or not (path.isdigit() or not path):
+            return None
+        user, password = (
+            None if part is None else unquote(part) for part in (parts.username, parts.password)
+        )
+        return cls(parts.hostname or "localhost", parts.port or 6379, user or None, password, int(path or 0))
+
+    def greeting(self) -> Sequence[tuple[str, ...]]:
+        """The commands that open a connection."""
+        commands: list[tuple[str, ...]] = []
+        if self.password is not None:
+            commands.append(("AUTH", *([] if self.user is None else [self.user]), self.password))
+        if self.database:
+            commands.append(("SELECT", str(self.database)))
+        return commands
+
+
+class Connection(asyncio.Protocol):
+    """Commands in order, answers in order. Once it is lost it stays so, and every command that has no answer
+    yet raises redis-py's ConnectionError: nobody knows whether it took effect."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(replyError=_error, protocolError=RedisConnectionError)
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._out: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def send(self, *command: Any) -> asyncio.Future[Any]:
+        """The answer, or redis-py's exceptions. A caller that waits no longer cancels its future alone."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self.lost:
+            future.set_exception(RedisConnectionError("the connection is closed"))
+            return future
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(cast("bytes", hiredis.pack_command(command)))
+        self._waiting.append((future, self._loop.time() + ANSWER_WITHIN_S))
+        if self._watch is None:
+            self._watch = self._loop.call_later(ANSWER_WITHIN_S, self._overdue)
+        return future
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is not None and not self.lost:
+            self._transport.writelines(out)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while (answer := self._reader.gets()) is not False:
+                future, _ = self._waiting.popleft()
+                if future.done():
+                    continue
+                if isinstance(answer, RedisError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        except (RedisConnectionError, IndexError):  # no protocol, or an answer that nobody asked for
+            self._lose(RedisConnectionError("Redis does not keep to its protocol"))
+
+    def _overdue(self) -> None:
+        """One timer for all: the oldest answer decides. A server that is late holds up all that follow."""
+        self._watch = None
+        if not self._waiting:
+            return
+        left = self._waiting[0][1] - self._loop.time()
+        if left <= 0:
+            self._lose(RedisTimeoutError("no answer in time"))
+        else:
+            self._watch = self._loop.call_later(left, self._overdue)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(RedisConnectionError("the connection was cut"))
+
+    def _lose(self, error: RedisError) -> None:
+        self.lost = True
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, deque()
+        for future, _ in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+    def close(self) -> None:
+        self._lose(RedisConnectionError("the connection was closed"))
+
+
+class MultiplexedDriver(RedisPyDriver):
+    """Implements `Driver` for one server, not a cluster. Raises as `Driver` does. A lost connection is opened
+    again by the next command."""
+
+    def __init__(self, address: Address, client: Redis, *, wait_replicas: int = 0) -> None:
+        super().__init__(client, wait_replicas=wait_replicas)
+        self._address = address
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Lock = asyncio.Lock()
+
+    async def run(
+        self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
+    ) -> Any:
+        if confirmed and self._wait_replicas:
+            return await super().run(script, keys, args, confirmed=True)
+        number, packed = script.packed(keys, args)
+        with errors_translated():
+            try:
+                return await self._send("EVALSHA", script.sha, number, *packed)
+            except NoScriptError:
+                return await self._send("EVAL", script.source, number, *packed)
+
+    async def get(self, key: str) -> bytes | None:
+        with errors_translated():
+            return await self._send("GET", key)
+
+    async def expire(self, key: str, lifetime_s: int) -> bool:
+        with errors_translated():
+            return bool(await self._send("EXPIRE", key, lifetime_s))
+
+    async def hget(self, key: str, field: str) -> bytes | None:
+        with errors_translated():
+            return await self._send("HGET", key, field)
+
+    async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
+        with errors_translated():
+            return await self._send("HMGET", key, *fields)
+
+    async def ping(self) -> None:
+        with errors_translated():
+            await self._send("PING")
+
+    async def _send(self, *command: Any) -> Any:
+        connection = self._connection
+        if connection is None or connection.lost:
+            connection = await self._connected()
+        return await connection.send(*command)
+
+    async def _connected(self) -> Connection:
+        async with self._connecting:
+            if self._connection is None or self._connection.lost:
+                try:
+                    async with asyncio.timeout(ANSWER_WITHIN_S):
+                        self._connection = await self._open()
+                except TimeoutError as error:
+                    raise RedisTimeoutError("no connection in time") from error
+                except OSError as error:
+                    raise RedisConnectionError("no connection") from error
+            return self._connection
+
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(Connection, self._address.host, self._address.port)
+        try:
+            await asyncio.gather(*(connection.send(*command) for command in self._address.greeting()))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        await super().close()

@@ -1,0 +1,175 @@
+"""What a process holds of a conversation changes no answer: it only saves reading (F15)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fakeredis import FakeServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.memory import PreviousContact
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
+from memory.connection import embedded
+from memory.driver import Driver, Script
+from memory.held import HeldConversations
+from memory.manager import MemoryManager
+from tests.memory.conversation_samples import (
+    LIFETIME_S,
+    T0,
+    TENANT_FACTS,
+    VARIABLES,
+    Conversation,
+    empty_memory,
+    session,
+    turn,
+    written,
+)
+
+NAMES = st.sampled_from(("c", "d"))
+PROCESSES = st.sampled_from(("much", "also much", "little", "nothing"))
+
+
+@dataclass
+class Processes:
+    """Several processes on one Redis; `nothing` holds nothing, so it is what the others are compared with."""
+
+    server: FakeServer = field(default_factory=FakeServer)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.driver = embedded(self.server).driver
+        self.managers = {
+            "much": MemoryManager(self.driver),
+            "also much": MemoryManager(self.driver),
+            "little": MemoryManager(self.driver, held=HeldConversations(3_000)),
+            "nothing": MemoryManager(self.driver, held=HeldConversations(0)),
+        }
+
+    async def do(self, process: str, name: str, action: str, on_held: bool) -> None:
+        """One commit or erasure of `process`, on what it holds or on what it reads."""
+        self.step += 1
+        manager, ref = self.managers[process], ConversationRef("tenant", name)
+        held = manager.held(ref) if on_held else None
+        base = held or await manager.load(ref)
+        stored = await self.managers["nothing"].load(ref)
+        if action == "erase":
+            await manager.erase(ref, Erasure(b"{}", b"", T0))
+            return
+        more = self.changes(action, ref, base)
+        if more is None:
+            return
+        changes = replace(
+            Conversation(embedded(self.server), ref).changes(base.revision, **more),
+            expected_state=b"" if held is None else held.state,
+            now=T0 + timedelta(seconds=self.step),
+        )
+        outcome = await manager.commit(ref, changes)
+        assert isinstance(outcome, Committed | Conflict)
+        if held is not None:
+            assert isinstance(outcome, Committed) == (held.state == stored.state)
+
+    def changes(self, action: str, ref: ConversationRef, base: LoadedConversation) -> dict[str, Any] | None:
+        if action == "start":
+            after = session(ref, base.revision + 1)
+            return {"session": after, "new_memory": NewMemory(TENANT_FACTS, empty_memory())}
+        if base.session is None:
+            return None
+        now = T0 + timedelta(seconds=self.step)
+        name, value = VARIABLES[self.step % 3], [self.step, "x" * (self.step % 3 * 700)]
+        return {
+            "tools": {"set_tools": {name: written(value)}},
+            "mine": {
+                "set_mined": {name: written(value)},
+                "mining": MiningState(mined_through=str(self.step)),
+            },
+            "say": {"turn": turn(f"m-{self.step}", "user words")},
+            "move": {"session": base.session.model_copy(update={"revision": base.revision + 1})},
+            "add": {"added_variables": {f"new-{self.step % 4}": empty_memory()["name"]}},
+            "remember": {"previous_contacts": (PreviousContact(now, "chat", "resume"),)},
+            "rewrite": {"rewrite_previous_contacts": True, "previous_contacts": base.previous_contacts[:1]},
+        }[action]
+
+    async def agree(self) -> None:
+        for name in ("c", "d"):
+            ref = ConversationRef("tenant", name)
+            stored = await self.managers["nothing"].load(ref, with_turns=True)
+            for process, manager in self.managers.items():
+                held = manager.held(ref)
+                if held is not None and held.state == stored.state:
+                    assert held == replace(stored, turns=(), former=()), process
+                found = await manager.load(ref, with_turns=True)
+                assert (found, found.state) == (stored, stored.state), process
+
+
+ACTIONS = st.sampled_from(
+    ("start", "tools", "tools", "mine", "say", "move", "add", "remember", "rewrite", "erase")
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(PROCESSES, NAMES, ACTIONS, st.booleans()), max_size=25))
+def test_processes_that_hold_much_little_or_nothing_read_the_same_after_every_step(
+    steps: list[tuple[str, str, str, bool]],
+) -> None:
+    async def play() -> None:
+        processes = Processes()
+        for process in processes.managers:
+            await processes.do(process, "c", "start", on_held=False)
+        for step in steps:
+            await processes.do(*step)
+            await processes.agree()
+
+    asyncio.run(play())
+
+
+@dataclass
+class Counting:
+    """A driver that counts the trips and the bytes of their answers."""
+
+    inner: Driver
+    answers: list[int] = field(default_factory=list[int])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def run(self, script: Script, *args: Any, **options: Any) -> Any:
+        answer = await self.inner.run(script, *args, **options)
+        self.answers.append(len(repr(answer)))
+        return answer
+
+
+@pytest.mark.anyio
+async def test_what_is_unchanged_is_not_sent_again() -> None:
+    memory = embedded()
+    driver: Any = Counting(memory.driver)
+    manager, ref = MemoryManager(driver), ConversationRef("tenant", "c")
+    await manager.init(ref, session(ref), NewMemory(TENANT_FACTS, empty_memory()), lifetime_s=LIFETIME_S)
+    other = MemoryManager(driver)
+    driver.answers.clear()
+    first, again = await other.load(ref), await other.load(ref)
+    assert first == again
+    assert driver.answers[1] < driver.answers[0] / 4
+    await manager.set_vars(ref, {"name": written(["Ana"])}, lifetime_s=LIFETIME_S, now=T0)
+    assert (await other.load(ref)).tools["name"].value == ["Ana"]
+
+
+@pytest.mark.anyio
+async def test_the_bytes_that_are_held_are_bounded() -> None:
+    memory = embedded()
+    held = HeldConversations(20_000)
+    manager = MemoryManager(memory.driver, held=held)
+    refs = [ConversationRef("tenant", f"c{number}") for number in range(40)]
+    for ref in refs:
+        await manager.init(ref, session(ref), NewMemory(TENANT_FACTS, empty_memory()), lifetime_s=LIFETIME_S)
+    kept = [ref for ref in refs if manager.held(ref) is not None]
+    assert kept == refs[-len(kept) :]
+    assert 2 < len(kept) < 20
+    for ref in refs:
+        assert (await manager.load(ref)).session is not None
