@@ -34,6 +34,8 @@ from redis.exceptions import (
 from memory.driver import Script
 from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver, errors_translated
 
+LOOKED_AGAIN_AFTER_S = 0.1
+
 _ERRORS: Mapping[str, type[RedisError]] = {
     "LOADING": BusyLoadingError,
     "MASTERDOWN": BusyLoadingError,
@@ -132,16 +134,22 @@ class Connection(asyncio.Protocol):
         except (RedisConnectionError, IndexError):  # no protocol, or an answer that nobody asked for
             self._lose(RedisConnectionError("Redis does not keep to its protocol"))
 
-    def _overdue(self) -> None:
-        """One timer for all: the oldest answer decides. A server that is late holds up all that follow."""
+    def _overdue(self, looked_again_for: asyncio.Future[Any] | None = None) -> None:
+        """One timer for all: the oldest answer decides. A server that is late holds up all that follow.
+
+        It is looked at twice: after the process itself was held up, the answer may be there unread.
+        """
         self._watch = None
         if not self._waiting:
             return
-        left = self._waiting[0][1] - self._loop.time()
-        if left <= 0:
+        oldest, deadline = self._waiting[0]
+        left = deadline - self._loop.time()
+        if left > 0:
+            self._watch = self._loop.call_later(left, self._overdue)
+        elif oldest is looked_again_for:
             self._lose(RedisTimeoutError("no answer in time"))
         else:
-            self._watch = self._loop.call_later(left, self._overdue)
+            self._watch = self._loop.call_later(LOOKED_AGAIN_AFTER_S, self._overdue, oldest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(RedisConnectionError("the connection was cut"))

@@ -1,0 +1,155 @@
+"""One connection for all requests: each gets its own answer, a lost connection costs a 503 at most (F42)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from flow_engine.errors import RetryLater
+from memory import multiplexed
+from memory.connection import connect
+from memory.multiplexed import Address, MultiplexedDriver
+from memory.redis_py import driver_to
+from tests.redis_fixture import RedisServer, StartRedis
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def driver_of(server: RedisServer) -> AsyncIterator[MultiplexedDriver]:
+    driver = connect(server.url).driver
+    assert isinstance(driver, MultiplexedDriver)
+    yield driver
+    await driver.close()
+
+
+async def connections(driver: MultiplexedDriver) -> int:
+    """Without the one of redis-py that asks."""
+    return len(await driver.client.client_list()) - 1
+
+
+async def test_a_thousand_requests_at_once_share_a_connection_and_each_gets_its_own_answer(
+    redis_server: RedisServer,
+) -> None:
+    async with driver_of(redis_server) as driver:
+        for number in range(1000):
+            await driver.client.set(f"many:{number}", b"%d" % number, ex=60)
+        before = await connections(driver)
+        answers = await asyncio.gather(*(driver.get(f"many:{number}") for number in range(1000)))
+        assert answers == [b"%d" % number for number in range(1000)]
+        assert await connections(driver) == before + 1
+
+
+async def test_a_caller_that_waits_no_longer_shifts_nobodys_answer(redis_server: RedisServer) -> None:
+    async with driver_of(redis_server) as driver:
+        await driver.set("a", b"1", lifetime_s=60)
+        await driver.set("b", b"2", lifetime_s=60)
+        await driver.ping()
+        tasks = [asyncio.ensure_future(driver.get("a" if n % 2 else "b")) for n in range(100)]
+        await asyncio.sleep(0)
+        for task in tasks[::3]:
+            task.cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, answer in enumerate(answers):
+            assert (
+                isinstance(answer, asyncio.CancelledError)
+                if number % 3 == 0
+                else answer == b"21"[number % 2 : 1 + number % 2]
+            )
+
+
+async def test_without_an_answer_when_the_connection_is_cut_a_request_is_to_be_tried_again(
+    start_redis: StartRedis,
+) -> None:
+    server = start_redis()
+    async with driver_of(server) as driver:
+        await driver.set("a", b"1", lifetime_s=60)
+        await driver.ping()
+        server.pause()
+        waiting = [asyncio.ensure_future(driver.get("a")) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        server.kill()
+        for failure in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(failure, RetryLater)
+            assert failure.code == "memory_unavailable"
+        with pytest.raises(RetryLater):
+            await driver.get("a")
+        server.start()
+        server.wait_until_ready()
+        assert await driver.get("a") == b"1"
+
+
+async def test_a_server_that_does_not_answer_holds_nobody_for_long(
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiplexed, "ANSWER_WITHIN_S", 0.2)
+    server = start_redis()
+    async with driver_of(server) as driver:
+        await driver.ping()
+        server.pause()
+        async with asyncio.timeout(5):
+            with pytest.raises(RetryLater):
+                await driver.get("a")
+        server.resume()
+        assert await driver.get("a") is None
+
+
+async def test_a_process_that_was_held_up_itself_does_not_blame_the_server(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiplexed, "ANSWER_WITHIN_S", 0.1)
+    async with driver_of(redis_server) as driver:
+        await driver.ping()
+        loop = asyncio.get_running_loop()
+        answer = asyncio.ensure_future(driver.get("nothing"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        start = loop.time()
+        while loop.time() < start + 0.3:
+            pass
+        assert await answer is None
+
+
+async def test_passwords_users_and_databases_of_the_address_are_kept(start_redis: StartRedis) -> None:
+    server = start_redis()
+    with server.client() as client:
+        client.config_set("requirepass", "s3cret pass")
+    url = f"redis://default:s3cret%20pass@127.0.0.1:{server.port}/3"
+    driver = connect(url).driver
+    await driver.set("here", b"1", lifetime_s=60)
+    assert await driver.get("here") == b"1"
+    await driver.close()
+    wrong = connect(f"redis://:no@127.0.0.1:{server.port}/3").driver
+    with pytest.raises(RetryLater):
+        await wrong.get("here")
+    await wrong.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("redis://host", True),
+        ("redis://user:pass@host:6380/2", True),
+        ("rediss://host", False),
+        ("unix:///run/redis.sock", False),
+        ("redis://host?protocol=3", False),
+        ("redis://host/name", False),
+    ],
+)
+def test_what_only_redis_py_understands_is_left_to_it(url: str, own: bool) -> None:
+    assert (Address.of(url) is not None) is own
+
+
+async def test_replicas_are_waited_for_beside_the_shared_connection(redis_server: RedisServer) -> None:
+    address = Address.of(redis_server.url)
+    assert address is not None
+    client = driver_to(redis_server.url, cluster=False, wait_replicas=1).client
+    driver = MultiplexedDriver(address, client, wait_replicas=1)
+    with pytest.raises(RetryLater) as refused:
+        await driver.confirm("key")
+    assert refused.value.code == "memory_not_replicated"
+    assert await driver.get("nothing") is None
+    await driver.close()
