@@ -18,7 +18,7 @@ from benchmarks.processes import pinned
 from benchmarks.results import MeasurementFailed
 
 HOST = "127.0.0.1"
-STARTS_WITHIN_S = 20.0
+STARTS_WITHIN_S = 90.0
 STOPS_WITHIN_S = 5.0
 _ROOT = Path(__file__).resolve().parents[1]
 _FLOW_ENGINE = (sys.executable, "-m", "service.cli")

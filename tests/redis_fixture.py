@@ -25,7 +25,7 @@ from memory.connection import RedisMemory
 from memory.redis_py import RedisPyDriver
 from tests.ports import free_port
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
 CLUSTER = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
 LAST_SLOT = 16_383

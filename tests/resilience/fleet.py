@@ -34,7 +34,7 @@ from tests.resilience.operations import (
 )
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 40.0
+START_TIMEOUT_S = 120.0
 REPLY_TIMEOUT_S = 10.0
 IDLE_AT_MOST_S = 2.0  # the service closes a connection that has been idle for five seconds
 
