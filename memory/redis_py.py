@@ -103,7 +103,7 @@ class RedisPyDriver:
     async def run_each(
         self, script: Script, calls: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]]
     ) -> Sequence[Any]:
-        with _errors_translated():
+        with errors_translated():
             async with self._pipeline() as pipe:
                 for keys, args in calls:
                     number, packed = script.packed(keys, args)
@@ -115,7 +115,7 @@ class RedisPyDriver:
                     if isinstance(answer, NoScriptError):
                         answers[place] = await self.run(script, *calls[place])
                     else:
-                        with _errors_translated():
+                        with errors_translated():
                             raise answer
                 except FlowEngineError as error:
                     answers[place] = error
