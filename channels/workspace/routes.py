@@ -172,7 +172,7 @@ class AssistantRoutes:
             self._open[body.workspace] = workspace
             session = (
                 workspace.store.session(body.session).id
-                if body.session
+                if body.session is not None
                 else workspace.store.begin("gateway", model)
             )
         except FlowEngineError as error:

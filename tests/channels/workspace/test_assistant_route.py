@@ -1,0 +1,394 @@
+"""`POST /v1/assistant`: its frames letter by letter, who may, and what is refused (W2, W8, W9)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from adapters.http_door import listen
+from adapters.models.fake_openai import FakeOpenAI, WireStep
+from adapters.models.scripted import CallsTools, DropsStream, Says, Stalls
+from api.auth import Keyring, LocalOnly
+from channels.gateway.config import GatewayFile, GatewaySettings
+from flow_engine.ports.models import ToolCall
+from service.assistant import OwnDoor, assistant_routes
+from service.gateway import KeyDoor, gateway_server, gateway_service
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+KEYS = {"workspace": "w" * 20, "gateway": "g" * 20, "admin": "a" * 20, "other": "o" * 20}
+
+
+def calls(name: str, text: str = "", /, **arguments: Any) -> CallsTools:
+    return CallsTools([ToolCall(f"call_{name}", name, arguments)], text)
+
+
+@dataclass
+class Stream:
+    """One run: its frames as they come, and the bytes of all."""
+
+    pieces: AsyncIterator[bytes]
+    raw: bytes = b""
+    seen: int = 0
+
+    @property
+    def frames(self) -> list[Any]:
+        return [self._read(each) for each in self.raw.split(b"\n\n")[:-1] if each.startswith(b"data:")]
+
+    async def until(self, kind: str) -> Any:
+        """What the next frame of that kind holds."""
+        while True:
+            for frame in self.frames[self.seen :]:
+                self.seen += 1
+                if kind in frame:
+                    return frame[kind]
+            self.raw += await anext(self.pieces)
+
+    async def rest(self) -> list[Any]:
+        async for piece in self.pieces:
+            self.raw += piece
+        return self.frames
+
+    @staticmethod
+    def _read(event: bytes) -> Any:
+        data = event.removeprefix(b"data: ")
+        return "[DONE]" if data == b"[DONE]" else orjson.loads(data)
+
+
+@dataclass
+class Server:
+    http: httpx2.AsyncClient
+    model: FakeOpenAI
+    root: Path
+
+    @asynccontextmanager
+    async def run(self, prompt: str = "Do it.", **more: Any) -> AsyncGenerator[Stream]:
+        body = {"workspace": "project", "prompt": prompt, "stream": True, **more}
+        async with self.http.stream("POST", "/v1/assistant", json=body) as response:
+            assert response.status_code == 200, await response.aread()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield Stream(response.aiter_raw())
+
+    async def post(self, key: str | None = None, /, **body: Any) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {KEYS[key]}"} if key else {}
+        return await self.http.post("/v1/assistant", json=body, headers=headers)
+
+    async def confirm(self, run: str, **body: Any) -> httpx2.Response:
+        return await self.http.post(f"/v1/assistant/{run}/confirm", json=body)
+
+
+@asynccontextmanager
+async def serving(
+    tmp_path: Path, steps: Sequence[WireStep], *, keys: bool = False, model: str | None = "m"
+) -> AsyncGenerator[Server]:
+    root = tmp_path / "project"
+    root.mkdir(exist_ok=True)
+    async with FakeOpenAI(steps).running() as fake:
+        backend = {"name": "b", "kind": "openai", "url": fake.base_url, "models": ["m", "n"]}
+        file = GatewayFile.model_validate(
+            {
+                "backends": [backend],
+                "workspaces": [{"name": "project", "path": str(root)}],
+                "assistant": {"model": model},
+            }
+        )
+        ring = [
+            {"key": key, "tenant": "t2" if name == "other" else "t1", "name": name}
+            | {"scopes": ["workspace" if name == "other" else name]}
+            for name, key in KEYS.items()
+        ]
+        door = OwnDoor(KeyDoor(Keyring.parse(orjson.dumps({"keys": ring})) if keys else LocalOnly()))
+        listening = listen("127.0.0.1", 0)
+        origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        settings = GatewaySettings(gateway_heartbeat_s=0.2)
+        assistant = assistant_routes(file, settings, door, f"{origin}/v1")
+        async with gateway_service(
+            Settings(data_dir=tmp_path / "data"), settings, file, door, more_routes=assistant.routes()
+        ) as service:
+            server = gateway_server(service.app)
+            task = asyncio.create_task(server.serve(sockets=[listening]))
+            try:
+                async with httpx2.AsyncClient(base_url=origin, timeout=20, trust_env=False) as http:
+                    yield Server(http, fake, root)
+            finally:
+                server.should_exit = True
+                await task
+                assistant.close()
+
+
+async def test_the_frames_letter_by_letter(tmp_path: Path) -> None:  # W9
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.txt").write_text("hello\n", "utf-8")
+    steps = [calls("read_file", "I look.", path="a.txt"), Says("It says hello.")]
+    async with serving(tmp_path, steps) as server, server.run() as stream:
+        await stream.rest()
+    lines = stream.raw.decode().split("\n\n")
+    first = orjson.loads(lines[0].removeprefix("data: "))
+    assert list(first) == ["run", "session"]
+    assert lines[1] == 'data: {"content":"I look."}'
+    running = orjson.loads(lines[2].removeprefix("data: "))["tool"]
+    assert list(running) == ["call", "name", "arguments", "status"]
+    assert (running["name"], running["arguments"], running["status"]) == (
+        *("read_file", {"path": "a.txt"}, "running"),
+    )
+    done = orjson.loads(lines[3].removeprefix("data: "))["tool"]
+    assert list(done) == ["call", "name", "arguments", "status", "result"]
+    assert (done["call"], done["status"], done["result"]["content"]) == (running["call"], "done", "hello\n")
+    assert lines[4:] == ['data: {"content":"It says hello."}', "data: [DONE]", ""]
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "again"),
+    [("once", "done", True), ("session", "done", False), ("no", "rejected", True)],
+)
+async def test_a_write_is_confirmed(decision: str, status: str, again: bool, tmp_path: Path) -> None:  # W2
+    steps = [
+        calls("write_file", path="a.txt", content="one\n"),
+        calls("write_file", path="b.txt", content="two\n"),
+        Says("Done."),
+    ]
+    async with serving(tmp_path, steps) as server, server.run() as stream:
+        run = await stream.until("run")
+        asked = await stream.until("confirm")
+        assert list(asked) == ["call", "name", "arguments", "diff"]
+        assert asked["diff"] == "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1 @@\n+one\n"
+        assert not (server.root / "a.txt").exists()
+        answered = await server.confirm(run, call=asked["call"], decision=decision)
+        assert (answered.status_code, answered.json()) == (200, {"call": asked["call"], "decision": decision})
+        assert (await server.confirm(run, call=asked["call"], decision="once")).status_code == 404
+        if again:
+            second = await stream.until("confirm")
+            await server.confirm(run, call=second["call"], decision="no")
+        frames = await stream.rest()
+        tools = [each["tool"] for each in frames if "tool" in each and each["tool"]["status"] != "running"]
+        assert [each["status"] for each in tools] == [status, "rejected" if again else "done"]
+        assert (server.root / "a.txt").exists() == (decision != "no")
+        assert frames[-1] == "[DONE]"
+    if decision == "no":
+        sent = orjson.loads(server.model.requests[1].body["messages"][-1]["content"])
+        assert (sent["success"], sent["error"], set(sent)) == (
+            *(False, "USER_REJECTED", {"success", "error", "message"}),
+        )
+
+
+async def test_a_command_is_asked_for_each_time(tmp_path: Path) -> None:  # W2
+    steps = [calls("shell_exec", command="echo one"), calls("shell_exec", command="echo two"), Says("Done.")]
+    async with serving(tmp_path, steps) as server, server.run() as stream:
+        run = await stream.until("run")
+        for command in ("echo one", "echo two"):
+            asked = await stream.until("confirm")
+            assert (asked["arguments"], "diff" in asked) == ({"command": command}, False)
+            await server.confirm(run, call=asked["call"], decision="session")
+        frames = await stream.rest()
+        tools = [each["tool"] for each in frames if "tool" in each]
+        results = [each["result"]["stdout"] for each in tools if "result" in each]
+        assert results == ["one\n", "two\n"]
+
+
+async def test_a_session_keeps_what_was_granted_and_goes_on(tmp_path: Path) -> None:  # W2
+    steps = [
+        calls("write_file", path="a.txt", content="one\n"),
+        Says("First."),
+        calls("write_file", path="b.txt", content="two\n"),
+        Says("Second."),
+    ]
+    async with serving(tmp_path, steps) as server:
+        async with server.run("Write a.") as stream:
+            run = await stream.until("run")
+            asked = await stream.until("confirm")
+            await server.confirm(run, call=asked["call"], decision="session")
+            await stream.rest()
+        session = stream.frames[0]["session"]
+        async with server.run("Write b.", session=session) as stream:
+            frames = await stream.rest()
+        assert frames[0]["session"] == session
+        assert not any("confirm" in each for each in frames)
+        assert (server.root / "b.txt").exists()
+        told = [each["role"] for each in server.model.requests[-1].body["messages"]]
+        assert told == ["system", "user", "assistant", "tool", "assistant", "user", "assistant", "tool"]
+
+
+async def test_a_client_that_goes_away_has_said_no(tmp_path: Path) -> None:  # W9
+    steps = [calls("write_file", path="a.txt", content="x"), Says("Done.")]
+    async with serving(tmp_path, steps) as server:
+        async with server.run() as stream:
+            run = await stream.until("run")
+            session = stream.frames[0]["session"]
+            asked = await stream.until("confirm")
+        for _ in range(100):
+            gone = await server.confirm(run, call=asked["call"], decision="once")
+            if gone.status_code == 404:
+                break
+            await asyncio.sleep(0.01)
+        assert gone.status_code == 404
+        assert not (server.root / "a.txt").exists()
+        async with server.run("Go on.", session=session) as stream:
+            await stream.rest()
+        closed = server.model.requests[-1].body["messages"][-2]
+        assert (closed["role"], orjson.loads(closed["content"])["error"]) == ("tool", "INTERRUPTED")
+
+
+async def test_without_a_stream_one_object_and_nobody_is_asked(tmp_path: Path) -> None:  # W2
+    steps = [
+        calls("list_files", path="."),
+        calls("write_file", path="a.txt", content="x"),
+        Says("I may not."),
+    ]
+    async with serving(tmp_path, steps) as server:
+        reply = await server.post(workspace="project", prompt="Write.", stream=False)
+        body = reply.json()
+        assert (reply.status_code, list(body)) == (200, ["run", "session", "content", "tools"])
+        assert body["content"] == "I may not."
+        assert [(each["name"], each["status"]) for each in body["tools"]] == [
+            ("list_files", "done"),
+            ("write_file", "rejected"),
+        ]
+        assert body["tools"][1]["result"]["error"] == "USER_REJECTED"
+        assert not (server.root / "a.txt").exists()
+
+
+async def test_used_up_iterations_are_an_error_and_no_end(tmp_path: Path) -> None:  # W8
+    async with serving(tmp_path, [calls("list_files", path=".")]) as server:
+        async with server.run() as stream:
+            frames = await stream.rest()
+        assert list(frames[-1]["error"]) == ["code", "message"]
+        assert frames[-1]["error"]["code"] == "max_iterations_exceeded"
+        assert "list_files . (done)" in frames[-1]["error"]["message"]
+        assert b"[DONE]" not in stream.raw
+        assert len(server.model.requests) == 10
+        plain = await server.post(workspace="project", prompt="x", stream=False)
+        assert (plain.status_code, plain.json()["error"]["code"]) == (500, "max_iterations_exceeded")
+
+
+async def test_a_model_that_breaks_off_is_an_error_and_no_end(tmp_path: Path) -> None:  # W9
+    async with serving(tmp_path, [DropsStream("It was a ")]) as server:
+        async with server.run() as stream:
+            frames = await stream.rest()
+        assert "error" in frames[-1]
+        assert b"[DONE]" not in stream.raw
+        plain = await server.post(workspace="project", prompt="x", stream=False)
+        assert plain.status_code == 502
+        assert set(plain.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_silent_model_is_bridged_by_comments(tmp_path: Path) -> None:  # W9
+    async with serving(tmp_path, [Stalls(0.7, Says("Late."))]) as server:
+        async with server.run() as stream:
+            await stream.rest()
+        assert stream.raw.count(b": waiting\n\n") >= 2
+        assert stream.raw.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"workspace": "none", "prompt": "x"}, 404, "workspace_unknown"),
+        ({"workspace": "../project", "prompt": "x"}, 404, "workspace_unknown"),
+        ({"workspace": "/etc", "prompt": "x"}, 404, "workspace_unknown"),
+        ({"workspace": "project", "prompt": "x", "session": "none"}, 404, "session_unknown"),
+        ({"workspace": "project", "prompt": "x", "session": ""}, 404, "session_unknown"),
+        ({"workspace": "project", "prompt": ""}, 400, "invalid_body"),
+        ({"workspace": "project"}, 400, "invalid_body"),
+        ({"prompt": "x"}, 400, "invalid_body"),
+        ({"workspace": "project", "prompt": "x", "colour": 1}, 400, "invalid_body"),
+        ({"workspace": ["project"], "prompt": "x"}, 400, "invalid_body"),
+        ({"workspace": "project", "prompt": "x", "stream": "perhaps"}, 400, "invalid_body"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(
+    body: Mapping[str, Any], status: int, code: str, tmp_path: Path
+) -> None:  # W9
+    async with serving(tmp_path, [Says("x")]) as server:
+        refused = await server.post(**body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+        assert server.model.requests == []
+
+
+async def test_bodies_that_are_no_json_are_refused(tmp_path: Path) -> None:  # W9
+    async with serving(tmp_path, [Says("x")], model=None) as server:
+        for content in (b"", b"{", b"[]", b"null", b'"x"', b"\xff"):
+            refused = await server.http.post("/v1/assistant", content=content)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_body"), content
+        missing = await server.post(workspace="project", prompt="x")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (400, "model_missing")
+        assert (await server.post(workspace="project", prompt="x", model="n", stream=False)).json()["content"]
+        assert server.model.requests[0].body["model"] == "n"
+        unknown = await server.post(workspace="project", prompt="x", model="none", stream=False)
+        assert unknown.status_code == 502
+
+
+async def test_a_confirmation_of_nothing_is_refused(tmp_path: Path) -> None:  # W2
+    async with serving(tmp_path, [calls("write_file", path="a", content="x"), Says("x")]) as server:
+        assert (await server.confirm("none", call="x", decision="once")).status_code == 404
+        async with server.run() as stream:
+            run = await stream.until("run")
+            asked = await stream.until("confirm")
+            assert (await server.confirm(run, call="none", decision="once")).status_code == 404
+            for decision in ("always", "yes", "", None):
+                wrong = await server.confirm(run, call=asked["call"], decision=decision)
+                assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_body")
+            await server.confirm(run, call=asked["call"], decision="no")
+            await stream.rest()
+        assert (await server.confirm(run, call=asked["call"], decision="once")).status_code == 404
+
+
+async def test_one_run_at_a_time_in_a_session(tmp_path: Path) -> None:  # W9
+    steps = [calls("write_file", path="a", content="x"), Says("x")]
+    async with serving(tmp_path, steps) as server, server.run() as stream:
+        run = await stream.until("run")
+        session = stream.frames[0]["session"]
+        asked = await stream.until("confirm")
+        busy = await server.post(workspace="project", prompt="x", session=session)
+        assert (busy.status_code, busy.json()["error"]["code"]) == (409, "session_busy")
+        await server.confirm(run, call=asked["call"], decision="no")
+        await stream.rest()
+
+
+async def test_a_key_needs_the_scope_and_the_run_is_its_tenants(tmp_path: Path) -> None:  # W2
+    steps = [calls("write_file", path="a", content="x"), Says("x")]
+    async with serving(tmp_path, steps, keys=True) as server:
+        body = {"workspace": "project", "prompt": "x"}
+        assert (await server.post(**body)).status_code == 401
+        assert (await server.post("gateway", **body)).status_code == 403
+        server.http.headers["Authorization"] = f"Bearer {KEYS['workspace']}"
+        async with server.run() as stream:
+            run = await stream.until("run")
+            asked = await stream.until("confirm")
+            stranger = {"Authorization": f"Bearer {KEYS['other']}"}
+            answer = {"call": asked["call"], "decision": "once"}
+            refused = await server.http.post(f"/v1/assistant/{run}/confirm", json=answer, headers=stranger)
+            assert refused.status_code == 404
+            await server.confirm(run, call=asked["call"], decision="no")
+            assert (await stream.rest())[-1] == "[DONE]"
+        models = await server.http.get("/v1/models")
+        assert models.status_code == 403, "scope workspace is not scope gateway"
+        assert (await server.post("admin", **body, stream=False)).status_code == 200
+
+
+async def test_on_loopback_without_keys_any_header_will_do(tmp_path: Path) -> None:  # W9
+    async with serving(tmp_path, [Says("Hi.")]) as server:
+        server.http.headers["Authorization"] = "Bearer whatever"
+        assert (await server.post(workspace="project", prompt="x", stream=False)).json()["content"] == "Hi."
+        proxied = await server.http.post(
+            "/v1/assistant",
+            json={"workspace": "project", "prompt": "x"},
+            headers={"X-Forwarded-For": "192.0.2.1"},
+        )
+        assert proxied.status_code in (401, 403)
+
+
+async def test_runs_of_several_sessions_go_on_side_by_side(tmp_path: Path) -> None:  # W9
+    async with serving(tmp_path, [Stalls(0.2, Says("Hi."))]) as server:
+        waiting: list[Awaitable[httpx2.Response]] = [
+            server.post(workspace="project", prompt=str(number), stream=False) for number in range(5)
+        ]
+        replies = await asyncio.gather(*waiting)
+        assert {reply.json()["content"] for reply in replies} == {"Hi."}
+        assert len({reply.json()["session"] for reply in replies}) == 5
