@@ -1,7 +1,6 @@
 """The assistant's commands that ask a model: a gateway found or started, a task, the index, the demo."""
 
 import asyncio
-import os
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -28,7 +27,7 @@ from channels.workspace.assistant import (
     WorkspaceSettings,
     run_turn,
 )
-from channels.workspace.index import GatewayEmbedder
+from channels.workspace.index import EmbeddingFailed, GatewayEmbedder
 from channels.workspace.rules import Rules, answers_to, said_yes
 from channels.workspace.store import FOLDER
 from channels.workspace.toolbox import Choice, Question
@@ -48,9 +47,11 @@ def base_url(text: str) -> str:
 
 
 @asynccontextmanager
-async def gateway_base(options: Options, file: GatewayFile | None = None) -> AsyncGenerator[Base]:
-    """The gateway that is named, else one in this process on a free port of loopback. Raises CallTheOperator
-    where neither can be had."""
+async def gateway_base(
+    options: Options, file: GatewayFile | None = None, data_dir: Path | None = None
+) -> AsyncGenerator[Base]:
+    """The gateway that is named, else one in this process on a free port of loopback. Its cache lies in the
+    home, unless `data_dir` or the setting says where. Raises CallTheOperator where neither can be had."""
     own = read_settings(WorkspaceSettings)
     url = options.gateway or own.gateway_url
     if url is not None and file is None:
@@ -59,8 +60,8 @@ async def gateway_base(options: Options, file: GatewayFile | None = None) -> Asy
     gateway = read_settings(GatewaySettings)
     file = file or gateway_file(options.config, gateway)
     settings = read_settings(Settings)
-    if "data_dir" not in settings.model_fields_set:  # nothing of ours among the user's files
-        settings = settings.model_copy(update={"data_dir": Path.home() / FOLDER})
+    if data_dir or "data_dir" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"data_dir": data_dir or Path.home() / FOLDER})
     async with gateway_service(settings, gateway, file, KeyDoor(LocalOnly())) as service:
         listening = listen("127.0.0.1", 0)
         server = gateway_server(service.app, signals=False)
@@ -210,22 +211,25 @@ async def _one_task(work: Work, task: str, answers: Rules, as_json: bool, max_it
 
 
 def index(options: Options, *, watch: bool) -> int:
-    """Index the workspace; with `watch` again after every change, until Ctrl-C."""
+    """Index the workspace; with `watch` again after every change, until Ctrl-C. The exit status, 0. Raises
+    CallTheOperator `embedding_failed`: what was indexed until then stays."""
     configure_logging("critical")
+
+    async def opened() -> None:
+        if read_settings(WorkspaceSettings).workspace_embedding_model:
+            async with gateway_base(options) as base:
+                await indexed(open_workspace(options, _embedder(base)), watch=watch)
+        else:
+            await indexed(open_workspace(options), watch=watch)
+
     with suppress(KeyboardInterrupt):
-        asyncio.run(_indexed(options, watch))
+        asyncio.run(opened())
     return 0
 
 
-async def _indexed(options: Options, watch: bool) -> None:
-    if not read_settings(WorkspaceSettings).workspace_embedding_model:
-        await _index(open_workspace(options), watch)
-        return
-    async with gateway_base(options) as base:
-        await _index(open_workspace(options, _embedder(base)), watch)
-
-
-async def _index(workspace: Workspace, watch: bool) -> None:
+async def indexed(workspace: Workspace, *, watch: bool) -> None:
+    """Print what was done as a line of JSON, and close the workspace at the end. Raises CallTheOperator
+    `embedding_failed`."""
     try:
         typer.echo(orjson.dumps(asdict(await workspace.index.update())))
         if watch:
@@ -233,6 +237,8 @@ async def _index(workspace: Workspace, watch: bool) -> None:
                 done = await workspace.index.update()
                 if done.changed or done.removed:
                     typer.echo(orjson.dumps(asdict(done)))
+    except EmbeddingFailed as error:
+        raise CallTheOperator("embedding_failed", f"the embedding model failed: {error}") from error
     finally:
         workspace.close()
 
@@ -268,8 +274,7 @@ async def _demonstrated(folder: Path, as_json: bool) -> int:
         backend = {"name": "demo", "kind": "openai", "url": server.base_url, "models": ["scripted"]}
         file = GatewayFile.model_validate({"backends": [backend]})
         options = Options(folder, "scripted", rules=Rules())
-        os.environ["FLOW_ENGINE_DATA_DIR"] = str(folder / ".git")
-        async with gateway_base(options, file) as base:
+        async with gateway_base(options, file, folder / ".git") as base:
             model = assistant_model(base, "scripted")
             workspace = Workspace(folder, WorkspaceSettings(workspace_sandbox="off"), Rules())
             try:
@@ -280,5 +285,5 @@ async def _demonstrated(folder: Path, as_json: bool) -> int:
                 await model.aclose()
                 workspace.close()
     for each in restored:
-        typer.echo(orjson.dumps({"undone": asdict(each)}) if as_json else f"undone:\n{each.diff}")
+        typer.echo(orjson.dumps({"undone": asdict(each)}) if as_json else f"\nundone:\n{each.diff}")
     return code

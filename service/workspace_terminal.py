@@ -46,6 +46,7 @@ def chat(options: Options, *, resume: str | None) -> int:
 
 def _talk(runner: asyncio.Runner, work: Work) -> None:
     console, workspace, session = Console(), work.workspace, work.session
+    readline.set_auto_history(False)  # it would keep the answers to questions too
     for line in workspace.store.history():
         readline.add_history(line)
     head = f"{workspace.root.path} · {work.name} · session {session}. "
@@ -56,6 +57,7 @@ def _talk(runner: asyncio.Runner, work: Work) -> None:
         try:
             runner.run(_turn(work, prompt, screen))
         except (KeyboardInterrupt, asyncio.CancelledError):
+            screen.pause()
             console.print("[yellow]stopped[/yellow]")
             workspace.resume(session)
         finally:
@@ -82,6 +84,7 @@ def _prompts(console: Console) -> Generator[str]:
         if text in ("/quit", "/exit"):
             return
         if text:
+            readline.add_history(text)
             yield text
 
 

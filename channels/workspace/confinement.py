@@ -57,21 +57,27 @@ def _openat2(folder: int, path: str, flags: int, mode: int) -> int:
             raise OSError(number, os.strerror(number), path)
 
 
+def _mount_of(descriptor: int) -> str:
+    """A directory of the same file system may be mounted here: its device is the same, its mount another."""
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as told:
+        return next(line for line in told if line.startswith("mnt_id:"))
+
+
 def _step_by_step(folder: int, path: str, flags: int, mode: int) -> int:
     *parents, name = [part for part in path.split("/") if part not in ("", ".")] or ["."]
     if ".." in (*parents, name):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
     here = os.dup(folder)
     try:
-        device = os.fstat(here).st_dev
+        mount = _mount_of(here)
         for part in parents:
             step = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
             here = step
-            if os.fstat(here).st_dev != device:
+            if _mount_of(here) != mount:
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
         opened = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=here)
-        if os.fstat(opened).st_dev != device:
+        if _mount_of(opened) != mount:
             os.close(opened)
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
         return opened

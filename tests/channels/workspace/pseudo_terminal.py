@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -23,12 +24,17 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>()][AB0
 
 @dataclass
 class Terminal:
-    """`screen` is all text since the last `until`, `colours` the same with its escape sequences."""
+    """`screen` is all text since the last `until`, `colours` the same with its escape sequences; `shown` what
+    the last `until` saw, with them."""
 
     pid: int
     handle: int
     colours: str = ""
-    ended: int | None = field(default=None)
+    shown: str = ""
+    ended: int | None = None
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
 
     @property
     def screen(self) -> str:
@@ -40,14 +46,14 @@ class Terminal:
     def type(self, line: str) -> None:
         self.press(line + "\r")
 
-    def until(self, *texts: str, within_s: float = 60) -> str:
+    def until(self, *texts: str, within_s: float = 40) -> str:
         """What stands on the screen when the last of `texts`, one after the other, is there."""
         deadline = time.monotonic() + within_s
         while not _in_order(texts, self.screen):
             left = deadline - time.monotonic()
             if left <= 0 or not self._read(left):
                 raise AssertionError(f"{texts!r} did not come; the screen: {self.screen!r}")
-        seen, self.colours = self.screen, ""
+        seen, self.shown, self.colours = self.screen, self.colours, ""
         return seen
 
     def _read(self, within_s: float) -> bool:
@@ -58,7 +64,7 @@ class Terminal:
             piece = os.read(self.handle, 65_536)
         except OSError:  # the program has closed its side
             return False
-        self.colours += piece.decode("utf-8", "replace")
+        self.colours += self.decoder.decode(piece)
         return bool(piece)
 
     def wait(self, within_s: float = 30) -> int:

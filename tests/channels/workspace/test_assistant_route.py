@@ -286,28 +286,26 @@ async def test_a_silent_model_is_bridged_by_comments(tmp_path: Path) -> None:  #
         assert stream.raw.endswith(b"data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        ({"workspace": "none", "prompt": "x"}, 404, "workspace_unknown"),
-        ({"workspace": "../project", "prompt": "x"}, 404, "workspace_unknown"),
-        ({"workspace": "/etc", "prompt": "x"}, 404, "workspace_unknown"),
-        ({"workspace": "project", "prompt": "x", "session": "none"}, 404, "session_unknown"),
-        ({"workspace": "project", "prompt": "x", "session": ""}, 404, "session_unknown"),
-        ({"workspace": "project", "prompt": ""}, 400, "invalid_body"),
-        ({"workspace": "project"}, 400, "invalid_body"),
-        ({"prompt": "x"}, 400, "invalid_body"),
-        ({"workspace": "project", "prompt": "x", "colour": 1}, 400, "invalid_body"),
-        ({"workspace": ["project"], "prompt": "x"}, 400, "invalid_body"),
-        ({"workspace": "project", "prompt": "x", "stream": "perhaps"}, 400, "invalid_body"),
-    ],
-)
-async def test_what_cannot_be_meant_is_refused(
-    body: Mapping[str, Any], status: int, code: str, tmp_path: Path
-) -> None:  # W9
+REFUSED: Sequence[tuple[Mapping[str, Any], int, str]] = [
+    ({"workspace": "none", "prompt": "x"}, 404, "workspace_unknown"),
+    ({"workspace": "../project", "prompt": "x"}, 404, "workspace_unknown"),
+    ({"workspace": "/etc", "prompt": "x"}, 404, "workspace_unknown"),
+    ({"workspace": "project", "prompt": "x", "session": "none"}, 404, "session_unknown"),
+    ({"workspace": "project", "prompt": "x", "session": ""}, 404, "session_unknown"),
+    ({"workspace": "project", "prompt": ""}, 400, "invalid_body"),
+    ({"workspace": "project"}, 400, "invalid_body"),
+    ({"prompt": "x"}, 400, "invalid_body"),
+    ({"workspace": "project", "prompt": "x", "colour": 1}, 400, "invalid_body"),
+    ({"workspace": ["project"], "prompt": "x"}, 400, "invalid_body"),
+    ({"workspace": "project", "prompt": "x", "stream": "perhaps"}, 400, "invalid_body"),
+]
+
+
+async def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:  # W9
     async with serving(tmp_path, [Says("x")]) as server:
-        refused = await server.post(**body)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+        for body, status, code in REFUSED:
+            refused = await server.post(**body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (status, code), body
         assert server.model.requests == []
 
 
