@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._failing: Failing | None = None
         self._head_bytes = 0
-        self._has_head = False
+        self.has_head = False
         self._whole = False
         self._stays = False
         self.silence_s = 0.0
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
     def begin(self, request: bytes, silence_s: float) -> None:
         """Send a whole request. The connection is new, or its last reply is `reusable`."""
         self._parser = httptools.HttpResponseParser(self)
-        self._has_head = self._whole = self.answered = False
+        self.has_head = self._whole = self.answered = False
         self._head_bytes = self._read = 0
         self.headers = {}
         self.silence_s = silence_s
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     async def head(self) -> None:
         """Wait for `status` and `headers`. Raises ConnectionFailed."""
-        while not self._has_head:
+        while not self.has_head:
             await self._more()
 
     async def piece(self) -> bytes:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         framed = "content-length" in self.headers or "transfer-encoding" in self.headers
         if self._failing is None:
-            self._whole = self._whole or (self._has_head and not framed and exc is None)
+            self._whole = self._whole or (self.has_head and not framed and exc is None)
             self._failing = "lost"
         self._wake()
 
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         self.status = self._parser.get_status_code()
-        self._has_head = self.status >= 200  # before that it is a reply on the way
+        self.has_head = self.status >= 200  # before that it is a reply on the way
 
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
-        if self._has_head:
+        if self.has_head:
             self._whole, self._stays = True, self._parser.should_keep_alive()
         else:
             self.headers = {}
@@ -213,20 +213,18 @@ class Pool:
                 connection.close()
 
     async def _answering(self, request: bytes, silence_s: float) -> Connection:
-        while True:
-            used = self._taken()
-            connection = used or await self._connected(silence_s)
-            try:
-                connection.begin(request, silence_s)
-                await connection.head()
-            except ConnectionFailed as failed:
-                if used is None or failed.failing != "lost" or connection.answered:
-                    raise
-            except BaseException:
-                connection.close()
+        used = self._taken()
+        connection = used or await self._connected(silence_s)
+        connection.begin(request, silence_s)
+        try:
+            await connection.head()
+        except ConnectionFailed as failed:
+            if used is None or failed.failing != "lost" or connection.answered:
                 raise
-            else:
-                return connection
+        finally:
+            if not connection.has_head:
+                connection.close()
+        return connection if connection.has_head else await self._answering(request, silence_s)
 
     def _taken(self) -> Connection | None:
         oldest = time.monotonic() - IDLE_S

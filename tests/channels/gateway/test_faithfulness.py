@@ -31,7 +31,7 @@ def test_the_corpus_is_large_enough() -> None:
     assert len(list(pairs())) >= 120
 
 
-@pytest.mark.parametrize("kind", ["openai", "vllm"])
+@pytest.mark.parametrize("kind", ["openai", "vllm", "gemini"])
 async def test_every_field_goes_through_in_both_directions(kind: str, tmp_path: Path) -> None:  # W6
     waiting: deque[Reply] = deque()
     async with (
