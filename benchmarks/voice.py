@@ -3,7 +3,8 @@
 The bridges run by turns on the first core, the load on the last: at each step so many calls at once, 20 ms
 frames both ways, and the time that a frame takes from when it was due on one side to its arrival on the
 other. A bridge holds the calls of a step when p99 of that is under 5 ms and every frame arrived. Exits with 1
-when the agent holds fewer than `--goal`.
+when the agent holds fewer than `--goal`. With `--beside` the agent of another checkout runs by turns too, and
+the ratios of both are printed: they are worth more than figures where other programs use the machine.
 
 Where pipecat is installed, or with `--pipecat-python` in another interpreter, it is measured too, with fewer
 calls a step: as it comes, and with its service changed so that nothing is resampled. As it comes it resamples
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.processes import Cores, pinned
@@ -32,6 +33,7 @@ from benchmarks.processes import Cores, pinned
 LIMIT_MS = 5.0
 ALL_FRAMES = 0.97
 STEPS = "100,300,400,500,600,700"
+BESIDE = "voice agent of the other checkout"
 PIPECAT_STEPS = "10,20,40,60,80,100"
 CONFIG = {
     "version": "2.0",
@@ -52,6 +54,8 @@ class Bridge:
     """p99 after which greater steps are not tried; 0 for all of them."""
     has_own_delay: bool = False
     """Even at rest, so that only what comes on top of the first step's tells how many calls it holds."""
+    checkout: Path | None = None
+    """Where the code is, if it is not this checkout's."""
 
 
 class Options(argparse.Namespace):
@@ -62,6 +66,7 @@ class Options(argparse.Namespace):
     json: Path | None
     pipecat_python: str | None
     pipecat_steps: str
+    beside: Path | None
 
 
 def main(options: Options) -> int:
@@ -72,7 +77,7 @@ def main(options: Options) -> int:
         config = Path(directory, "bench.json")
         config.write_text(json.dumps(CONFIG))
         for _ in range(options.rounds):
-            for make in (_relay, _agent, *_pipecats(options)):
+            for make in (_relay, _agent, *_besides(options), *_pipecats(options)):
                 port, model_port = _free_port(), _free_port()
                 bridge = make(port, model_port, config)
                 bridges[bridge.name] = bridge
@@ -80,6 +85,8 @@ def main(options: Options) -> int:
                 results[bridge.name] = _better(results.get(bridge.name, []), steps)
     print(f"cores: bridge {cores.service}, load {cores.rest}; {options.seconds:g} s a step")
     held = {name: _report(bridges[name], steps) for name, steps in results.items()}
+    if options.beside is not None:
+        _compare(results["voice agent"], results[BESIDE])
     if not _pipecats(options):
         print("\npipecat is not installed, so it was not measured (see --pipecat-python).")
     if options.json:
@@ -98,6 +105,27 @@ def _agent(port: int, model_port: int, config: Path) -> Bridge:
         "OPENAI_API_KEY": "bench",
     }
     return Bridge("voice agent", [*command, "--port", str(port)], environment)
+
+
+def _besides(options: Options) -> list[Callable[[int, int, Path], Bridge]]:
+    beside = options.beside
+    if beside is None:
+        return []
+    return [
+        lambda port, model_port, config: replace(
+            _agent(port, model_port, config), name=BESIDE, checkout=beside
+        )
+    ]
+
+
+def _compare(agent: list[dict[str, float]], beside: list[dict[str, float]]) -> None:
+    """This agent's figures divided by the other's, for the steps that both have: below 1 is faster."""
+    others = {step["calls"]: step for step in beside}
+    print("\nratios, this agent to the other one (below 1: less)")
+    for step in agent:
+        if (other := others.get(step["calls"])) is not None:
+            cpu, p99 = (step[name] / max(other[name], 1e-9) for name in ("bridge_cpu", "p99_ms"))
+            print(f"{step['calls']:>6.0f} calls: CPU {cpu:.2f}, p99 {p99:.2f}")
 
 
 def _relay(port: int, model_port: int, config: Path) -> Bridge:
@@ -147,7 +175,8 @@ def _measure(
 @contextmanager
 def _running(bridge: Bridge, port: int, core: int) -> Iterator[int]:
     with pinned(core):
-        process = subprocess.Popen(bridge.command, env={**os.environ, **bridge.environment})
+        environment = {**os.environ, **bridge.environment}
+        process = subprocess.Popen(bridge.command, env=environment, cwd=bridge.checkout)
     try:
         _wait_for(port, process)
         yield process.pid
@@ -213,6 +242,7 @@ if __name__ == "__main__":
     parser.add_argument("--steps", default=STEPS, help="numbers of calls at once")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each step")
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
+    parser.add_argument("--beside", type=Path, help="another checkout, whose agent is measured by turns")
     parser.add_argument("--goal", type=int, default=500)
     parser.add_argument("--json", type=Path)
     parser.add_argument(

@@ -185,8 +185,8 @@ def tapped(
 
 
 class Bridge:
-    """The calls of one agent, whose streams are in `codec`. `transfer` moves a call elsewhere, where that can
-    be done."""
+    """The calls of one agent, whose streams are in `codec`. `transfer` gives a call to somebody else, where
+    that can be done."""
 
     def __init__(
         self,

@@ -104,5 +104,5 @@ class Counting:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self.registry)
 
-    def _counter(self, name: str, told: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(name, told, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)

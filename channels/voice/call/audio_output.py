@@ -121,21 +121,21 @@ class Transcript:
     def ready(self, now: float) -> list[Turn]:
         """The turns that can be given out now, each once. A text that does not come within 5 seconds is not
         waited for."""
-        given: list[Turn] = []
+        turns: list[Turn] = []
         while self._entries:
             entry = self._entries[0]
             is_late = entry.heard and now - entry.waits_since >= TEXT_WITHIN_S
             if not (entry.heard and entry.text is not None) and not is_late:
                 break
-            given += self._give_out()
-        return given
+            turns += self._give_out()
+        return turns
 
     def rest(self) -> list[Turn]:
         """What is left when the call is over: nothing is waited for any more."""
-        given: list[Turn] = []
+        turns: list[Turn] = []
         while self._entries:
-            given += self._give_out()
-        return given
+            turns += self._give_out()
+        return turns
 
     def _give_out(self) -> list[Turn]:
         entry = self._entries.popleft()

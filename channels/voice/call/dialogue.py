@@ -274,11 +274,9 @@ class Dialogue:
             model.append_audio(audio)
         self._kept.clear()
 
-    def caller_audio(self, audio: Audio) -> int:
-        """To the model, or kept for the one that takes its place. Returns how many frames that loses."""
-        if self.model is not None:
-            self.model.append_audio(audio)
-            return 0
+    def keep_audio(self, audio: Audio) -> int:
+        """Of the caller, for the model that takes the place of one that is gone. Returns how many frames that
+        loses."""
         lost = len(self._kept) == KEPT_WHILE_AWAY
         self._kept.append(audio)
         return int(lost)

@@ -47,7 +47,7 @@ class DigitPressed:
 
 @dataclass(frozen=True, slots=True)
 class StreamStopped:
-    """The caller has hung up, or the line has moved the call elsewhere."""
+    """The caller has hung up, or the line has given the call to somebody else."""
 
 
 LineEvent: TypeAlias = StreamStarted | CallerAudio | MarkReturned | DigitPressed | StreamStopped

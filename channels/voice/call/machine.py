@@ -6,7 +6,7 @@ event, so that audio never waits for anything. Rules, each where bridges commonl
 - The caller's speech stops the agent at once: the line is cleared, the item that was being heard is cut where
   it was heard, items behind it are forgotten, and what the model still sends of them is dropped.
 - Tools run beside the audio. When the last one of a response has answered, the model is asked once to go on.
-- Leaving waits until everything that was said has been heard, but not for ever (`termination`).
+- Leaving waits until everything that was said has been heard, but not for ever (`CallTermination`).
 """
 
 from collections.abc import Callable
@@ -15,9 +15,11 @@ from datetime import datetime
 from channels.voice.call import events, ports
 from channels.voice.call.audio_output import AudioOutput
 from channels.voice.call.dialogue import Dialogue
+from channels.voice.call.events import AgentAudio
 from channels.voice.call.state import CallTermination, CallTimers, Counts, Keypad, Phase
 from flow_engine.values import JsonValue
 
+OVER = Phase.OVER  # looked up for every frame of audio
 SAY_GOODBYE = (
     "The call has reached its time limit and ends now. Say goodbye in one short sentence, in the language of "
     "the conversation."
@@ -52,16 +54,18 @@ class Call:
         self._past_response: str | None = None
         """What the model was saying when the task was switched; it may still ask for tools of the old one."""
         self._timers = CallTimers(clock(), max_duration_s)
-
-    # The line --------------------------------------------------------------------------------------
+        self._line_watch, self._model_watch = self._timers.line, self._timers.model
 
     def caller_audio(self, payload: events.Audio) -> None:
-        self._timers.line.events += 1
-        lost = self._dialogue.caller_audio(payload)  # which may count what the model's side drops
-        self.counts.unheard += lost
+        self._line_watch.events += 1
+        model = self._dialogue.model
+        if model is not None:
+            model.append_audio(payload)
+        else:
+            self.counts.unheard += self._dialogue.keep_audio(payload)
 
     def line_event(self, event: events.LineEvent) -> None:
-        self._timers.line.events += 1
+        self._line_watch.events += 1
         match event:
             case events.CallerAudio():
                 self.caller_audio(event.payload)
@@ -76,8 +80,6 @@ class Call:
                     self.end(reason)
             case _:
                 pass
-
-    # The model -------------------------------------------------------------------------------------
 
     def attach(
         self, model: ports.ModelLink, settings: ports.SessionSettings, *, resumed: bool = False
@@ -97,12 +99,13 @@ class Call:
         self._settle()
 
     def model_event(self, event: events.ModelEvent) -> None:
-        self._timers.model.events += 1
-        if type(event) is not events.AgentAudio:
+        self._model_watch.events += 1
+        if type(event) is not AgentAudio:
             if not self._take_words(event) and not self.is_over:
                 self._take(event)
             return
-        if self.is_over or self.settings is None or self._responses.is_silenced(event.response_id):
+        over = self._termination.phase is OVER
+        if over or self.settings is None or self._responses.is_silenced(event.response_id):
             self.counts.late_audio += 1
             return
         if self._timers.turn_ended_at is not None:
@@ -187,8 +190,6 @@ class Call:
         if not self._tools.running:
             self._want_response()
 
-    # Controls --------------------------------------------------------------------------------------
-
     @property
     def transcript(self) -> tuple[ports.Turn, ...]:
         return self._output.transcript.turns
@@ -205,7 +206,7 @@ class Call:
 
     @property
     def is_over(self) -> bool:
-        return self._termination.phase is Phase.OVER
+        return self._termination.phase is OVER
 
     def reconfigure(self, settings: ports.SessionSettings) -> None:
         self.settings = settings
@@ -269,8 +270,6 @@ class Call:
         if self._termination.end():
             self._hooks.over(reason)
 
-    # Time ------------------------------------------------------------------------------------------
-
     def tick(self) -> None:
         """To be called a few times a second."""
         now = self._clock()
@@ -316,8 +315,6 @@ class Call:
         self._tools.running.clear()
         for turn in self._output.rest(self._clock()):
             self._hooks.notice(turn)
-
-    # Inside ----------------------------------------------------------------------------------------
 
     def _stop_speaking(self) -> None:
         active, now = self._responses.active, self._clock()

@@ -84,7 +84,7 @@ class FlowCallHandler:
         self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
         self._notices = notices
         self._words = TranscriptBarrier(controls, self._watch)
-        self._report = DialogueReport(engine, self.contact, self._told)
+        self._report = DialogueReport(engine, self.contact, self._arrived)
         self._task_lock = asyncio.Lock()
         self._following: set[asyncio.Task[None]] = set()
         self._task: task_context.TaskContext | None = None
@@ -94,8 +94,6 @@ class FlowCallHandler:
         self._silences = 0
         self._is_lost = False
         self._has_ended = False
-
-    # The order of a call ---------------------------------------------------------------------------
 
     async def open(self) -> ports.SessionSettings | ports.Refused:
         self._name_call()
@@ -163,13 +161,13 @@ class FlowCallHandler:
         if not turn.text.strip():
             return
         if turn.role == "user":
-            self._tell(Utterance(self._message_id(), turn.at, "user", turn.text))
+            self._report_utterance(Utterance(self._message_id(), turn.at, "user", turn.text))
         else:
-            self._tell(replace(self._own(turn.text), at=turn.at))
+            self._report_utterance(replace(self._own(turn.text), at=turn.at))
 
     def _silent(self) -> None:
         self._silences += 1
-        self._tell(self._own(NO_UTTERANCE, "system"))
+        self._report_utterance(self._own(NO_UTTERANCE, "system"))
         if self._silences > task_context.SILENCES_BEFORE_GOODBYE:
             self._controls.hang_up()
             return
@@ -209,8 +207,6 @@ class FlowCallHandler:
         """In every log line of this task from here on, the engine's client's included."""
         structlog.contextvars.bind_contextvars(**self._ids)
 
-    # Tasks -----------------------------------------------------------------------------------------
-
     @property
     def _current(self) -> task_context.TaskContext:
         if self._task is None:
@@ -230,12 +226,14 @@ class FlowCallHandler:
         self._transfer.enter(data)
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
 
-    async def _change_task(self, asked: JsonValue) -> JsonValue:
-        if any(task.missing_variables for task in self._current.reachable if task.name == asked):
+    async def _change_task(self, task_name: JsonValue) -> JsonValue:
+        if any(task.missing_variables for task in self._current.reachable if task.name == task_name):
             await self._words.read()
         async with self._task_lock:
             try:
-                reply = await self._engine.change_task(self.contact, asked if isinstance(asked, str) else "")
+                reply = await self._engine.change_task(
+                    self.contact, task_name if isinstance(task_name, str) else ""
+                )
             except StateConflict as conflict:
                 return await self._after_conflict(conflict)
             except EngineError as error:
@@ -276,11 +274,11 @@ class FlowCallHandler:
     async def _after_conflict(self, conflict: StateConflict) -> JsonValue:
         """Somebody else has changed the conversation: go on by what it is now."""
         alive = await self._reload()
-        told = "" if conflict.problem is None else conflict.problem.detail
+        detail = "" if conflict.problem is None else conflict.problem.detail
         return {
             "result": False,
             "code": conflict.code,
-            "reason": told,
+            "reason": detail,
             "reachableTasks": _named(self._current.reachable) if alive else [],
         }
 
@@ -328,8 +326,6 @@ class FlowCallHandler:
             self._is_lost = True
             self._controls.instruct(task_context.LOST)
 
-    # The dialogue ----------------------------------------------------------------------------------
-
     async def _refreshed(self, reply: PromptReply) -> bool:
         """Give the model a prompt that says something new; False for one that is too late."""
         async with self._task_lock:
@@ -361,18 +357,18 @@ class FlowCallHandler:
         if self._transfer.after_first_words and self._transfer.target is not None:
             self._controls.transfer(self._transfer.target)
 
-    def _tell(self, said: Utterance) -> None:
+    def _report_utterance(self, utterance: Utterance) -> None:
         if not self._is_lost:
-            self._report.add(said)
+            self._report.add(utterance)
 
     def _own(self, body: str, type: Literal["system", "message"] = "message") -> Utterance:
         """Something of the agent itself."""
         names = (self._start.agent_id or None, self._start.agent_name or None)
         return Utterance(self._message_id(), self._now(), "bot", body, type, *names)
 
-    def _told(self, said: Utterance) -> None:
-        if said.src == "user":
-            self._words.told(said)
+    def _arrived(self, utterance: Utterance) -> None:
+        if utterance.src == "user":
+            self._words.arrived(utterance)
             self._watch.after_user_turn()
 
     def _message_id(self) -> str:
@@ -381,7 +377,9 @@ class FlowCallHandler:
 
     async def _tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
         body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
-        self._tell(Utterance(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name))
+        self._report_utterance(
+            Utterance(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name)
+        )
         await self._watch.look()
 
 

@@ -29,30 +29,30 @@ MOST_WAITING: Final = 200
 
 class DialogueReport:
     """A queue with one sender. While the engine is away the newest messages are kept, up to a bound, and the
-    oldest given up. `told` is called after each message that arrived; one that the engine refuses is logged
+    oldest given up. `arrived` is called after each message that has; one that the engine refuses is logged
     and left out."""
 
     def __init__(
         self,
         engine: EngineClient,
         contact: Contact,
-        told: Callable[[Utterance], None],
+        arrived: Callable[[Utterance], None],
         *,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._engine = engine
         self._contact = contact
-        self._told = told
+        self._arrived = arrived
         self._most_waiting = most_waiting
         self._waiting: deque[Utterance] = deque()
         self._sender: asyncio.Task[None] | None = None
 
-    def add(self, said: Utterance) -> None:
+    def add(self, utterance: Utterance) -> None:
         """Returns at once; never raises."""
         if len(self._waiting) >= self._most_waiting:
             dropped = self._waiting.popleft()
             log.warning("utterance_dropped", reason="too many wait", message_id=dropped.message_id)
-        self._waiting.append(said)
+        self._waiting.append(utterance)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send())
 
@@ -70,14 +70,14 @@ class DialogueReport:
 
     async def _send(self) -> None:
         while self._waiting:
-            said = self._waiting[0]
+            utterance = self._waiting[0]
             try:
-                await self._engine.utterance(self._contact, said)
+                await self._engine.utterance(self._contact, utterance)
             except EngineError as error:
-                log.warning("utterance_dropped", reason=str(error), message_id=said.message_id)
+                log.warning("utterance_dropped", reason=str(error), message_id=utterance.message_id)
             else:
-                self._told(said)
-            if self._waiting and self._waiting[0] is said:
+                self._arrived(utterance)
+            if self._waiting and self._waiting[0] is utterance:
                 self._waiting.popleft()
 
 
@@ -213,9 +213,9 @@ class TranscriptBarrier:
         self._watch = watch
         self._last: Utterance | None = None
 
-    def told(self, said: Utterance) -> None:
+    def arrived(self, utterance: Utterance) -> None:
         """A turn of the caller has arrived at the engine."""
-        self._last = said
+        self._last = utterance
 
     async def read(self, within_s: float = READ_WITHIN_S) -> None:
         """Until everything has been read, or for `within_s` seconds. Never raises: what is unread by then is
@@ -232,5 +232,5 @@ class TranscriptBarrier:
     def _are_on_their_way(self) -> bool:
         if self._call.awaits_transcript:
             return True
-        said = [turn for turn in self._call.transcript if turn.role == "user"]
-        return bool(said) and (self._last is None or self._last.at < said[-1].at)
+        turns = [turn for turn in self._call.transcript if turn.role == "user"]
+        return bool(turns) and (self._last is None or self._last.at < turns[-1].at)

@@ -44,7 +44,7 @@ class FlowStart:
     def target(self, routing: Routing | None) -> str | None:
         """Where a HUM task transfers the call to, a phone number or SIP address: the first agent, then skill,
         then optional skill that has one, then the one for everything else. None where there is none."""
-        asked = (
+        names = (
             ()
             if routing is None
             else (
@@ -53,7 +53,7 @@ class FlowStart:
                 *routing.agent_optional_skills,
             )
         )
-        return next((self.transfers[name] for name in asked if name in self.transfers), self.transfer_to)
+        return next((self.transfers[name] for name in names if name in self.transfers), self.transfer_to)
 
 
 NO_TARGET: Final = "no address to transfer the call to"

@@ -281,9 +281,9 @@ def _fill(
 
 
 def _emptied(state: ProcessState[Spec], moment: Moment) -> ProcessState[Spec]:
-    asked = state.phase is Phase.DRAINING or (state.phase is Phase.ENDING and not state.faulty)
+    was_requested = state.phase is Phase.DRAINING or (state.phase is Phase.ENDING and not state.faulty)
     idle = ProcessState(spec=state.spec, since=moment.now, not_before=moment.now, starts=state.starts)
-    if asked:
+    if was_requested:
         return idle
     crashes = _steadied(state, moment).crashes + 1
     # The exponent is bounded: a crash loop of weeks would make a number that no float holds. Half of the

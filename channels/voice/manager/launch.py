@@ -127,14 +127,14 @@ def watch(family: Family, control: socket.socket, wakeups: int, stop_s: float) -
         if wakeups in ready:
             os.read(wakeups, 4096)
         if control.fileno() in ready:
-            said = _hear(control)
-            if not said:
+            message = _hear(control)
+            if not message:
                 events.unregister(control)
-            if b"k" in said:
+            if b"k" in message:
                 kill_at = time.monotonic()
             elif kill_at is None:
                 family.signal(signal.SIGTERM)
-                kill_at = None if said else time.monotonic() + stop_s
+                kill_at = None if message else time.monotonic() + stop_s
 
 
 def _hear(control: socket.socket) -> bytes:

@@ -185,11 +185,11 @@ def agents_status(
     pid: Callable[[str, Role], int | None],
 ) -> list[dict[str, object]]:
     """One object, for JSON, for each agent that is wanted or still runs, by id."""
-    told: list[dict[str, object]] = []
+    agents: list[dict[str, object]] = []
     for agent_id in sorted(states):
         state, listed = states[agent_id], known.get(agent_id)
         bridge = _process(state.bridge, pid(agent_id, "bridge")) if state.bridge.spec is not None else None
-        told.append(
+        agents.append(
             {
                 "id": agent_id,
                 "name": listed.name if listed else None,
@@ -200,7 +200,7 @@ def agents_status(
                 "bridge": bridge,
             }
         )
-    return told
+    return agents
 
 
 def problems_status(problems: Mapping[str, tuple[Finding, ...]]) -> list[dict[str, object]]:

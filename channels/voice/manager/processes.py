@@ -97,15 +97,15 @@ class Child(asyncio.Protocol):
     def __init__(self, launcher: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
         self._launcher = launcher
         self._on_end = on_end
-        self._told = bytearray()
+        self._received = bytearray()
         self._control: asyncio.WriteTransport | None = None
         self.exit_code: int | None = None
         self.ended = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
-        said, _, _ = bytes(self._told).partition(b"\n")
-        return int(said.removeprefix(b"pid ")) if b"\n" in self._told else None
+        line, _, _ = bytes(self._received).partition(b"\n")
+        return int(line.removeprefix(b"pid ")) if b"\n" in self._received else None
 
     @property
     def alive(self) -> bool:
@@ -125,7 +125,7 @@ class Child(asyncio.Protocol):
         self._control = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._told += data
+        self._received += data
 
     def connection_lost(self, exc: Exception | None) -> None:
         # The launcher's end of the socket is nobody else's: it is exiting, and waiting for it takes no time.

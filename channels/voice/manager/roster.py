@@ -103,9 +103,11 @@ class Roster:
             else:
                 problems[agent.id] = spec
         for agent_id, found in problems.items():
-            told = [{"pointer": each.pointer, "message": each.message} for each in found]
             log.warning(
-                "agent_not_accepted", agent_id=agent_id, runs_on=agent_id in self.wanted, problems=told
+                "agent_not_accepted",
+                agent_id=agent_id,
+                runs_on=agent_id in self.wanted,
+                problems=[{"pointer": each.pointer, "message": each.message} for each in found],
             )
         self.problems = problems
         self.wanted = next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)

@@ -189,12 +189,12 @@ async def check_health(caller: OutboundSender, port: int) -> Health:
     "draining": false}`, or the agent is not healthy. `config` may be with it."""
     try:
         reply = await caller.request("GET", f"http://127.0.0.1:{port}/healthz", timeout_s=TIMEOUT_S)
-        told: object = orjson.loads(reply.body) if reply.status in (200, 503) else None
+        document: object = orjson.loads(reply.body) if reply.status in (200, 503) else None
     except (OutboundRefused, OutboundFailed, orjson.JSONDecodeError):
         return NoAnswer()
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return NoAnswer()
-    fields = cast("dict[str, object]", told)
+    fields = cast("dict[str, object]", document)
     live_calls, draining, config = (fields.get(name) for name in ("liveCalls", "draining", "config"))
     if isinstance(live_calls, bool) or not isinstance(live_calls, int) or not isinstance(draining, bool):
         return NoAnswer()

@@ -69,8 +69,8 @@ def parse_proxies(text: str) -> tuple[Network, ...]:
             message = f"{entry!r} is no address and no CIDR range without host bits, such as 10.0.0.0/8"
             findings.append(Finding(pointer(index), "trusted_proxy_invalid", message))
     if findings:
-        told = "; ".join(finding.message for finding in findings)
-        raise CorrectTheInput("trusted_proxies_invalid", f"{PROXIES_SETTING}: {told}", findings)
+        messages = "; ".join(finding.message for finding in findings)
+        raise CorrectTheInput("trusted_proxies_invalid", f"{PROXIES_SETTING}: {messages}", findings)
     return tuple(networks)
 
 

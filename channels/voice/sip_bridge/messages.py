@@ -105,17 +105,17 @@ def credentials(challenge: str, username: str, password: str, method: str, uri: 
 
     realm, nonce = fields.get("realm", ""), fields["nonce"]
     secret, action = hashed(username, realm, password), hashed(method, uri)
-    told = {"username": username, "realm": realm, "nonce": nonce, "uri": uri}
+    digest = {"username": username, "realm": realm, "nonce": nonce, "uri": uri}
     plain = f", algorithm={algorithm}"
     if "auth" in [each.strip() for each in fields.get("qop", "").split(",")]:
-        told["response"] = hashed(secret, nonce, "00000001", nonce_use, "auth", action)
-        told["cnonce"] = nonce_use
+        digest["response"] = hashed(secret, nonce, "00000001", nonce_use, "auth", action)
+        digest["cnonce"] = nonce_use
         plain += ", qop=auth, nc=00000001"
     else:
-        told["response"] = hashed(secret, nonce, action)
+        digest["response"] = hashed(secret, nonce, action)
     if "opaque" in fields:
-        told["opaque"] = fields["opaque"]
-    return "Digest " + ", ".join(f'{name}="{value}"' for name, value in told.items()) + plain
+        digest["opaque"] = fields["opaque"]
+    return "Digest " + ", ".join(f'{name}="{value}"' for name, value in digest.items()) + plain
 
 
 # What is said about audio ----------------------------------------------------------------------------------

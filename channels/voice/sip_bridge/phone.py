@@ -162,10 +162,10 @@ class SipPhone(asyncio.DatagramProtocol):
                 raise RegistrationFailed("the server does not answer") from None
             is_moved = self._see_address(reply)
             if 200 <= reply.status < 300 and not is_moved:
-                told = re.search(r"expires=([0-9]+)", reply.first("contact")) or re.match(
+                expires = re.search(r"expires=([0-9]+)", reply.first("contact")) or re.match(
                     r"([0-9]+)", reply.first("expires")
                 )
-                return min(float(told[1]) if told else EXPIRES_S, 3600.0) or float(EXPIRES_S)
+                return min(float(expires[1]) if expires else EXPIRES_S, 3600.0) or float(EXPIRES_S)
             if reply.status in (401, 407) and attempt < 2:
                 proof = [self._proof(reply, uri)]
             elif not 200 <= reply.status < 300:
@@ -173,7 +173,7 @@ class SipPhone(asyncio.DatagramProtocol):
         raise RegistrationFailed("the server sees another address every time")
 
     def _proof(self, reply: SipMessage, uri: str) -> tuple[str, str]:
-        asked, answered = (
+        challenge, answered = (
             ("www-authenticate", "authorization")
             if reply.status == 401
             else ("proxy-authenticate", "proxy-authorization")
@@ -181,7 +181,7 @@ class SipPhone(asyncio.DatagramProtocol):
         account = self.account
         try:
             return answered, credentials(
-                reply.first(asked),
+                reply.first(challenge),
                 account.username,
                 account.password.get_secret_value(),
                 "REGISTER",

@@ -110,8 +110,8 @@ class FakeSip:
     def ring(self, call_id: str, secret: str, sip_headers: Mapping[str, str] | None = None) -> Webhook:
         """A call that waits to be accepted, and the webhook that tells of it, signed with the secret."""
         self.states[call_id] = "ringing"
-        told = [{"name": name, "value": value} for name, value in (sip_headers or {}).items()]
-        data = {"call_id": call_id, "sip_headers": told}
+        headers = [{"name": name, "value": value} for name, value in (sip_headers or {}).items()]
+        data = {"call_id": call_id, "sip_headers": headers}
         event = {"id": f"evt_{call_id}", "object": "event", "type": "realtime.call.incoming"}
         return signed(orjson.dumps({**event, "created_at": int(time.time()), "data": data}), secret, call_id)
 

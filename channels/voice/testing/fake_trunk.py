@@ -202,12 +202,12 @@ class FakeTrunk(asyncio.DatagramProtocol):
     def _register(self, message: SipMessage, addr: tuple[str, int]) -> None:
         via = message.first("via")
         seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
-        given = dict(_FIELD.findall(message.first("authorization")))
-        user = given.get("username", "")
+        credentials = dict(_FIELD.findall(message.first("authorization")))
+        user = credentials.get("username", "")
         secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
-        action = _hashed(f"REGISTER:{given.get('uri', '')}")
-        parts = (secret, NONCE, "00000001", given.get("cnonce", ""), "auth", action)
-        if user in self._accounts and given.get("response") == _hashed(":".join(parts)):
+        action = _hashed(f"REGISTER:{credentials.get('uri', '')}")
+        parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
+        if user in self._accounts and credentials.get("response") == _hashed(":".join(parts)):
             expires = message.first("expires")
             if expires == "0":
                 self.registered.pop(user, None)
@@ -216,7 +216,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
             headers = [("contact", f"{message.first('contact')};expires={expires}")]
             answer = write_response(message, "200 OK", headers=headers)
         else:
-            self.refused += bool(given)
+            self.refused += bool(credentials)
             challenge = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
             answer = write_response(message, "401 Unauthorized", headers=[("www-authenticate", challenge)])
         self._send(answer.replace(via.encode(), seen.encode(), 1), addr)

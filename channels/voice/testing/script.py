@@ -97,8 +97,8 @@ class ScriptCursor:
         self._left = list(script.reactions)
         self._otherwise = Reaction(script.otherwise)
 
-    def next(self, told: str) -> Reaction:
-        heard = told.casefold()
+    def next(self, message: str) -> Reaction:
+        heard = message.casefold()
         for reaction in self._left:
             if reaction.when is None or reaction.when.casefold() in heard:
                 if reaction.once:

@@ -44,8 +44,8 @@ def is_silent(raw: bytes, fmt: AudioFormat) -> bool:
 
 def speech(text: str, ms: int, fmt: AudioFormat = "g711_ulaw") -> bytes:
     """A caller who says `text`. Raises ValueError when `ms` is too short for one round of it."""
-    said = text.encode()
-    checked = said + zlib.crc32(said).to_bytes(_CHECKSUM_BYTES, "big")
+    encoded = text.encode()
+    checked = encoded + zlib.crc32(encoded).to_bytes(_CHECKSUM_BYTES, "big")
     halves = (_HALF | half for byte in checked for half in divmod(byte, 16))
     one_round = _BEGIN + bytes(halves) + _END
     length = ms * BYTES_PER_MS[fmt]
@@ -71,9 +71,9 @@ def _rounds(raw: bytes) -> Iterator[str]:
         if not ended or len(halves) % 2 or any(half & 0xF0 != _HALF for half in halves):
             continue
         checked = bytes((high & 15) << 4 | low & 15 for high, low in zip(*[iter(halves)] * 2, strict=True))
-        said, checksum = checked[:-_CHECKSUM_BYTES], checked[-_CHECKSUM_BYTES:]
-        if zlib.crc32(said).to_bytes(_CHECKSUM_BYTES, "big") == checksum:
-            yield said.decode("utf-8", "replace")
+        encoded, checksum = checked[:-_CHECKSUM_BYTES], checked[-_CHECKSUM_BYTES:]
+        if zlib.crc32(encoded).to_bytes(_CHECKSUM_BYTES, "big") == checksum:
+            yield encoded.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from channels.voice.call import events
+from channels.voice.call.events import AgentAudio
 from channels.voice.call.ports import AudioFormat
 from channels.voice.wires import frames
+from channels.voice.wires.frames import audio_of
 
 PAST: Final = "past_"
 """How the ids of items begin that were said before this connection."""
@@ -33,10 +35,10 @@ def _plain_audio(message: frames.Object) -> events.AgentAudio | None:
     )
     if not (isinstance(delta, str) and isinstance(response_id, str) and isinstance(item_id, str)):
         return None
-    audio = frames.audio_of(delta)
+    audio = audio_of(delta)
     if audio is None or not response_id or not item_id or type(index) is not int or index < 0:
         return None
-    return events.AgentAudio(response_id, item_id, index, audio)
+    return AgentAudio(response_id, item_id, index, audio)
 
 
 def _agent_audio(message: frames.Object) -> events.AgentAudio:
@@ -76,8 +78,8 @@ def _response_ended(message: frames.Object) -> events.ResponseEnded:
     response_id, status = frames.name(response, "id"), frames.text(response, "status")
     details = frames.optional_part(response, "status_details")
     error = frames.optional_part(details, "error")
-    told = [frames.optional_text(error, key) for key in ("code", "message")]
-    reason = frames.optional_text(details, "reason") or ": ".join(filter(None, told)) or None
+    parts = [frames.optional_text(error, key) for key in ("code", "message")]
+    reason = frames.optional_text(details, "reason") or ": ".join(filter(None, parts)) or None
     if status not in ("completed", "cancelled", "failed", "incomplete"):
         # A response that ended is not running any more, whatever became of it.
         return events.ResponseEnded(response_id, "failed", reason or "a status that is not known")

@@ -61,14 +61,16 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
     )
     phone = None if is_private else next(filter(None, asserted), None) or caller_number(caller)
     own = [(name, value) for name, value in first.items() if name.startswith("x-")][:MOST_OWN_HEADERS]
-    told = {
+    parameters = {
         **dict(own),
         "from": "" if is_private else caller,
         "to": called,
         "callerPhone": phone or "",
         "calledPhone": number_in(called) or "",
     }
-    return SipCall(call_id, phone, {name: value[:LONGEST_VALUE] for name, value in told.items() if value})
+    return SipCall(
+        call_id, phone, {name: value[:LONGEST_VALUE] for name, value in parameters.items() if value}
+    )
 
 
 class SipCalls:

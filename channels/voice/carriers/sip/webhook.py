@@ -61,8 +61,8 @@ class WebhookVerifier:
         """Whether this webhook is new; False for one that was received before. Raises CorrectTheInput
         `signature_missing`, `signature_old`, `signature_wrong`. The signature is over the bytes of the
         body."""
-        told = [headers.get(f"webhook-{name}") for name in ("id", "timestamp", "signature")]
-        webhook_id, timestamp, signatures = told
+        values = [headers.get(f"webhook-{name}") for name in ("id", "timestamp", "signature")]
+        webhook_id, timestamp, signatures = values
         if not webhook_id or not timestamp or not signatures:
             raise CorrectTheInput(
                 "signature_missing",

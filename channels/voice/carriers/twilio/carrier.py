@@ -72,7 +72,7 @@ class TwilioRequestValidator:
         does."""
         scheme, _, rest = self._address.url(info).partition("://")
         schemes = ("wss",) if scheme == "https" else ("wss", "ws")
-        slashed = (url for told in schemes for url in _with_slashes(f"{told}://{rest}"))
+        slashed = (url for each in schemes for url in _with_slashes(f"{each}://{rest}"))
         self._admit(info, {}, (url for spelled in slashed for url in _with_ports(spelled)))
 
     def _admit(self, info: RequestInfo, form: Form, urls: Iterable[str]) -> None:
@@ -86,9 +86,9 @@ class TwilioRequestValidator:
         sent = info.headers.get(HEADER)
         if sent is None:
             raise CorrectTheInput("signature_missing", f"the header {HEADER} is missing")
-        told = sent.encode("utf-8", "surrogateescape")
+        header = sent.encode("utf-8", "surrogateescape")
         # All are compared, so that the time tells nothing of which one would have been right.
-        matches = [hmac.compare_digest(signature(self._token, url, form).encode(), told) for url in urls]
+        matches = [hmac.compare_digest(signature(self._token, url, form).encode(), header) for url in urls]
         if not any(matches):
             raise CorrectTheInput(
                 "signature_wrong",

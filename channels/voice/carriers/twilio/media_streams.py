@@ -11,9 +11,11 @@ from typing import Final, cast
 import orjson
 
 from channels.voice.call import events
+from channels.voice.call.events import CallerAudio
 from channels.voice.call.ports import AudioFormat, Line
 from channels.voice.carriers.carrier import Decoder, RecordedFrame
 from channels.voice.wires import frames
+from channels.voice.wires.frames import audio_of
 from flow_engine.values import JsonValue
 
 
@@ -22,8 +24,8 @@ def _plain_media(message: frames.Object) -> events.CallerAudio | None:
     if not isinstance(media, dict) or media.get("track") != "inbound":
         return None
     payload = cast("dict[str, object]", media).get("payload")
-    audio = frames.audio_of(payload) if isinstance(payload, str) else None
-    return None if audio is None else events.CallerAudio(audio)
+    audio = audio_of(payload) if isinstance(payload, str) else None
+    return None if audio is None else CallerAudio(audio)
 
 
 def _media(message: frames.Object) -> events.CallerAudio | None:
