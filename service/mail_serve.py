@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from adapters.http_door import door_server, listen, origin
-from adapters.models.audit import LoggedCalls
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
@@ -105,7 +104,7 @@ async def mail_service(
 
         boxes = {box.name: parts_of(box) for box in config.every_mailbox}
         answers = bool(settings.llm_model or model)
-        parts = AgentParts(loaded, connected, answers, boxes, flows, LoggedCalls(), outbound, clock)
+        parts = AgentParts(loaded, connected, answers, boxes, flows, outbound, clock)
         states = [each.state for each in boxes.values()]
         tuning = WorkTuning(
             lease_s=settings.job_lease_s,

@@ -332,14 +332,12 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class RunCalls:
-    """Implements `CallLog` with the rows of one run, beside another log."""
+    """Implements `CallLog` with the rows of one run; a row that cannot be stored is logged, no error."""
 
     held: HeldRun
-    beside: Any
 
     async def write(self, record: ModelCallRecord) -> None:
         await self.held.write_call(record)
-        await self.beside.write(record)
 
 
 def _told(progress: RunProgress) -> dict[str, object]:

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import structlog
 
-from adapters.models.audit import CallLog
 from channels.mail.delivery import ImapMailbox, MailboxParts
 from channels.mail.flow import FlowConversations, FlowRun
 from channels.mail.loading import LoadedConfig
@@ -50,15 +49,13 @@ Process = Callable[[HeldRun], Awaitable[RunOutcome]]
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
-    """What all runs share. `mailboxes` are by name; `calls` gets the model calls beside the run's own rows;
-    `monotonic` gives seconds."""
+    """What all runs share. `mailboxes` are by name; `monotonic` gives seconds."""
 
     loaded: LoadedConfig
     model: LanguageModel
     overrides_model: bool
     mailboxes: Mapping[str, MailboxParts]
     flows: FlowConversations
-    calls: CallLog
     outbound: OutboundSender
     clock: Clock
     monotonic: Callable[[], float] = time.monotonic
@@ -95,7 +92,7 @@ class MailAgent:
                 mailbox=mailbox,
                 journal=held,
                 allowance=shared.state,
-                calls=RunCalls(held, parts.calls),
+                calls=RunCalls(held),
                 outbound=parts.outbound,
                 clock=parts.clock,
                 monotonic=parts.monotonic,
@@ -276,5 +273,8 @@ class RunWorker:
         await held.event(MailEvent(outcome.status, key, {"iterations": outcome.progress.iterations}))
         self._metrics.run_ended(outcome.status, held.row.job)
         log.info(
-            "run_ended", status=outcome.status, rule=held.row.rule, iterations=outcome.progress.iterations
+            "run_waits" if outcome.status == "waiting" else "run_ended",
+            status=outcome.status,
+            rule=held.row.rule,
+            iterations=outcome.progress.iterations,
         )

@@ -98,8 +98,11 @@ def list_runs(
     if as_json:
         _print_json(found)
         return
+    if not found:
+        typer.echo("no runs", err=True)
     for row in found:
-        named = (row["rule"] or "-", row["profile"] or "-", row["error"] or "")
+        ending = row["error"] or (f"automatic: {row['automatic']}" if row["automatic"] else row["label"])
+        named = (row["rule"] or "-", row["profile"] or "-", ending or "")
         typer.echo(
             f"{row['id']}  {row['created_at']}  {row['mailbox']}  {row['status']}  "
             + "  ".join(map(str, named))

@@ -307,7 +307,9 @@ def logged(output: str) -> None:
     """Runs and rules stand in the log, and nothing of the mails or of the people."""
     assert "send_downgraded" in output
     assert output.count("mail_taken_in") == 4
-    assert "run_ended" in output
+    assert output.count("run_ended") == 4
+    assert output.count("run_waits") == 1
+    assert output.count('"event":"model_call"') == 4 + 2 + 2 + 2, "each once"
     for private in ("jana@", "petr@", "eva@", "Nováková", "ibuprofen", "Otevírací", "člověkem", PASSWORD):
         assert private not in output
 
