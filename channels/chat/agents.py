@@ -36,7 +36,7 @@ from adapters.models.tools import ToolRegistry
 from channels.chat.frames import AnswerFrames
 from channels.chat.inheritance import Effective, effective
 from channels.chat.router import IntentRouter
-from channels.chat.rows import ORCHESTRATOR, AgentRow, StoredRow
+from channels.chat.rows import ORCHESTRATOR, AgentRow
 from channels.chat.table import AgentTable
 from channels.chat.thoughts import ThoughtFilter, without_thoughts
 from flow_engine.ports.dialogue import ConversationRef
@@ -144,16 +144,16 @@ class AgentLoader:
         version = tuple((row.name, row.revision) for row in rows.values())
         known = self._loaded.get(tenant_id)
         if known is None or known[0] != version:
-            known = self._loaded[tenant_id] = (version, self._load(rows))
+            every = {name: effective(name, rows) for name in rows}
+            talking = {
+                name: agent
+                for name, agent in every.items()
+                if agent.fields["enabled"] and name != ORCHESTRATOR
+            }
+            built = {name: build_agent(agent, self._model) for name, agent in talking.items()}
+            agents = Agents(every, built, IntentRouter(talking.values()))
+            known = self._loaded[tenant_id] = (version, agents)
         return known[1]
-
-    def _load(self, rows: Mapping[str, StoredRow]) -> Agents:
-        every = {name: effective(name, rows) for name in rows}
-        talking = {
-            name: agent for name, agent in every.items() if agent.fields["enabled"] and name != ORCHESTRATOR
-        }
-        built = {name: build_agent(agent, self._model) for name, agent in talking.items()}
-        return Agents(every, built, IntentRouter(talking.values()))
 
 
 def build_agent(agent: Effective, model: LanguageModel) -> ChatAgent:

@@ -209,9 +209,15 @@ class Answering:
         state.question = None
         match decision.action:
             case "refuse":
-                return await self._refuse(asked, agents)
+                state.active_agent = None
+                await asked.frames.dialogue(refusal(_descriptions(agents, agents.talking), state.language))
+                return "refused"
             case "clarify":
-                return await self._clarify(asked, agents, decision)
+                offered = tuple(decision.offered) or ((decision.agent,) if decision.agent else ())
+                text = question(_descriptions(agents, offered), state.language)
+                state.question = OpenQuestion(question=text, offered=offered, about=asked.content)
+                await asked.frames.dialogue(text)
+                return "clarifying"
             case _:
                 return await self._run(asked, agents.talking[decision.agent or ""])
 
@@ -242,18 +248,6 @@ class Answering:
             left = open_question.agent if open_question and open_question.agent else state.active_agent
             decision = replace(decision, reason=f"break-out from {left!r}: {decision.reason}")
         return decision
-
-    async def _refuse(self, asked: Asked, agents: Agents) -> FinalState:
-        asked.state.active_agent = None
-        await asked.frames.dialogue(refusal(_descriptions(agents, agents.talking), asked.state.language))
-        return "refused"
-
-    async def _clarify(self, asked: Asked, agents: Agents, decision: Decision) -> FinalState:
-        offered = tuple(decision.offered) or ((decision.agent,) if decision.agent else ())
-        text = question(_descriptions(agents, offered), asked.state.language)
-        asked.state.question = OpenQuestion(question=text, offered=offered, about=asked.content)
-        await asked.frames.dialogue(text)
-        return "clarifying"
 
     # An agent's run ---------------------------------------------------------------------------------
 

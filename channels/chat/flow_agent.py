@@ -11,10 +11,10 @@ conversation is the engine's: whoever works on the session next asks the engine 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from uuid import uuid4
 
 import orjson
@@ -92,19 +92,6 @@ _OWN_TOOLS: Final = (
 log: Any = structlog.get_logger("flow_engine.chat")
 
 
-class HumanAct(Protocol):
-    """What a person does in a session, or says in it, or both."""
-
-    @property
-    def outcome(self) -> HumanOutcome | None: ...
-    @property
-    def text(self) -> str | None: ...
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def reason(self) -> str | None: ...
-
-
 @dataclass(slots=True)
 class _Scene:
     """Where a conversation is, and what its model may call."""
@@ -124,7 +111,6 @@ class _Talk:
     toolbox: Toolbox
     contact: Contact
     said: list[Message] = field(default_factory=list[Message])
-    has_ended: bool = False
 
 
 class FlowAgents:
@@ -191,9 +177,18 @@ class FlowAgents:
             log.warning("contact_not_ended", reason=str(error))
 
     async def human(
-        self, ref: SessionRef, state: SessionState, frames: ChatFrames, act: HumanAct
+        self,
+        ref: SessionRef,
+        state: SessionState,
+        frames: ChatFrames,
+        *,
+        outcome: HumanOutcome | None,
+        text: str | None,
+        name: str | None,
+        reason: str | None,
     ) -> Mapping[str, JsonValue]:
-        """Pass a person's act on to the engine and to the user. The task and its status as they are then.
+        """Pass what a person does, or says, on to the engine and to the user. The task and its status as they
+        are then.
 
         Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
         CorrectTheInput, LookElsewhere and RetryLater as the engine has it.
@@ -201,16 +196,16 @@ class FlowAgents:
         if state.flow is None:
             raise ReloadAndDecide("no_flow", "no flow goes on in this session")
         contact = Contact(state.flow.conversation, state.flow.contact)
-        shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, act.name)
+        shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, name)
         task: dict[str, JsonValue] = {}
         try:
-            if act.outcome is not None:
-                data = await self._engine.human_task(contact, act.outcome, act.reason)
+            if outcome is not None:
+                data = await self._engine.human_task(contact, outcome, reason)
                 task = {"task": data.task_name, "task_type": data.task_type, "task_status": data.task_status}
                 await shown.note({"event": "task", **_task(state.flow, data)})
-            if act.text is not None:
-                await self._report(contact, "agent", act.text, name=act.name)
-                await shown.whole(act.text)
+            if text is not None:
+                await self._report(contact, "agent", text, name=name)
+                await shown.whole(text)
         except EngineError as error:
             raise _as_core(error) from error
         await shown.finish("done", {"event": "human"})
@@ -227,7 +222,7 @@ class FlowAgents:
 
         async def ran(tool: TaskTool, answer: JsonValue) -> None:
             body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
-            await self._engine.utterance(contact, self._said("bot", body, kind="tool"))
+            await self._report(contact, "bot", body, kind="tool")
 
         approval = Approval(self._policy, turn)
         toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._lists)
@@ -284,9 +279,11 @@ class FlowAgents:
         """The model's turn; its text is shown while it comes."""
         asked, row = talk.asked, talk.agent.effective.row
         scene.data = await self._refreshed(talk.contact, scene.data)
+        change = change_task_declaration(scene.data.reachable_tasks)
+        declared = [tool.declaration() for tool in scene.tools.tools]
         request = LLMRequest(
             messages=(Message("system", scene.data.prompt), *asked.before, *talk.said),
-            tools=_specs(scene),
+            tools=[*map(_spec, declared if change is None else [change, *declared]), *_OWN_TOOLS],
             model=row.model,
             max_tokens=MAX_TOKENS,
             temperature=TEMPERATURE if row.temperature is None else row.temperature,
@@ -320,7 +317,6 @@ class FlowAgents:
             case "end_call":
                 await self.end(talk.asked.ref.tenant_id, talk.asked.state, "bot_hung_up")
                 talk.asked.state.flow = None
-                talk.has_ended = True
                 return "done"
             case "change_task":
                 result = await self._change_task(talk, scene, call)
@@ -364,23 +360,14 @@ class FlowAgents:
         src: Source,
         body: str,
         *,
+        kind: Any = "message",
         message_id: str | None = None,
         name: str | None = None,
     ) -> None:
         if body.strip():
-            said = self._said(src, body, message_id=message_id, name=name)
+            at = self._clock.now()
+            said = Utterance(message_id or self._new_id(), at, src, body, kind, src_name=name)
             await self._engine.utterance(contact, said)
-
-    def _said(
-        self,
-        src: Source,
-        body: str,
-        *,
-        kind: Any = "message",
-        message_id: str | None = None,
-        name: str | None = None,
-    ) -> Utterance:
-        return Utterance(message_id or self._new_id(), self._clock.now(), src, body, kind, src_name=name)
 
 
 def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:
@@ -392,12 +379,6 @@ def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:
         "task_type": data.task_type,
         "task_status": data.task_status,
     }
-
-
-def _specs(scene: _Scene) -> Sequence[ToolSpec]:
-    change = change_task_declaration(scene.data.reachable_tasks)
-    own = () if change is None else (_spec(change),)
-    return (*own, *(_spec(tool.declaration()) for tool in scene.tools.tools), *_OWN_TOOLS)
 
 
 def _spec(declared: Mapping[str, JsonValue]) -> ToolSpec:

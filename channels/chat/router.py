@@ -144,17 +144,14 @@ class IntentRouter:
         texts = {agent.name: (_languages(agent), _lines(agent)) for agent in agents}
         self._names = tuple(sorted(texts))
         every = sorted({DEFAULT_LANGUAGE}.union(*(languages for languages, _ in texts.values())))
-        indexes = (
-            _index(
-                language,
-                {
-                    name: _in_language(language, lines, sorted(own or every))
-                    for name, (own, lines) in texts.items()
-                    if language in (own or every)
-                },
-            )
-            for language in every
-        )
+        indexes: list[_Index | None] = []
+        for language in every:
+            spoken: dict[str, Sequence[str]] = {}
+            for name, (own, lines) in texts.items():
+                if language in (own or every):
+                    in_it = [line for line in lines if language in _spoken(line, sorted(own or every))]
+                    spoken[name] = in_it or lines
+            indexes.append(_index(language, spoken))
         self._words = _index("", {name: lines for name, (_, lines) in texts.items()})
         self._indexes = {index.language: index for index in indexes if index is not None}
 
@@ -203,12 +200,6 @@ def _spoken(text: str, languages: Sequence[str]) -> list[str]:
     counts = {language: len(words & _stopwords(language)) for language in languages}
     most = max(counts.values(), default=0)
     return [language for language in languages if counts[language] == most or not _stopwords(language)]
-
-
-def _in_language(language: str, lines: Sequence[str], languages: Sequence[str]) -> Sequence[str]:
-    """The lines that may be in this one of an agent's languages; all of them where none may."""
-    own = [line for line in lines if language in _spoken(line, languages)]
-    return own or lines
 
 
 def _shares(index: _Index, text: str) -> list[tuple[str, float]]:

@@ -125,7 +125,7 @@ class SessionRoutes:
             message = "accepted is an outcome, a text, or both"
             raise CorrectTheInput("body_invalid", message, [Finding("", "empty", message)])
         state = await self._sessions.state(ref)
-        task = await self._flows.human(ref, state, self._sessions.store, body)
+        task = await self._flows.human(ref, state, self._sessions.store, **dict(body))
         return json_response({"session": ref.session_id, **task})
 
     async def _known(self, call: Call) -> SessionRef:
