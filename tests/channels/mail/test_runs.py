@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -200,6 +201,19 @@ async def test_texts_of_ended_runs_are_forgotten_after_their_time(
     row = await people(one).row("t", "r")
     assert "secret" not in str(row)
     assert [each["tool"] for each in row["tool_calls_log"]] == ["create_draft"]  # type: ignore[union-attr,index,call-overload]
+
+
+async def test_two_processes_that_forget_at_once_forget_once(database: Database, time: Time) -> None:  # M14
+    one, two = stores(database, time, "one", "two")
+    for number in range(3):
+        await one.add(f"r{number}", new_row(f"<{number}@example.org>"))
+        held = await one.claim((await one.under_way())[0], 15.0)
+        assert held is not None
+        await held.finish(RunOutcome("completed", final_message="secret"))
+    later = time.at + timedelta(seconds=1)
+    forgotten = await asyncio.gather(one.forget_bodies(later), two.forget_bodies(later))
+    assert sum(forgotten) == 3
+    assert "secret" not in str(await people(one).rows("t"))
 
 
 async def test_runs_are_read_in_pages_in_one_order_wherever_they_stand(  # M14

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import orjson
 import pytest
 
 from adapters.models.scripted import Answers, CallsTools, Fails, Says, Stalls, Step
+from channels.mail.working import GONE
 from flow_engine.ports.models import LLMRequest, ToolCall
 from tests.channels.mail.dovecot import Dovecot
 from tests.channels.mail.smtp_server import SmtpServer
@@ -226,6 +229,41 @@ async def test_a_decision_is_acted_on_within_five_seconds(world: World, smtp: Sm
         (row,) = await ended(service, 1)
         await service.runs.decide("default", str(row["id"]), "approved")
         await until(lambda: smtp.sent, within_s=5.0)
+
+
+async def test_a_mail_that_was_deleted_meanwhile_ends_its_run_with_the_reason(  # M1
+    world: World, smtp: SmtpServer
+) -> None:
+    document = config(world.dovecot.port, world.user, smtp.port)
+    document["agent"]["profiles"]["pharmacy"]["approval"] = {"send_reply": "prompt"}
+    async with world.serving(world.write(document), replying) as service:
+        world.dovecot.deliver(world.user, mail())
+        (row,) = await ended(service, 1)
+        with world.dovecot.client(world.user) as client:
+            client.select_folder("INBOX")
+            client.delete_messages([1])
+            client.expunge()
+        await service.runs.decide("default", str(row["id"]), "approved")
+        (row,) = await ended(service, 1)
+    assert (row["status"], row["error"]) == ("error", GONE)
+    assert smtp.sent == []
+
+
+async def test_what_is_remembered_too_long_goes_when_an_agent_works(world: World) -> None:  # M14
+    path = world.write(config(world.dovecot.port, world.user))
+    async with world.serving(path, [Says("fine")]) as service:
+        world.dovecot.deliver(world.user, mail())
+        await ended(service, 1)
+    counts = "SELECT count(*) FROM mail_state WHERE id LIKE 'count:%'"
+    ((before,),) = world.select(counts)
+    assert before > 0
+    with closing(sqlite3.connect(world.folder / "flows.sqlite3", timeout=10)) as writer:
+        writer.execute("UPDATE mail_state SET position = 1 WHERE id LIKE 'count:%'")
+        writer.commit()
+    async with world.serving(path, [Says("fine")]):
+        await until(lambda: world.select(counts) == [(0,)])
+    ((boxes,),) = world.select("SELECT count(*) FROM mail_state WHERE id LIKE 'mailbox:%'")
+    assert boxes == 1, "where the mailbox begins is never forgotten"
 
 
 async def test_without_a_model_the_run_ends_with_its_reason(world: World) -> None:  # M9
