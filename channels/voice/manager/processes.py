@@ -27,6 +27,7 @@ LAUNCHER_ENDS_WITHIN_S = 5.0
 """How long a launcher may take once everything that it ran has been killed."""
 
 AGENT_DRAINS_S = 15
+SPOOL = "FLOW_ENGINE_VOICE_SPOOL"
 """For a call that was let in just before an agent took no more of them."""
 
 _SECRET_PREFIXES = ("FLOW_ENGINE_", "OPENAI_")
@@ -64,19 +65,21 @@ class Programs:
             case AgentSpec(port=port):
                 config = str(self._config_path(agent_id))
                 command = (*self._commands.agent, "--config", config, "--port", str(port))
-                environment = agent_environment(self._environment, spec)
+                environment = agent_environment(self._environment, agent_id, spec)
             case BridgeSpec():
                 command, environment = self._commands.bridge, bridge_environment(self._environment, spec)
         return await start(command, environment, held=self._held, stop_s=stop_s, on_end=on_end)
 
 
-def agent_environment(inherited: Mapping[str, str], spec: AgentSpec) -> dict[str, str]:
-    """The manager's own, but for its token, with the address and the webhook secret of the agent."""
+def agent_environment(inherited: Mapping[str, str], agent_id: str, spec: AgentSpec) -> dict[str, str]:
+    """The manager's own, but for its token, with the agent's address, webhook secret and spool directory."""
     own = {name: value for name, value in inherited.items() if name not in _NOT_FOR_AGENTS}
     if spec.public_url is not None:
         own["FLOW_ENGINE_PUBLIC_URL"] = spec.public_url
     if spec.webhook_secret is not None:
         own["OPENAI_WEBHOOK_SECRET"] = spec.webhook_secret.get_secret_value()
+    if spool := own.get(SPOOL):
+        own[SPOOL] = f"{spool}/{agent_id}"
     return {**own, "FLOW_ENGINE_VOICE_DRAIN_S": str(AGENT_DRAINS_S)}
 
 

@@ -43,13 +43,13 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(home: Path, drain_s: float) -> AsyncGenerator[Scene]:
+async def scene(home: Path, drain_s: float, **environment: str) -> AsyncGenerator[Scene]:
     async with (
         nothing_left(),
         FakeRealtime(STEPS) as model,
         business_server() as business,
         voice_process(
-            simple_config(), business, model.url, home, FLOW_ENGINE_VOICE_DRAIN_S=str(drain_s)
+            simple_config(), business, model.url, home, FLOW_ENGINE_VOICE_DRAIN_S=str(drain_s), **environment
         ) as agent,
     ):
         yield Scene(agent, model, business)
@@ -95,26 +95,41 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:  # V12
         assert s.business.count("/end") <= 1
 
 
-async def test_killed_it_leaves_nothing_to_clean_and_starts_again_at_once(tmp_path: Path) -> None:  # V12
-    async with scene(tmp_path, drain_s=600) as s:
+async def test_killed_it_leaves_only_what_it_has_to_deliver_and_the_next_one_delivers_it(
+    tmp_path: Path,
+) -> None:  # 21, V12, voice-2
+    spool = tmp_path / "spool"
+    async with scene(tmp_path, drain_s=600, FLOW_ENGINE_VOICE_SPOOL=str(spool)) as s:
+        s.business.troubles["/end"] = "500"
         async with FakeTwilioCall(s.agent.line_url) as call:
             await s.talking(call)
+            await call.hang_up()
+        await eventually(lambda: s.business.count("/end") == 1, 10.0)
+        async with FakeTwilioCall(s.agent.line_url) as call:
+            await eventually(lambda: s.business.count("/start") == 2 and call.playout.heard != [], 10.0)
             assert s.agent.children() == []
             s.agent.signal(signal.SIGKILL)
             assert await s.agent.ended(5.0) == -signal.SIGKILL
             await call.closed()
-            await eventually(lambda: not s.model.connections[0].socket.is_open)
-        assert s.agent.left_behind() == []
+            await eventually(lambda: not any(each.socket.is_open for each in s.model.connections))
+        [left] = s.agent.left_behind()
+        assert Path(left).parent == spool
         with pytest.raises(CallRefused):
             await FakeTwilioCall(s.agent.line_url).__aenter__()
-        port = s.agent.port
-        async with voice_process(simple_config(), s.business, s.model.url, tmp_path, port) as again:
+        del s.business.troubles["/end"]
+        port, before = s.agent.port, s.business.count("/end")
+        async with voice_process(
+            simple_config(), s.business, s.model.url, tmp_path, port, FLOW_ENGINE_VOICE_SPOOL=str(spool)
+        ) as again:
+            await eventually(lambda: s.business.count("/end") > before, 10.0)
+            assert len({key for path, key in s.business.keys if path == "/end"}) == 1
+            await eventually(lambda: again.left_behind() == [])
             async with FakeTwilioCall(again.line_url) as call:
-                await eventually(lambda: s.business.count("/start") == 2, 10.0)
+                await eventually(lambda: s.business.count("/start") == 3, 10.0)
                 await call.hang_up()
+            await eventually(lambda: len({key for path, key in s.business.keys if path == "/end"}) == 2, 10.0)
             again.signal()
             assert await again.ended(10.0) == 0
-            assert s.business.count("/end") == 1
 
 
 async def test_sip_calls_are_hung_up_and_their_end_is_told(tmp_path: Path) -> None:  # V12

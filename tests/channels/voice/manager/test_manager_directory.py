@@ -153,7 +153,7 @@ def test_nobody_gets_secrets_that_are_not_for_them() -> None:  # V13
         "SIP_PASSWORD": "of another",
         "SIP_TRACE": "1",
     }
-    assert agent_environment(inherited, AgentSpec(5050, "0")) == {
+    assert agent_environment(inherited, "a", AgentSpec(5050, "0")) == {
         "PATH": "/bin",
         "OPENAI_API_KEY": "k",
         "FLOW_ENGINE_TWILIO_AUTH_TOKEN": "t",

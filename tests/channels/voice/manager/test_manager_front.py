@@ -81,14 +81,19 @@ def test_each_agent_has_an_address_of_its_own(
 
 
 def test_an_agent_finds_its_own_in_its_environment() -> None:  # 23
-    inherited = {"FLOW_ENGINE_PUBLIC_URL": "https://voice.example", "OPENAI_WEBHOOK_SECRET": "whsec_of_all"}
+    inherited = {
+        "FLOW_ENGINE_PUBLIC_URL": "https://voice.example",
+        "OPENAI_WEBHOOK_SECRET": "whsec_of_all",
+        "FLOW_ENGINE_VOICE_SPOOL": "/spool",
+    }
     own = agent_environment(
-        inherited, AgentSpec(5051, "0", None, "https://voice.example/r-1", SecretStr(WEBHOOK_SECRET))
+        inherited, "r-1", AgentSpec(5051, "0", None, "https://voice.example/r-1", SecretStr(WEBHOOK_SECRET))
     )
     assert own["FLOW_ENGINE_PUBLIC_URL"] == "https://voice.example/r-1"
     assert own["OPENAI_WEBHOOK_SECRET"] == WEBHOOK_SECRET
-    plain = agent_environment(inherited, AgentSpec(5051, "0"))
-    assert {name: plain[name] for name in inherited} == inherited
+    plain = agent_environment(inherited, "r-2", AgentSpec(5051, "0"))
+    assert {name: plain[name] for name in inherited} == {**inherited, "FLOW_ENGINE_VOICE_SPOOL": "/spool/r-2"}
+    assert own["FLOW_ENGINE_VOICE_SPOOL"] == "/spool/r-1"
 
 
 async def test_a_changed_address_restarts_its_agent_alone(tmp_path: Path) -> None:  # 23, V13
