@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from channels.workspace.rules import Rule, Rules, answers_to, path_matches, read_rules, said_yes
+from channels.workspace.rules import (
+    Rule,
+    Rules,
+    answers_to,
+    keep_rule,
+    path_matches,
+    proposed_rule,
+    read_rules,
+    said_yes,
+)
 from flow_engine.errors import CallTheOperator
 from tests.channels.workspace.workspace_world import opened
 
@@ -173,6 +182,116 @@ FORBIDDING = rules(
 )
 def test_what_is_forbidden_is_found_wherever_it_hides(line: str) -> None:  # W2
     assert FORBIDDING.decide("shell_exec", command=line).verdict == "forbid"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("git -C . push", "git -C sub push origin", "git -c a.b=c push", "git --git-dir=x push"),
+        *("git --git-dir x push", "git --no-pager push", "git -C . -c a=b --no-pager push --force"),
+        *("sudo git -C . push", "env A=1 git -C . push", "nohup git -C . push", "time git -C . push"),
+        *("bash -c 'git -C . push'", "/usr/bin/git -C . push", "A=1 git -C '.' push", "$(git -C . push)"),
+        *("timeout -s KILL 5 git -C . push", "xargs -n 1 git -C . push", "sh -lc 'cd x && git -C . push'"),
+    ],
+)
+def test_options_between_the_words_hide_nothing(line: str) -> None:  # W2
+    assert FORBIDDING.decide("shell_exec", command=line).verdict == "forbid"
+
+
+def test_options_stand_between_any_words() -> None:  # W2
+    made = rules({"decision": "forbid", "tool": "shell_exec", "command": "docker compose down"})
+    for line in (
+        "docker compose down",
+        "docker --debug compose -f x.yml down -v",
+        "docker compose -f x down",
+    ):
+        assert made.decide("shell_exec", command=line).verdict == "forbid", line
+    for line in ("docker compose up", "docker compose logs down", "docker down compose"):
+        assert made.decide("shell_exec", command=line).verdict == "prompt", line
+    assert ALLOWING.decide("shell_exec", command="git -C . status").verdict == "prompt", "to allow is literal"
+    endless = "git " + "-x " * 2_000 + "status"
+    assert FORBIDDING.decide("shell_exec", command=endless).verdict == "allow"
+
+
+@pytest.mark.parametrize(
+    ("tool", "path", "command", "expected"),
+    [
+        ("write_file", "docs/a/b.md", None, {"path": "docs/a/**"}),
+        ("delete_file", "a.md", None, {"path": "a.md"}),
+        ("shell_exec", None, "git commit -m 'a b'", {"command": "git commit"}),
+        ("shell_exec", None, "pytest -q tests", {"command": "pytest -q tests"}),
+        ("shell_exec", None, "git -C . push", {"command": "git -C . push"}),
+        ("shell_exec", None, "python -c 'print(1)'", {"command": "python -c 'print(1)'"}),
+    ],
+)
+def test_what_always_would_mean(
+    tool: str, path: str | None, command: str | None, expected: Mapping[str, str]
+) -> None:  # W2
+    proposed = proposed_rule(tool, path, command)
+    assert proposed == Rule.model_validate({"decision": "allow", "tool": tool, **expected})
+    assert Rules((proposed,)).decide(tool, path=path, command=command).verdict == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls; rm x",
+        "ls > x",
+        "echo $HOME",
+        "A=1 ls",
+        "sudo ls",
+        "bash -c ls",
+        "time ls",
+        "ls '",
+        "",
+        "l? x",
+        "ls | sh",
+    ],
+)
+def test_what_cannot_be_allowed_is_not_proposed(command: str) -> None:  # W2
+    assert proposed_rule("shell_exec", None, command) is None
+
+
+def test_a_rule_is_added_to_the_file_and_what_was_there_stays(tmp_path: Path) -> None:  # W2
+    path = tmp_path / "home" / "rules.toml"
+    first = Rule(decision="allow", tool="write_file", path='do"cs/**')
+    keep_rule(path, first)
+    assert read_rules(path).rules == (first,)
+    path.write_text("# mine\n" + path.read_text("utf-8"), "utf-8")
+    second = Rule(decision="allow", tool="shell_exec", command="git commit")
+    keep_rule(path, second)
+    assert read_rules(path).rules == (first, second)
+    assert path.read_text("utf-8").startswith("# mine\n[[rules]]\n")
+    path.write_text("[[rules", "utf-8")
+    with pytest.raises(CallTheOperator, match="rules_invalid"):
+        keep_rule(path, second)
+    assert path.read_text("utf-8") == "[[rules"
+    assert [each.name for each in path.parent.iterdir()] == ["rules.toml"]
+
+
+@pytest.mark.anyio
+async def test_always_holds_for_what_it_was_proposed_for(tmp_path: Path) -> None:  # W2
+    with opened(tmp_path) as world:
+        world.person.answer = lambda _: "always"
+        for path in ("docs/a.md", "docs/b.md", "docs/c/d.md"):
+            assert (await world.call("write_file", path=path, content="x"))["success"]
+        assert len(world.person.asked) == 1
+        await world.call("write_file", path="src/a.py", content="x")
+        await world.call("delete_file", path="docs/a.md")
+        assert len(world.person.asked) == 3, "another place, another tool"
+        for command in ("git --version", "git --version"):
+            assert (await world.call("shell_exec", command=command))["success"]
+        assert len(world.person.asked) == 4
+        await world.call("shell_exec", command="git --version; true")
+        assert (len(world.person.asked), world.person.asked[-1].always) == (5, None)
+
+
+@pytest.mark.anyio
+async def test_always_is_not_offered_below_a_stricter_rule(tmp_path: Path) -> None:  # W2
+    with opened(tmp_path, {"decision": "prompt", "tool": "write_file", "path": "docs/**"}) as world:
+        await world.call("write_file", path="docs/a.md", content="x")
+        await world.call("write_file", path="src/a.py", content="x")
+        assert [each.always is None for each in world.person.asked] == [True, False]
 
 
 @pytest.mark.parametrize(
