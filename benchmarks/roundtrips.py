@@ -45,11 +45,11 @@ async def _calls(caller: Caller, target: Target, repeat: int) -> list[tuple[str,
     entered = documents.walk(target.tasks)[0]
     return [
         ("new contact", 2, [target.new_contact(f"fresh-{number}") for number in range(repeat)]),
-        ("change task", 2, [target.change_task(name, entered) for name in names]),
+        ("change task", 1, [target.change_task(name, entered) for name in names]),
         ("resume (second contact)", 2, [target.new_contact(name, "contact-2") for name in names]),
         ("same contact again", 2, [target.new_contact(name, "contact-2") for name in names]),
         ("prompt", 1, [target.prompt(name) for name in names]),
-        ("memory put", 2, [target.put_memory(name, [0]) for name in names]),
+        ("memory put", 1, [target.put_memory(name, [0]) for name in names]),
     ]
 
 
