@@ -17,13 +17,13 @@ first from before its message is taken until after its queue was found empty.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
 import structlog
 
-from flow_engine.errors import FlowEngineError, RetryLater
+from flow_engine.errors import RetryLater
 from flow_engine.ports.chat import (
     FRAMES_KEPT,
     KEPT_S,
@@ -59,7 +59,6 @@ class RedisChat:
         self._session = Script.read("chat_session")
         self._index = Script.read("chat_index")
         self._value = Script.read("chat_value")
-        self._appends = _Appends(driver, self._session)
 
     # ChatSessions
 
@@ -113,10 +112,10 @@ class RedisChat:
     # ChatFrames
 
     async def append(self, ref: SessionRef, frame: bytes, holder: str | None) -> int:
-        arguments = _arguments(
-            "append", holder=holder or "", payload=frame, limit=FRAMES_KEPT, topic=frames_topic(ref)
+        topic = frames_topic(ref)
+        seq = await self._run(
+            ref, "append", holder=holder or "", payload=frame, limit=FRAMES_KEPT, topic=topic
         )
-        seq = await self._appends.run(_keys(ref), arguments)
         _held(seq)
         return int(seq)
 
@@ -134,7 +133,9 @@ class RedisChat:
         return [_ref(member) for member in found]
 
     async def _run(self, ref: SessionRef, operation: str, **arguments: str | bytes | int) -> Any:
-        return await self._driver.run(self._session, _keys(ref), _arguments(operation, **arguments))
+        unset = {"holder": "", "id": "", "payload": b"", "limit": 0, "topic": ""}
+        every = {"operation": operation, "kept_s": KEPT_S, **unset, **arguments}
+        return await self._driver.run(self._session, _keys(ref), every)
 
     async def _indexed(self, operation: str, ref: SessionRef | None = None, *, until_ms: int = 0) -> Any:
         arguments = {
@@ -148,39 +149,6 @@ class RedisChat:
 
     def _ms(self) -> int:
         return round(self._clock() * 1000)
-
-
-class _Appends:
-    """Frames that are appended in one turn of the loop, to whichever sessions, go to Redis in one trip."""
-
-    def __init__(self, driver: Driver, script: Script) -> None:
-        self._driver = driver
-        self._script = script
-        self._waiting: list[tuple[Mapping[str, str], Mapping[str, Any], asyncio.Future[Any]]] = []
-        self._trips: set[asyncio.Task[None]] = set()
-
-    async def run(self, keys: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((keys, arguments, answer))
-        if len(self._waiting) == 1:
-            trip = asyncio.create_task(self._trip())
-            self._trips.add(trip)
-            trip.add_done_callback(self._trips.discard)
-        return await answer
-
-    async def _trip(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        try:
-            found = await self._driver.run_each(self._script, [call[:2] for call in waiting])
-        except FlowEngineError as error:
-            found = [error] * len(waiting)
-        for (*_, answer), result in zip(waiting, found, strict=True):
-            if answer.done():
-                continue  # who asked was cancelled meanwhile
-            if isinstance(result, FlowEngineError):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
 
 
 class RedisBus:
@@ -231,12 +199,6 @@ class RedisBus:
                 topic, data = message
                 for listener in tuple(self._listeners.get(topic, ())):
                     listener(data)
-
-
-def _arguments(operation: str, **given: str | bytes | int) -> dict[str, str | bytes | int]:
-    """Of the script `chat_session`, which takes every one of them."""
-    unset = {"holder": "", "id": "", "payload": b"", "limit": 0, "topic": ""}
-    return {"operation": operation, "kept_s": KEPT_S, **unset, **given}
 
 
 def _keys(ref: SessionRef) -> dict[str, str]:

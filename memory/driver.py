@@ -138,13 +138,6 @@ class Driver(Protocol):
         """What the script returns. `confirmed`: only once as many replicas as set have taken its writes."""
         ...
 
-    async def run_each(
-        self, script: Script, calls: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]]
-    ) -> Sequence[Any]:
-        """What the script returns for each pair of keys and arguments, in one trip; instead of a result the
-        FlowEngineError of a call that failed. Raises where none was answered."""
-        ...
-
     async def confirm(self, key: str) -> None:
         """Return once the replicas have everything that the server of `key` has taken; it writes `key`.
         Within a second, else raises RetryLater."""

@@ -28,7 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
 
-from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from memory.driver import Script, ServerState, Subscription
 
 CONNECTIONS = 512  # redis-py's default of 100 fails beyond it instead of waiting
@@ -100,30 +100,6 @@ class RedisPyDriver:
             except NoScriptError:
                 return await self.client.eval(script.source, number, *packed)
 
-    async def run_each(
-        self, script: Script, calls: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]]
-    ) -> Sequence[Any]:
-        with errors_translated():
-            async with self._pipeline() as pipe:
-                for keys, args in calls:
-                    number, packed = script.packed(keys, args)
-                    pipe.execute_command("EVALSHA", script.sha, number, *packed)
-                answers: list[Any] = await pipe.execute(raise_on_error=False)
-        for place, answer in enumerate(answers):
-            if isinstance(answer, Exception):
-                try:
-                    if isinstance(answer, NoScriptError):
-                        answers[place] = await self.run(script, *calls[place])
-                    else:
-                        with errors_translated():
-                            raise answer
-                except FlowEngineError as error:
-                    answers[place] = error
-        return answers
-
-    def _pipeline(self) -> Any:
-        return self.client.pipeline(transaction=False) if self.single_node else self.client.pipeline()
-
     async def confirm(self, key: str) -> None:
         if self._wait_replicas:
             with errors_translated():
@@ -132,7 +108,8 @@ class RedisPyDriver:
     async def _replicated(self, *command: Any) -> Any:
         """WAIT counts for the writes of its own connection only, so both go through one."""
         wait = ("WAIT", self._wait_replicas, REPLICATED_WITHIN_MS)
-        async with self._pipeline() as pipe:
+        pipe = self.client.pipeline(transaction=False) if self.single_node else self.client.pipeline()
+        async with pipe:
             pipe.execute_command(*command)
             if self.single_node:
                 pipe.execute_command(*wait)
