@@ -38,7 +38,6 @@ IMAP_PORTS: Final = {"implicit": 993, "starttls": 143, "none": 143}
 SMTP_PORTS: Final = {"implicit": 465, "starttls": 587, "none": 25}
 
 Tls = Literal["implicit", "starttls", "none"]
-Preprocessor = str
 
 _KEYWORD: Final = re.compile(r"[A-Za-z0-9!#$&'+,./:;<=>?@^_`|~-]{1,64}")
 _ENGINE: Final = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?", re.IGNORECASE)
@@ -47,13 +46,13 @@ _PATTERN_MEMORY: Final = 8 << 20
 """Bytes that one regular expression may take."""
 
 
-def _accepts(code: str, message: str, read: Callable[[str], str | None]) -> AfterValidator:
-    """Text as `read` gives it back; refused with the message where that is None."""
+def _accepts(what: str, read: Callable[[str], str | None]) -> AfterValidator:
+    """Text as `read` gives it back; where that is None it is refused, and told `what` is accepted."""
 
     def check(text: str) -> str:
         found = read(text)
         if found is None:
-            raise PydanticCustomError(code, message)  # type: ignore[arg-type]
+            raise PydanticCustomError("not_accepted", "accepted is {what}", {"what": what})
         return found
 
     return AfterValidator(check)
@@ -100,27 +99,23 @@ def _pattern(value: object, info: ValidationInfo) -> SearchPattern:
         ) from None
 
 
-MailAddress: TypeAlias = Annotated[
-    Text, _accepts("address", "accepted is one address such as info@example.com", normal_address)
-]
+MailAddress: TypeAlias = Annotated[Text, _accepts("one address such as info@example.com", normal_address)]
 Pattern: TypeAlias = Annotated[SearchPattern, Compiled(_pattern)]
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!-9;-~]+$", max_length=200)]
+_A_KEYWORD = "an IMAP keyword: letters, digits and signs in ASCII, without spaces"
 Keyword: TypeAlias = Annotated[
-    Text,
-    _accepts(
-        "keyword",
-        "accepted is an IMAP keyword: letters, digits and signs in ASCII, without spaces",
-        lambda text: text if _KEYWORD.fullmatch(text) else None,
-    ),
+    Text, _accepts(_A_KEYWORD, lambda text: text if _KEYWORD.fullmatch(text) else None)
 ]
 ModelText: TypeAlias = Annotated[Text, AfterValidator(_a_model)]
 Environment: TypeAlias = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_AN_ORIGIN = "an address such as https://api.example.com"
 Origin: TypeAlias = Annotated[
+    Text, _accepts(_AN_ORIGIN, lambda text: text.rstrip("/") if _ENGINE.fullmatch(text) else None)
+]
+Domain: TypeAlias = Annotated[
     Text,
     _accepts(
-        "address",
-        "accepted is an address such as https://api.example.com",
-        lambda text: text.rstrip("/") if _ENGINE.fullmatch(text) else None,
+        "a domain such as example.com, without @", lambda text: None if "@" in text else normal_domain(text)
     ),
 ]
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
@@ -234,26 +229,15 @@ class Match(Document):
 
     all: bool = False
     sender_email: MailAddress = ""
-    sender_domain: Annotated[
-        Text,
-        _accepts(
-            "domain",
-            "accepted is a domain such as example.com, without @",
-            lambda text: None if "@" in text else normal_domain(text),
-        ),
-    ] = ""
+    sender_domain: Domain = ""
     subject_contains: Annotated[
-        Text,
-        _accepts("blank", "accepted is text, not only spaces", lambda text: text if text.strip() else None),
+        Text, _accepts("text, not only spaces", lambda text: text if text.strip() else None)
     ] = ""
     header_match: Annotated[dict[HeaderName, Pattern], Field(min_length=1)] = Field(
         default_factory=dict[str, SearchPattern]
     )
     forwarded_from: Annotated[
-        Text,
-        _accepts(
-            "address", "accepted is an address such as info@example.com, or a domain", _address_or_domain
-        ),
+        Text, _accepts("an address such as info@example.com, or a domain", _address_or_domain)
     ] = ""
 
     @field_validator("all", mode="before")
@@ -329,7 +313,7 @@ class Profile(ModelSettings):
     max_iterations: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
     system_prompt_file: Text
     tools: tuple[Text, ...]
-    preprocessor: Preprocessor = "default"
+    preprocessor: Text = "default"
     approval: dict[str, Verdict] = Field(default_factory=dict[str, Verdict])
     allowed_recipients: tuple[MailAddress, ...] = ()
     flow: FlowChoice | None = None
