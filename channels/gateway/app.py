@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -228,30 +229,24 @@ class GatewayRoutes:
         self._heartbeat_s = heartbeat_s
 
     def routes(self) -> list[BaseRoute]:
+        chat = partial(self._answer, operation="chat", needs="messages")
+        embeddings = partial(self._answer, operation="embeddings", needs="input")
         return [
-            Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
-            Route("/v1/embeddings", self._guarded(self._embeddings), methods=["POST"]),
-            Route("/v1/models", self._guarded(self._models), methods=["GET"]),
-            Route("/v1/models/{model:path}", self._guarded(self._model), methods=["GET"]),
+            Route("/v1/chat/completions", self._guarded("chat", chat), methods=["POST"]),
+            Route("/v1/embeddings", self._guarded("embeddings", embeddings), methods=["POST"]),
+            Route("/v1/models", self._guarded("models", self._models), methods=["GET"]),
+            Route("/v1/models/{model:path}", self._guarded("model", self._model), methods=["GET"]),
         ]
 
-    def _guarded(self, handler: Callable[[Request, Principal], Awaitable[Any]]) -> Any:
+    def _guarded(self, operation: str, handler: Callable[[Request, Principal], Awaitable[Any]]) -> Any:
         async def handle(request: Request) -> Any:
             try:
                 return await handler(request, admitted(self._doorkeeper, request, "gateway"))
             except ApiError as error:
-                self._books.metrics.requests.labels(
-                    handler.__name__.strip("_"), str(error.status), "none"
-                ).inc()
+                self._books.metrics.requests.labels(operation, str(error.status), "none").inc()
                 return error_response(error)
 
         return handle
-
-    async def _chat(self, request: Request, caller: Principal) -> _Answer:
-        return await self._answer(request, caller, "chat", "messages")
-
-    async def _embeddings(self, request: Request, caller: Principal) -> _Answer:
-        return await self._answer(request, caller, "embeddings", "input")
 
     async def _answer(self, http: Request, caller: Principal, operation: Operation, needs: str) -> _Answer:
         request = read_request(await read_body(http), needs=needs)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal, Protocol, cast
 
 from channels.gateway.config import Backend
-from channels.gateway.connection import Connection, ConnectionFailed, Pool
+from channels.gateway.connection import Connection, ConnectionFailed, Failing, Pool
 from channels.gateway.wire import (
     FINISHED,
     ApiError,
@@ -40,6 +40,14 @@ class Upstream(Protocol):
         ...
 
 
+_FAILURES: Final[Mapping[Failing, tuple[int, str, bool]]] = {
+    "unreachable": (502, "cannot be reached", True),
+    "silent": (504, "was silent for {:g} s", True),
+    "lost": (502, "broke off", False),
+}
+"""Status, words, and whether it counts against the backend."""
+
+
 class Wire:
     """The HTTP of one backend: where it is, its key, and its failures in the gateway's terms."""
 
@@ -64,16 +72,9 @@ class Wire:
                     raise self.failed(502, "answered in an encoding that was not asked for", broken=False)
                 yield reply
         except ConnectionFailed as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: ConnectionFailed) -> UpstreamFailed:
-        match error.failing:
-            case "unreachable":
-                return self.failed(502, "cannot be reached", broken=True)
-            case "silent":
-                return self.failed(504, f"was silent for {self.backend.timeout_s:g} s", broken=True)
-            case "lost":
-                return self.failed(502, "broke off", broken=False)
+            status, what, broken = _FAILURES[error.failing]
+            what = what.format(self.backend.timeout_s)
+            raise self.failed(status, what, broken=broken) from error
 
     async def whole(self, path: str, content: bytes) -> Part:
         """A plain reply, which must be one JSON object. Raises UpstreamFailed, 502 for one that was cut."""

@@ -17,7 +17,7 @@ from api.auth import Keyring
 from channels.gateway.cache import ResponseCache, cache_stats, clear_cache
 from channels.gateway.database import GatewayDatabase
 from channels.gateway.wire import cache_key, read_request
-from tests.channels.gateway.gateway_world import CHUNKS, completion, either, gateway, plain, stream
+from tests.channels.gateway.gateway_world import CHUNKS, completion, either, events_of, gateway, plain, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -240,8 +240,9 @@ async def test_two_hundred_at_once_make_one_call(tmp_path: Path) -> None:  # W7
         ExactServer(lambda _: slow).running() as server,
         gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
     ):
-        replies = await asyncio.gather(*(world.streamed(temperature=0) for _ in range(200)))
-        assert len({tuple(reply) for reply in replies}) == 1
+        replies = await asyncio.gather(*(world.quick(stream=True, temperature=0) for _ in range(200)))
+        assert {(status, len(events_of(content))) for status, content in replies} == {(200, 5)}
+        assert len(set(replies)) == 1
         assert len(server.requests) == 1
 
 
