@@ -21,6 +21,7 @@ import orjson
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from adapters.models.answers import estimated_tokens
 from adapters.models.loop import MAX_ITERATIONS, LoopResult, ToolFinished, ToolStarted, tool_loop, unanswered
 from adapters.models.tools import USER_REJECTED
 from channels.workspace.confinement import Outside, Refused, Root
@@ -94,7 +95,7 @@ class MaxIterationsExceeded(Exception):
 
 
 class TurnFailed(Exception):
-    """The model gave no answer. `code` is the reason."""
+    """The model failed and gave no answer. `code` is the reason; an answer has at most 8,192 tokens."""
 
     def __init__(self, code: str, message: str, turn: str, iterations: int) -> None:
         super().__init__(message)
@@ -259,12 +260,14 @@ async def run_turn(
 async def _shortened(
     workspace: Workspace, model: LanguageModel, model_name: str | None, session: str
 ) -> None:
-    """Sum up all but the last turns where the context fills, by the usage that the server told."""
+    """Sum up all but the last turns where the context fills, by the usage that the server told, in tokens;
+    where it tells none, by the characters of the dialogue."""
     metadata = workspace.store.session(session).metadata
     limit = FULL * workspace.settings.workspace_context_tokens
-    if int(metadata.get("input_tokens", 0)) < limit:
-        return
     stored = workspace.store.messages(session, int(metadata.get("summary_upto", 0)))
+    estimated = estimated_tokens(sum(len(each.message.content) for each in stored))
+    if (int(metadata.get("input_tokens", 0)) or estimated) < limit:
+        return
     turns = list(dict.fromkeys(each.turn for each in stored))
     old = [each for each in stored if each.turn not in turns[-KEPT_TURNS:]]
     if not old:

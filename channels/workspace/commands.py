@@ -102,7 +102,7 @@ class CommandLine:
 
 
 def read_line(line: str) -> CommandLine:
-    """Never raises: what cannot be read is not `parsed`."""
+    """A line as UTF-8 text. Never raises: what cannot be read is not `parsed`."""
     tree = _PARSER.parse(line.encode("utf-8", "surrogateescape"))
     nodes = list(_walk(tree.root_node))
     parsed = not tree.root_node.has_error and "\0" not in line

@@ -96,7 +96,8 @@ class Content:
 
 
 class Root:
-    """The workspace's directory, held open. `openat2` False stands for a kernel without it."""
+    """The workspace's directory, held open. `openat2` False stands for a kernel without it. Paths have
+    at most 4,000 characters and 200 directories. Raises OSError where it cannot be opened."""
 
     def __init__(self, path: Path, *, openat2: bool = True) -> None:
         self.path = path.resolve()
@@ -167,7 +168,8 @@ class Root:
         return parent or ".", name
 
     def read(self, path: str, most: int) -> Content:
-        """A regular file of at most `most` bytes. Raises Outside, Refused, OSError."""
+        """A regular file of at most `most` bytes. Raises Outside, Refused `TOO_LARGE` and for what is no such
+        file, OSError."""
         descriptor = self.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             status = os.fstat(descriptor)
@@ -275,7 +277,8 @@ class Root:
                 os.rmdir(name, dir_fd=folder)
 
     def entries(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Names in a directory with what they are, links as links, by name. Raises Outside, OSError."""
+        """Names in a directory with what they are, links as links, sizes in bytes, by name. Raises Outside,
+        OSError."""
         with self.folder(path) as (folder, _):
             for name in sorted(os.listdir(folder)):
                 with suppress(FileNotFoundError):

@@ -40,7 +40,7 @@ class EmbeddingFailed(Exception):
 
 
 class Embedder(Protocol):
-    """Texts to vectors of one length."""
+    """Texts, of at most 6,000 characters each, to vectors of one length."""
 
     @property
     def model(self) -> str: ...
@@ -84,7 +84,8 @@ def _vector(embedding: Any) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """How many files were looked at, indexed anew and forgotten; how many chunks got vectors."""
+    """How many files were looked at, indexed anew and forgotten; how many chunks got vectors. Files of more
+    than 2,000,000 bytes are left out."""
 
     files: int
     changed: int
@@ -93,7 +94,7 @@ class Indexed:
 
 
 def chunks(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """First line, from 1, and text of each."""
+    """First line, from 1, and text of each: at most 60 lines and 6,000 characters. Empty for blank text."""
     lines = text.splitlines(keepends=True)
     starts = [0]
     if path.endswith(".py"):
@@ -116,7 +117,7 @@ def chunks(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 class Index:
-    """Of one workspace. Without an `embedder`, full text alone."""
+    """Of one workspace. Without an `embedder`, full text alone; vectors take 4 bytes a number in memory."""
 
     def __init__(self, root: Root, store: Store, embedder: Embedder | None = None) -> None:
         self._root = root

@@ -27,11 +27,11 @@ LINGER_S: Final = 0.5
 POLL_S: Final = 0.005
 
 _SECRET: Final = re.compile(r"^FLOW_ENGINE_|KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_READABLE: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/pyenv")
+_READABLE: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc")
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of commands."""
+    """The environment of commands: variables whose names hold KEY, TOKEN and the like fail to pass."""
     return {name: value for name, value in environ.items() if not _SECRET.search(name)}
 
 
@@ -58,7 +58,8 @@ class _Output:
 
 
 class Shell:
-    """Runs command lines in the workspace. `environ` is what commands get, secrets apart."""
+    """Runs command lines in the workspace, each stream of output cut at 32,000 bytes. `environ` is what
+    commands get, secrets apart."""
 
     def __init__(self, root: Root, sandbox: Sandbox = "off", environ: Mapping[str, str] = os.environ) -> None:
         self._root = root

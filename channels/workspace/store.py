@@ -106,7 +106,8 @@ def _connect(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
 
 
 def remember_workspace(root: Path, by: DetectedBy, home: Path) -> None:
-    """Write down in the home's database that this workspace was worked in now."""
+    """Write down in the home's database that this workspace was worked in now, in seconds since 1970, UTC.
+    Raises OSError, CallTheOperator `workspace_unusable`."""
     folder = home / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     now = time.time()
@@ -133,7 +134,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message with its row and its turn."""
+    """A message with its row and its turn; `created_at` in seconds since 1970, UTC."""
 
     id: int
     message: Message
@@ -186,7 +187,7 @@ class Store:
     # Sessions and messages --------------------------------------------------------------------------
 
     def begin(self, backend: str, model: str) -> str:
-        """A new session's id."""
+        """A new session's id, 12 hexadecimal characters. Times are seconds since 1970, UTC."""
         now, session = time.time(), uuid4().hex[:12]
         self.database.execute(
             "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", (session, now, now, backend, model, "{}")
@@ -194,7 +195,7 @@ class Store:
         return session
 
     def sessions(self) -> list[Session]:
-        """The newest first."""
+        """The newest first, by their last message in UTC; empty where there are none."""
         rows = self.database.execute("SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC")
         return [Session(a, b, c, d, e, orjson.loads(text or "{}")) for a, b, c, d, e, text in rows]
 
@@ -238,14 +239,14 @@ class Store:
         ]
 
     def remember(self, session: str, command: str) -> None:
-        """A line that the user typed."""
+        """A line that the user typed, with the time in seconds since 1970, UTC."""
         self.database.execute(
             "INSERT INTO command_history (session_id, command, created_at) VALUES (?, ?, ?)",
             (session, command, time.time()),
         )
 
     def history(self, most: int = 1_000) -> list[str]:
-        """Lines typed in any session, oldest first."""
+        """The last `most` lines typed in any session, oldest first; empty where none were."""
         rows = self.database.execute("SELECT command FROM command_history ORDER BY id DESC LIMIT ?", (most,))
         return [command for (command,) in rows][::-1]
 

@@ -146,7 +146,8 @@ class _Registry(ToolRegistry):
 
 
 class Toolbox:
-    """The tools of one session in one workspace, for one turn at a time."""
+    """The tools of one session in one workspace, for one turn at a time. A call has an answer within 630
+    seconds."""
 
     def __init__(
         self, root: Root, store: Store, shell: Shell, index: Index, rules: Rules, session: str

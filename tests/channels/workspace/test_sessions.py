@@ -229,6 +229,15 @@ async def test_old_turns_are_summed_up_where_the_context_fills(tmp_path: Path) -
             assert "SUMMARY 1" in summaries()[1].messages[1].content
 
 
+async def test_a_server_that_tells_no_usage_is_estimated(tmp_path: Path) -> None:  # W10
+    model = ScriptedModel([Says("An answer. " * 150)])
+    with opened(tmp_path, workspace_context_tokens=2_000) as world:
+        for number in range(6):
+            await turn(world, model, f"question {number}")
+            world.workspace.store.describe(world.session, input_tokens=0)
+        assert "workspace_summary" in {each.purpose for each in model.requests}
+
+
 async def test_a_summary_that_fails_stops_nobody(tmp_path: Path) -> None:  # W10
     def step(request: LLMRequest) -> Any:
         failing = request.purpose == "workspace_summary"
