@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from flow_engine.documents import (
     BaseSttConfig,
     BaseTtsConfig,
+    Document,
     FlowVersion,
     McpToolParameter,
     ReviewEnvironment,
@@ -15,6 +16,7 @@ from flow_engine.documents import (
     Variable,
 )
 from flow_engine.documents.findings import quoted
+from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
@@ -188,6 +190,26 @@ class Inspection:
             for t, tool in enumerate(selection.selected_tools)
             for p, parameter in enumerate(tool.tool_parameters)
         )
+
+    @cached_property
+    def objects(self) -> tuple[tuple[Document, str], ...]:
+        """Every object of the version, itself among them, each with its RFC 6901 pointer."""
+        waiting: list[tuple[object, str]] = [(self.version, "")]
+        found: list[tuple[Document, str]] = []
+        while waiting:
+            value, place = waiting.pop()
+            if isinstance(value, Document):
+                found.append((value, place))
+                held = [field for field in type(value).model_fields if field in value.model_fields_set]
+                named = [(property_name(field), getattr(value, field)) for field in held]
+            else:
+                named = list(enumerate(cast("tuple[object, ...]", value)))
+            waiting += [
+                (part, place + pointer(name))
+                for name, part in reversed(named)
+                if isinstance(part, (Document, tuple))
+            ]
+        return tuple(found)
 
     def speech(self) -> Iterator[tuple[str, BaseSttConfig | BaseTtsConfig]]:
         """The settings of recognisers and voices, each with its RFC 6901 pointer."""

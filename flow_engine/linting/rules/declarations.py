@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from flow_engine.documents import ClosureConfig, Variable
 from flow_engine.documents.findings import listed, quoted
+from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse, usable_values
@@ -236,6 +237,17 @@ def routing(inspection: Inspection) -> Findings:
             )
 
 
+def negative_numbers(inspection: Inspection) -> Findings:
+    """Times, sizes and weights of which there is nothing below zero. Time limits are refused before."""
+    for part, place in inspection.objects:
+        for field, value in vars(part).items():
+            if type(value) in (int, float) and value < 0 and field in part.model_fields_set:
+                name = property_name(field)
+                yield LintFinding(
+                    place + pointer(name), "negative_number", f"{quoted(name)} is {value}, below zero"
+                )
+
+
 def values_ignored(inspection: Inspection) -> Findings:
     for number, task in enumerate(inspection.version.tasks):
         for name in ("hideTranscriptionToHuman", "suspendTranscription"):
@@ -309,6 +321,7 @@ RULES: tuple[Rule, ...] = (
     unused_servers_and_tools,
     checkpoints,
     routing,
+    negative_numbers,
     values_ignored,
     multi_contact,
     time_limits,

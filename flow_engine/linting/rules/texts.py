@@ -5,11 +5,9 @@ Errors here refuse a save: such a template could never be rendered.
 """
 
 from collections.abc import Sequence
-from typing import cast
 
-from flow_engine.documents import CourtesyMessageRandomParams, Document, LocalizedText, Task, normalise_name
+from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
 from flow_engine.documents.findings import listed, nearest, quoted
-from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import CODES, Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule
@@ -230,27 +228,15 @@ def _name_pointer(inspection: Inspection, task: Task) -> str:
 
 def unknown_properties(inspection: Inspection) -> Findings:
     """Properties that nothing reads, anywhere below the version, whose own are closed by the schema."""
-    waiting: list[tuple[object, str]] = [(inspection.version, "")]
-    while waiting:
-        value, place = waiting.pop()
-        if isinstance(value, Document):
-            accepted = type(value).accepted_properties()
-            for name in value.model_extra or () if accepted else ():
-                if name not in accepted:
-                    yield LintFinding(
-                        place + pointer(name),
-                        "unknown_property",
-                        f"nothing reads {quoted(name)} here; {nearest(name, accepted)}",
-                    )
-            inner = [(getattr(value, field), property_name(field)) for field in value.model_fields_set]
-            waiting += [
-                (part, place + pointer(name)) for part, name in inner if isinstance(part, (Document, tuple))
-            ]
-        elif isinstance(value, tuple):
-            items = cast("tuple[object, ...]", value)
-            waiting += [
-                (part, f"{place}/{number}") for number, part in enumerate(items) if isinstance(part, Document)
-            ]
+    for part, place in inspection.objects:
+        accepted = type(part).accepted_properties()
+        for name in part.model_extra or () if accepted else ():
+            if name not in accepted:
+                yield LintFinding(
+                    place + pointer(name),
+                    "unknown_property",
+                    f"nothing reads {quoted(name)} here; {nearest(name, accepted)}",
+                )
 
 
 NAME_RULES: tuple[Rule, ...] = (

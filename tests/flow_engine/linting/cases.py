@@ -474,6 +474,17 @@ def _(raw: JsonObject) -> None:
 
 
 @case(
+    "negative_number",
+    "/mediaConfig/audio/userInteractionTimeout",
+    "/tasks/2/routingParameters/waitingMusicDuration",
+    good=lambda raw: raw["mediaConfig"]["audio"].update(userInteractionTimeout=0),
+)
+def _(raw: JsonObject) -> None:  # D10, A10
+    raw["mediaConfig"]["audio"]["userInteractionTimeout"] = -0.5
+    raw["tasks"][OPERATOR]["routingParameters"]["waitingMusicDuration"] = -5
+
+
+@case(
     "value_ignored",
     "/tasks/0/hideTranscriptionToHuman",
     "/tasks/2/suspendTranscription",
