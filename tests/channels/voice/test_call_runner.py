@@ -372,6 +372,28 @@ def test_a_tool_that_breaks_has_an_answer_too() -> None:  # V6
     ]
 
 
+def test_a_tool_has_all_the_time_that_a_config_may_give_it_and_no_more_than_300_s() -> (
+    None
+):  # V6, voice-smaller
+    async def takes(name: str) -> JsonValue:
+        await asyncio.sleep(float(name))
+        return {"took": float(name)}
+
+    async def asks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(
+            ResponseStarted("r1"), *(FunctionCall("r1", each, each, each, "{}") for each in ("119", "400"))
+        )
+        stage.event(ResponseEnded("r1", "completed"))
+        await hangs_up(stage, runner, 310)
+
+    stage = Stage(Book(tool=takes)).play(asks)
+    assert stage.models.links[0].said("send_function_output") == [
+        ("send_function_output", "119", '{"took":119.0}'),
+        ("send_function_output", "400", '{"error":"no answer within 300 s"}'),
+    ]
+
+
 def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None:  # V2
     stage = Stage()
     slow_ended: list[str] = []
