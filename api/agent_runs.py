@@ -75,6 +75,17 @@ class RunDetails(RunReply):
     waiting: NotRequired[Sequence[WaitingCall]]
 
 
+_PAGES = (
+    Parameter("status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}),
+    Parameter("after", "The id of a run: only runs behind it"),
+    Parameter(
+        "limit",
+        f"At most so many; 0 or left out: {LARGEST_PAGE}",
+        {"type": "integer", "minimum": 0, "maximum": LARGEST_PAGE},
+    ),
+)
+
+
 class AgentRunRoutes:
     def __init__(self, runs: AgentRuns) -> None:
         self._runs = runs
@@ -112,17 +123,7 @@ class AgentRunRoutes:
                 summary="The runs of mail agents, oldest first; the header Link names the next page",
                 audience="agents",
                 scopes=("agent",),
-                parameters=(
-                    Parameter(
-                        "status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}
-                    ),
-                    Parameter("after", "The id of a run: only runs behind it"),
-                    Parameter(
-                        "limit",
-                        f"At most so many; 0 or left out: {LARGEST_PAGE}",
-                        {"type": "integer", "minimum": 0, "maximum": LARGEST_PAGE},
-                    ),
-                ),
+                parameters=_PAGES,
                 reply=Sequence[RunReply],
             ),
             Endpoint(

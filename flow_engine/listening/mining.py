@@ -1,4 +1,4 @@
-"""ConvMiner's rules: what is asked of the dialogue, and what is taken of the answers (F18, F37, F39).
+"""ConvMiner's rules: what the dialogue is read for, and what is taken of the answers (F18, F37, F39).
 
 1. Only the user's own words are a source. Custom variables and those that a tool has written are not asked.
 2. Rules read first, a model after them, about what they left; a value that does not fit its variable's
@@ -86,7 +86,7 @@ class MiningRequest:
 
 
 def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
-    """What the last user turn still has to be asked; None when it was read, or the flow wants no mining."""
+    """What is to be read in the last user turn; None when it was read, or the flow wants no mining."""
     loaded = runner.loaded
     tuning = tuning_of(runner)
     turn = next((t for t in reversed(loaded.turns) if is_last_turn(t, loaded)), None)
@@ -128,14 +128,14 @@ def is_unread(runner: ConversationalFlowRunner) -> bool:
 def _unread(turns: Sequence[DialogueTurn], read_through: str | None) -> list[tuple[DialogueTurn, str | None]]:
     """Never empty: the last of `turns` is a turn of the user that nobody has read."""
     found: list[tuple[DialogueTurn, str | None]] = []
-    asked: str | None = None
+    question: str | None = None
     for turn in turns:
         if read_through in (turn.name, turn.message_id):
             found.clear()
         elif turn.src == "user" and (turn.type == "message" or turn is turns[-1]):
-            found.append((turn, asked))
+            found.append((turn, question))
         if turn.src != "user" and turn.type == "message":
-            asked = turn.body
+            question = turn.body
     return found
 
 
@@ -146,14 +146,14 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
             turn.message_id,
             ExtractionRequest(
                 utterance=turn.body,
-                previous_bot_turn=asked,
+                previous_bot_turn=question,
                 language=turn.language,
                 said_at=_moment(turn),
                 timezone=request.timezone,
                 variables=request.variables,
             ),
         )
-        for turn, asked in request.unread
+        for turn, question in request.unread
     ]
 
 
@@ -174,8 +174,8 @@ class MiningResult:
 def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> LLMRequest | None:
     """One call about what the rules left open; None when nothing is."""
     known = set(found)
-    asked = [v for v in request.variables if v.id not in known]
-    if not asked and not request.checkpoints:
+    wanted = [v for v in request.variables if v.id not in known]
+    if not wanted and not request.checkpoints:
         return None
     said_at = _moment(request.turn).astimezone(request.timezone)
     system = [sections["mining_instructions"]]
@@ -183,7 +183,7 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
         sections["mining_variable"].format(
             name=variable.name, type=variable.type, prompt=" ".join((variable.prompt or "").split())
         )
-        for variable in asked
+        for variable in wanted
     ]
     if request.checkpoints:
         system.append(sections["mining_checkpoints"])
@@ -192,7 +192,7 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
     system.append(request.tuning.prompt)
     return LLMRequest(
         instruction("\n".join(part for part in system if part), dialogue_text(request.turns, sections)),
-        output_schema=_answer_schema(asked, request.checkpoints),
+        output_schema=_answer_schema(wanted, request.checkpoints),
         model=request.tuning.model,
         max_tokens=ANSWER_TOKENS,
         temperature=0,
@@ -206,7 +206,7 @@ def dialogue_text(turns: Iterable[DialogueTurn], sections: PromptSections) -> st
 
 
 def _moment(turn: DialogueTurn) -> datetime:
-    """When it was said, far enough from the ends of the calendar for every time zone and relative date."""
+    """The utterance's moment, far enough from the ends of the calendar for every zone and relative date."""
     return min(max(turn.ts, EARLIEST_MOMENT), LATEST_MOMENT)
 
 
@@ -259,10 +259,10 @@ def read_answer(request: MiningRequest, data: object, runner: ConversationalFlow
     return MiningResult(values, {}, dict(dropped), _reached(request, answer.get("checkpoints")))
 
 
-def _reached(request: MiningRequest, given: object) -> dict[str, str]:
+def _reached(request: MiningRequest, listed: object) -> dict[str, str]:
     known = {c.id for c in request.checkpoints}
     reached: dict[str, str] = {}
-    for item in cast("list[object]", given) if isinstance(given, list) else []:
+    for item in cast("list[object]", listed) if isinstance(listed, list) else []:
         fields = as_object(item)
         if fields.get("id") in known:
             reached[str(fields["id"])] = str(fields.get("reason", ""))[:500]
@@ -368,8 +368,8 @@ def asked_for(bot_turn: str | None, variables: Iterable[VariableSpec]) -> list[V
     """The variables that a request of the agent is about, by the words of their names and prompts."""
     if bot_turn is None or "?" not in bot_turn:
         return []
-    said = _words(bot_turn)
-    scored = [(len(said & _words(f"{v.name} {v.prompt or ''}")), v) for v in variables]
+    words = _words(bot_turn)
+    scored = [(len(words & _words(f"{v.name} {v.prompt or ''}")), v) for v in variables]
     best = max((score for score, _ in scored), default=0)
     return [variable for score, variable in scored if score == best and score > 0]
 

@@ -1,4 +1,4 @@
-"""What is told to reporting and the core CTI (F40): one shape for every message of a conversation.
+"""Events for reporting and the core CTI (F40): one shape for every message of a conversation.
 
 The body of a dialogue message (`type` message or tool) is its text. The body of a system message is an
 object whose `subtype` is one of:
@@ -81,7 +81,7 @@ def task_status(flow: CompiledFlow, session: Session) -> str:
 def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
     """No dialogue is sent: a human is connected in a task with `suspendTranscription`.
 
-    Nor between contacts, when the last one ended in such a task: what still comes then was said before.
+    Nor between contacts, when the last one ended in such a task: what still comes then is from before.
     """
     suspends = flow.tasks[session.task.task_id].document.suspend_transcription
     return suspends and flow.chart.status(session.states) in ("connected", None)
@@ -90,7 +90,7 @@ def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
 def dialogue_event(
     flow: CompiledFlow,
     session: Session,
-    said: DialogueTurn,
+    turn: DialogueTurn,
     sender: Sender,
     details: Mapping[str, object] | None = None,
 ) -> bytes | None:
@@ -100,18 +100,18 @@ def dialogue_event(
     """
     if transcription_suspended(flow, session):
         return None
-    body: str | dict[str, object] = said.body
-    if said.type == "system":
-        body = {"subtype": "reported", "text": said.body} if details is None else dict(details)
+    body: str | dict[str, object] = turn.body
+    if turn.type == "system":
+        body = {"subtype": "reported", "text": turn.body} if details is None else dict(details)
     return _message(
         flow,
         session,
         sender,
-        name=f"message:{said.name}",
-        contact_id=said.contact_id,
-        ts=said.ts,
+        name=f"message:{turn.name}",
+        contact_id=turn.contact_id,
+        ts=turn.ts,
         body=body,
-        type=said.type,
+        type=turn.type,
     )
 
 

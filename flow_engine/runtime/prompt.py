@@ -2,7 +2,7 @@
 
     prefix    system sections · global prompt · task prompt · reachable tasks · checkpoints · channel ·
               transfer notice · previous contacts
-    volatile  contact data · state of the human part · now · what was asked in vain · age of the memory ·
+    volatile  contact data · state of the human part · now · questions in vain · age of the memory ·
               memory
 
 The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
@@ -62,11 +62,11 @@ class PromptInput:
     attempts: Mapping[str, int]
 
 
-def compose(given: PromptInput) -> Prompt:
+def compose(inputs: PromptInput) -> Prompt:
     """Every section in its order. The hash: 32 hexadecimal digits of the SHA-256 of the prefix in UTF-8."""
     prefix, volatile = (
         "\n\n".join(section for section in sections if section)
-        for sections in (prefix_sections(given), volatile_sections(given))
+        for sections in (prefix_sections(inputs), volatile_sections(inputs))
     )
     return Prompt(prefix, volatile, sha256(prefix.encode()).hexdigest()[:32])
 
@@ -76,16 +76,16 @@ def _section(heading: str, lines: Iterable[str]) -> str:
     return f"{heading}\n{body}" if body else ""
 
 
-def prefix_sections(given: PromptInput) -> Iterator[str]:
+def prefix_sections(inputs: PromptInput) -> Iterator[str]:
     """What stays the same while task and contact do, in its order; empty sections are left out later. Texts
     of one or more lines. Raises KeyError for a section that the platform's prompts lack."""
-    sections, session = given.sections, given.session
-    plan = given.flow.tasks[session.task.task_id]
+    sections, session = inputs.sections, inputs.session
+    plan = inputs.flow.tasks[session.task.task_id]
     yield from (sections[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
     yield sections["language"].format(language=session.language)
     yield _section(sections["heading_global"], [session.task.global_prompt])
     yield _section(sections["heading_task"], [session.task.prompt])
-    yield _section(sections["heading_reachable"], _reachable_lines(given, plan))
+    yield _section(sections["heading_reachable"], _reachable_lines(inputs, plan))
     checkpoints = (
         sections["checkpoint"].format(name=c.name, prompt=c.prompt) for c in plan.document.enabled_checkpoints
     )
@@ -99,15 +99,15 @@ def prefix_sections(given: PromptInput) -> Iterator[str]:
             names = {"agents" if kind == "agents" else "skills": ", ".join(values)}
             transfer.append(sections[f"transfer_{kind}"].format(**names))
     yield _section(sections["heading_transfer"], transfer)
-    yield _section(sections["heading_previous_contacts"], _history_lines(given))
+    yield _section(sections["heading_previous_contacts"], _history_lines(inputs))
 
 
-def _history_lines(given: PromptInput) -> Iterator[str]:
+def _history_lines(inputs: PromptInput) -> Iterator[str]:
     """The latest contacts; how many came before them in one line, when they are too many or too long."""
-    contacts = given.previous_contacts
+    contacts = inputs.previous_contacts
     lines = [
-        given.sections["previous_contact"].format(
-            date=_day(contact.date, given), channel=contact.channel, resume=as_data(contact.resume)
+        inputs.sections["previous_contact"].format(
+            date=_day(contact.date, inputs), channel=contact.channel, resume=as_data(contact.resume)
         )
         for contact in contacts
     ]
@@ -121,17 +121,17 @@ def _history_lines(given: PromptInput) -> Iterator[str]:
             break
         shown += 1
     earlier = contacts[: len(contacts) - shown]
-    yield given.sections["previous_contacts_earlier"].format(
+    yield inputs.sections["previous_contacts_earlier"].format(
         n=len(earlier),
-        first=_day(earlier[0].date, given),
-        last=_day(earlier[-1].date, given),
+        first=_day(earlier[0].date, inputs),
+        last=_day(earlier[-1].date, inputs),
         channels=", ".join(dict.fromkeys(contact.channel for contact in earlier)),
     )
     yield from lines[len(lines) - shown :]
 
 
-def _day(instant: datetime, given: PromptInput) -> str:
-    return _local(instant, given.tenant).strftime("%Y-%m-%d %H:%M")
+def _day(instant: datetime, inputs: PromptInput) -> str:
+    return _local(instant, inputs.tenant).strftime("%Y-%m-%d %H:%M")
 
 
 def as_data(text: str) -> str:
@@ -139,10 +139,10 @@ def as_data(text: str) -> str:
     return "«" + " ".join(text.split()).replace("«", '"').replace("»", '"') + "»"
 
 
-def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
-    sections, described = given.sections, given.session.task.descriptions
-    channel = given.session.latest_contact.channel
-    targets = [given.flow.tasks[task_id] for task_id in described if task_id != plan.id]
+def _reachable_lines(inputs: PromptInput, plan: TaskPlan) -> Iterator[str]:
+    sections, described = inputs.sections, inputs.session.task.descriptions
+    channel = inputs.session.latest_contact.channel
+    targets = [inputs.flow.tasks[task_id] for task_id in described if task_id != plan.id]
     shown = [task for task in targets if channel_available(task, channel)]
     if not shown:
         yield sections["reachable_none"]
@@ -151,14 +151,14 @@ def _reachable_lines(given: PromptInput, plan: TaskPlan) -> Iterator[str]:
             name=task.name, type=task.type, description=described[task.id]
         )
         if task.required:
-            names = ", ".join(given.flow.variables.name_of(var_id) for var_id in task.required)
+            names = ", ".join(inputs.flow.variables.name_of(var_id) for var_id in task.required)
             yield sections["reachable_requires"].format(variables=names)
 
 
-def volatile_sections(given: PromptInput) -> Iterator[str]:
+def volatile_sections(inputs: PromptInput) -> Iterator[str]:
     """What may be another with each prompt, in its order; empty sections are left out later. Texts of one or
     more lines. Raises KeyError for a section that the platform's prompts lack."""
-    sections, session = given.sections, given.session
+    sections, session = inputs.sections, inputs.session
     fields = [
         sections["contact_field"].format(
             name=_one_line(name)[:MAX_FIELD_NAME], value=_one_line(cast("JsonValue", value))
@@ -167,10 +167,10 @@ def volatile_sections(given: PromptInput) -> Iterator[str]:
         if value not in (None, "")
     ]
     yield _section(sections["heading_contact"], fields)
-    status = given.flow.chart.status(session.states)
-    kind = TASK_KINDS[given.flow.tasks[session.task.task_id].type]
+    status = inputs.flow.chart.status(session.states)
+    kind = TASK_KINDS[inputs.flow.tasks[session.task.task_id].type]
     yield "" if status is None else sections[kind.status_sections[status]]
-    now = _local(given.now, given.tenant)
+    now = _local(inputs.now, inputs.tenant)
     now_line = sections["now"].format(
         weekday=sections["weekdays"].split(",")[now.weekday()].strip(),
         date=now.date().isoformat(),
@@ -178,27 +178,27 @@ def volatile_sections(given: PromptInput) -> Iterator[str]:
         timezone=str(now.tzinfo),
     )
     yield _section(sections["heading_now"], [now_line])
-    yield _section(sections["attempts_heading"], _attempt_lines(given))
-    rows = memory_rows(given.memory, given.flow.variables)
-    render = render_toon if given.memory_format == "toon" else render_markdown
+    yield _section(sections["attempts_heading"], _attempt_lines(inputs))
+    rows = memory_rows(inputs.memory, inputs.flow.variables)
+    render = render_toon if inputs.memory_format == "toon" else render_markdown
     table = render(rows) if rows else sections["memory_empty"]
-    yield f"{sections['heading_memory']}\n{_memory_age(given)}\n\n{table}"
+    yield f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
 
 
 def _one_line(value: JsonValue) -> str:
     return " ".join(value_text("custom", value).split())
 
 
-def _attempt_lines(given: PromptInput) -> Iterator[str]:
-    for var_id, count in given.attempts.items():
-        missing = var_id not in given.memory or not given.memory[var_id].has_value
+def _attempt_lines(inputs: PromptInput) -> Iterator[str]:
+    for var_id, count in inputs.attempts.items():
+        missing = var_id not in inputs.memory or not inputs.memory[var_id].has_value
         if count >= ATTEMPTS_SHOWN_FROM and missing:
-            name = given.flow.variables.name_of(var_id)
-            yield given.sections["attempt"].format(name=name, n=count)
-    for task_id in given.session.task.descriptions:
-        refused = given.session.refused.get(task_id, 0)
-        if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(given.flow.tasks[task_id], given.memory):
-            yield given.sections["attempt_task"].format(name=given.flow.tasks[task_id].name, n=refused)
+            name = inputs.flow.variables.name_of(var_id)
+            yield inputs.sections["attempt"].format(name=name, n=count)
+    for task_id in inputs.session.task.descriptions:
+        refused = inputs.session.refused.get(task_id, 0)
+        if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(inputs.flow.tasks[task_id], inputs.memory):
+            yield inputs.sections["attempt_task"].format(name=inputs.flow.tasks[task_id].name, n=refused)
 
 
 def _local(instant: datetime, tenant: Mapping[str, object]) -> datetime:
@@ -216,15 +216,15 @@ def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
     return UTC
 
 
-def _memory_age(given: PromptInput) -> str:
-    updated = given.memory_updated_at
+def _memory_age(inputs: PromptInput) -> str:
+    updated = inputs.memory_updated_at
     if updated is None:
-        return given.sections["memory_never"]
-    seconds = max(0, int((given.now - updated).total_seconds()))
+        return inputs.sections["memory_never"]
+    seconds = max(0, int((inputs.now - updated).total_seconds()))
     unit, length = next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
-    ago = given.sections[f"ago_{unit}"].format(n=seconds // length)
-    when = _local(updated, given.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
-    return given.sections["memory_updated"].format(when=when, ago=ago)
+    ago = inputs.sections[f"ago_{unit}"].format(n=seconds // length)
+    when = _local(updated, inputs.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
+    return inputs.sections["memory_updated"].format(when=when, ago=ago)
 
 
 _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
