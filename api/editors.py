@@ -12,7 +12,9 @@ from typing_extensions import TypedDict
 
 from api.bodies import Body, Name
 from api.endpoints import JSON, Call, Endpoint, Parameter, json_response
-from flow_engine.diagrams import dot, mermaid, xstate
+from flow_engine.diagrams.graphviz import dot
+from flow_engine.diagrams.mermaid import mermaid
+from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import AudioMediaConfigPreset, FlowVersion
 from flow_engine.documents.json_schema import SCHEMA_VERSION, version_schema
 from flow_engine.ports.designer_help import DescriptionDraft, DiagramRenderer, TextRewriter

@@ -15,7 +15,6 @@ from adapters.http_door import origin
 from adapters.jobs import JobRunner
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import build_model
-from adapters.models.rewriter import ModelRewriter
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry import ObservedFlowStore, ObservedVersionStore, observed_memory
@@ -46,6 +45,7 @@ from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.migrations import Migrations
+from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse

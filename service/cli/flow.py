@@ -19,7 +19,9 @@ from typing_extensions import TypedDict
 
 from adapters.graphviz import Graphviz
 from adapters.outbound.policy import AllowList
-from flow_engine.diagrams import dot, mermaid, xstate
+from flow_engine.diagrams.graphviz import dot
+from flow_engine.diagrams.mermaid import mermaid
+from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import complete_version, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity

@@ -13,12 +13,12 @@ import pytest
 
 from adapters.models.factory import build_model
 from adapters.models.fake_openai import FakeOpenAI, Received, Status
-from adapters.models.rewriter import ModelRewriter
 from adapters.models.scripted import Answers, Fails, Says, ScriptedModel, Step, unknown_variables, wrong_types
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.listening.mining import ANSWER_TOKENS
 from flow_engine.ports.designer_help import DescriptionDraft
 from flow_engine.ports.models import LLMRequest, ModelFailed, NoModel, ask, instruction
+from flow_engine.use_cases.model_catalog import ModelRewriter
 from service.settings import Settings as ServiceSettings
 from service.wiring import build_service
 from tests.adapters.models.model_worlds import SCHEMA, FixedClock, RecentCalls, call, environment

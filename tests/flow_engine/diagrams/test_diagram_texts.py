@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from adapters.graphviz import Graphviz
-from flow_engine.diagrams import dot, mermaid
+from flow_engine.diagrams.graphviz import dot
+from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.documents import FlowVersion, parse_version
 from flow_engine.errors import CallTheOperator, CorrectTheInput, ReloadAndDecide
 from tests.api.harness import needs

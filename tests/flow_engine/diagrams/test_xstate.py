@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flow_engine.diagrams import xstate
+from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import parse_version
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
