@@ -1,5 +1,5 @@
-"""What helps a designer in an editor (F27): models, voices and languages to choose from, which forbid nothing, and
-descriptions of tasks that a model rewrites into rules for entering them.
+"""What helps a designer in an editor (F27): models, voices and languages to choose from, which forbid
+nothing, and descriptions of tasks that a model rewrites into rules for entering them.
 """
 
 from typing import Annotated, Final, Literal
