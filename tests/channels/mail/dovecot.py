@@ -52,6 +52,9 @@ imap_capability = {capability}
 imap_idle_notify_interval = 2 mins
 service anvil {{
   chroot =
+  unix_listener anvil-auth-penalty {{
+    mode = 0
+  }}
 }}
 service imap-login {{
   chroot =
