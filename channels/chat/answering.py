@@ -81,7 +81,8 @@ class FlowTalk(Protocol):
     """Agents that are given a flow (C15)."""
 
     async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
-        """Begins the flow's contact where there is none. `asked.state.flow` is None once it has ended."""
+        """Answers one message, as frames of JSON; begins the flow's contact where there is none.
+        `asked.state.flow` is None once it has ended."""
         ...
 
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
@@ -179,7 +180,7 @@ class Answering:
     async def decide(
         self, tenant_id: str, text: str, state: SessionState | None, conversation: ConversationRef
     ) -> Decision:
-        """The dry run of what a message would lead to. Raises ModelFailed."""
+        """The dry run of what a message would lead to, with scores from 0 to 1. Raises ModelFailed."""
         agents = await self._loader.agents(tenant_id)
         state = state or SessionState(user="")
         going_on = self._going_on(agents, text, state)

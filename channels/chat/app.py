@@ -53,7 +53,7 @@ TRY_LATER: Final = 1013
 
 
 class _Closed(Exception):
-    """The connection ends, with this code."""
+    """The connection ends with this code, and before it with `frame`, JSON in UTF-8."""
 
     def __init__(self, code: int, frame: bytes | None = None) -> None:
         super().__init__(str(code))

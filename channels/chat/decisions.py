@@ -76,7 +76,7 @@ class Orchestrator:
         self._model = model
 
     async def decide(self, agents: Agents, text: str, context: Context) -> Decision:
-        """Raises ModelFailed."""
+        """Confidence and scores are from 0 to 1. Raises ModelFailed."""
         scores = agents.router.scores(text)
         ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
         candidates = [Candidate(*pair) for pair in ranked[: self._settings.chat_candidates]]

@@ -54,7 +54,7 @@ class UserMessage(_Frame):
 
 
 class Cancel(_Frame):
-    """Ends the answer to a message, also one that still waits."""
+    """Ends the answer to a message within a second, also one that still waits."""
 
     type: Literal["cancel"]
     id: _Id
@@ -168,7 +168,7 @@ class AnswerFrames:
             await asyncio.sleep(0)  # it takes this piece; those that come before the log has it are the next
 
     async def whole(self, text: str) -> None:
-        """All of the answer in its one frame, with the state `done`."""
+        """All of the answer in its one frame of JSON, with the state `done`."""
         self.text = text
         await self._send("dialogue", "done", text, final=True)
 
@@ -176,7 +176,7 @@ class AnswerFrames:
         await self._send("action", "acting", {"tool": tool, "call": call, "status": status, **details})
 
     async def note(self, content: Mapping[str, JsonValue]) -> None:
-        """A state frame within the answer."""
+        """A state frame within the answer; `content` is a JSON object."""
         await self._send("state", "acting", dict(content))
 
     async def error(self, code: str, message: str) -> None:

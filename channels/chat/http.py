@@ -64,7 +64,8 @@ class Principal(Protocol):
 
 
 class Doorkeeper(Protocol):
-    """Raises CorrectTheInput: `key_missing`, `key_unknown`, `scope_missing`, `host_not_local`."""
+    """Keys are texts of an `Authorization` header. Raises CorrectTheInput: `key_missing`, `key_unknown`,
+    `scope_missing`, `host_not_local`."""
 
     def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
         """Any one of `scopes` is enough."""

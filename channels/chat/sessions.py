@@ -112,7 +112,7 @@ class Sessions:
         return ref
 
     async def state(self, ref: SessionRef) -> SessionState:
-        """Raises LookElsewhere `session_unknown`."""
+        """Read from the JSON that is stored. Raises LookElsewhere `session_unknown`."""
         text = await self.store.load(ref)
         if text is None:
             raise LookElsewhere("session_unknown", f"there is no session {ref.session_id!r}")

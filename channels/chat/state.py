@@ -74,7 +74,7 @@ class SessionState(_Part):
         return self.model_dump_json().encode()
 
     def add(self, turn: Turn) -> None:
-        """Old turns go when there are too many, or too many characters in them."""
+        """Old turns go, whole ones, when there are too many, or too many characters in them."""
         self.history.append(turn)
         while len(self.history) > MOST_TURNS or (
             len(self.history) > 1 and sum(len(each.content) for each in self.history) > MOST_CHARS

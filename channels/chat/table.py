@@ -155,7 +155,8 @@ class AgentTable:
         return read[1]
 
     async def row(self, tenant_id: str, name: str) -> StoredRow:
-        """Raises LookElsewhere `agent_unknown`."""
+        """As it is stored at this moment, not up to `FRESH_S` seconds ago. Raises LookElsewhere
+        `agent_unknown`."""
         self._read.pop(tenant_id, None)
         found = (await self.rows(tenant_id)).get(name)
         if found is None:

@@ -45,7 +45,8 @@ class Tokens:
         return f"{payload}.{_encoded(self._signature(payload))}", ends
 
     def holder(self, token: str) -> TokenHolder:
-        """Raises CorrectTheInput `token_invalid` for a token that is false or has ended."""
+        """By the clock, in UTC. Raises CorrectTheInput `token_invalid` for a token that is false, or has
+        ended."""
         payload, _, signature = token.partition(".")
         try:
             given = _decoded(signature)
