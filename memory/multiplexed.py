@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -233,11 +234,10 @@ class MultiplexedDriver(RedisPyDriver):
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(Connection, self._address.host, self._address.port)
-        try:
+        with ExitStack() as unfinished:
+            unfinished.callback(connection.close)
             await asyncio.gather(*(connection.send(*command) for command in self._address.greeting()))
-        except BaseException:
-            connection.close()
-            raise
+            unfinished.pop_all()
         return connection
 
     async def close(self) -> None:
