@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import urlsplit
@@ -43,6 +43,7 @@ T = TypeVar("T")
 _OWN_NAMES = {"id": "_id", "routing_given": "routingParameters"}
 
 
+@cache
 def property_name(attribute: str) -> str:
     """The JSON property that an attribute of a document model stands for."""
     return _OWN_NAMES.get(attribute) or to_camel(attribute)
@@ -63,6 +64,7 @@ class Document(BaseModel):
     """Whether any property may stand here."""
 
     @classmethod
+    @cache
     def accepted_properties(cls) -> tuple[str, ...]:
         """The properties that mean something in such an object; none where any property may stand."""
         return () if cls.OPEN else (*map(property_name, cls.model_fields), *cls.ALSO_READ)

@@ -200,8 +200,8 @@ class Inspection:
             value, place = waiting.pop()
             if isinstance(value, Document):
                 found.append((value, place))
-                held = [field for field in type(value).model_fields if field in value.model_fields_set]
-                named = [(property_name(field), getattr(value, field)) for field in held]
+                held = value.model_fields_set
+                named = [(property_name(name), part) for name, part in vars(value).items() if name in held]
             else:
                 named = list(enumerate(cast("tuple[object, ...]", value)))
             waiting += [
