@@ -25,7 +25,7 @@ from adapters.http_door import door_server, listen, origin
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
-from channels.mail.config import MailboxConfig
+from channels.mail.config import MailboxConfig, MailConfig
 from channels.mail.delivery import MailboxParts
 from channels.mail.flow import FlowConversations
 from channels.mail.imap import ImapConnection
@@ -90,19 +90,8 @@ async def mail_service(
         stack.push_async_callback(flows.aclose)
         store, state = await _stores(database, clock)
 
-        def connected_to(box: MailboxConfig) -> ImapConnection:
-            connection = ImapConnection(partial(logins.login, box.imap), logins.refused)
-            stack.push_async_callback(connection.aclose)
-            return connection
-
-        def parts_of(box: MailboxConfig) -> MailboxParts:
-            smtp = box.smtp
-            sender = None if smtp is None else SmtpSender(partial(logins.login, smtp), logins.refused)
-            observe = partial(metrics.outgoing, box.name)
-            remembered = MailboxState(state, store, config.limits, box.name)
-            return MailboxParts(box, connected_to(box), sender, remembered, observe=observe)
-
-        boxes = {box.name: parts_of(box) for box in config.every_mailbox}
+        opened = _OpenMailboxes(config, logins, stack, metrics, store, state)
+        boxes = {box.name: opened.parts(box) for box in config.every_mailbox}
         answers = bool(settings.llm_model or model)
         parts = AgentParts(loaded, connected, answers, boxes, flows, outbound, clock)
         states = [each.state for each in boxes.values()]
@@ -113,21 +102,43 @@ async def mail_service(
             bodies_kept=timedelta(days=config.limits.keep_days),
         )
         worker = RunWorker(store, MailAgent(parts).process, tuning, metrics, states)
-
-        def intake(box: MailboxConfig) -> Intake:
-            arrived = partial(_arrived, metrics, worker, box.name)
-            arrivals = Arrivals(arrived, partial(metrics.trouble, box.name))
-            return Intake(config, box, connected_to(box), store, state, arrivals, since=since)
-
-        intakes = tuple(map(intake, config.every_mailbox))
+        intakes = tuple(opened.intake(box, worker, since) for box in config.every_mailbox)
         yield MailService(
             _operators(intakes, database, metrics), intakes, worker, agent_runs(database, clock)
         )
 
 
-def _arrived(metrics: MailMetrics, worker: RunWorker, mailbox: str) -> None:
-    metrics.taken_in(mailbox)
-    worker.wake()
+@dataclass(frozen=True, slots=True)
+class _OpenMailboxes:
+    """The mailboxes of a config on the stores of the agent; `stack` closes their connections."""
+
+    config: MailConfig
+    logins: Logins
+    stack: AsyncExitStack
+    metrics: MailMetrics
+    store: RunStore
+    state: RecordStore
+
+    def connection(self, box: MailboxConfig) -> ImapConnection:
+        connection = ImapConnection(partial(self.logins.login, box.imap), self.logins.refused)
+        self.stack.push_async_callback(connection.aclose)
+        return connection
+
+    def parts(self, box: MailboxConfig) -> MailboxParts:
+        smtp, logins = box.smtp, self.logins
+        sender = None if smtp is None else SmtpSender(partial(logins.login, smtp), logins.refused)
+        remembered = MailboxState(self.state, self.store, self.config.limits, box.name)
+        observe = partial(self.metrics.outgoing, box.name)
+        return MailboxParts(box, self.connection(box), sender, remembered, observe=observe)
+
+    def intake(self, box: MailboxConfig, worker: RunWorker, since: date | None) -> Intake:
+        def arrived() -> None:
+            self.metrics.taken_in(box.name)
+            worker.wake()
+
+        arrivals = Arrivals(arrived, partial(self.metrics.trouble, box.name))
+        connection = self.connection(box)
+        return Intake(self.config, box, connection, self.store, self.state, arrivals, since=since)
 
 
 async def _stores(database: FlowDatabase, clock: SystemClock) -> tuple[RunStore, RecordStore]:
