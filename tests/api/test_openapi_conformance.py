@@ -60,6 +60,7 @@ def test_generated_requests_get_what_the_document_names(tmp_path: Path, config: 
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{base}/openapi.json"),
                 *("--checks", CHECKS, "--max-examples", str(examples)),
                 *("--phases", "examples,coverage,fuzzing", "--seed", "1", "--generation-database", "none"),
+                *("--suppress-health-check", "too_slow"),  # of making requests: it measures the machine
             ],
             cwd=tmp_path,
             capture_output=True,
