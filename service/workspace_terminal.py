@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import readline
 import signal
-from collections.abc import Generator, Mapping
+from collections.abc import Coroutine, Generator, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -51,25 +51,71 @@ def _talk(runner: asyncio.Runner, work: Work) -> None:
         readline.add_history(line)
     head = f"{workspace.root.path} · {work.name} · session {session}. "
     console.print(Text(f"{head}Ctrl-D ends it; a line that ends in \\ goes on.", style="dim"), soft_wrap=True)
-    for prompt in _prompts(console):
-        workspace.store.remember(session, prompt)
-        screen = _Screen(console)
+    with Keys() as keys:
+        for prompt in _prompts(console, keys):
+            workspace.store.remember(session, prompt)
+            screen = _Screen(console, keys)
+            try:
+                runner.run(keys.stopping(_turn(work, prompt, screen)))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                screen.pause()
+                console.print("[yellow]stopped[/yellow]")
+                workspace.resume(session)
+            finally:
+                screen.pause()
+
+
+class Keys:
+    """What is typed, and Ctrl-C whenever it comes: it raises where somebody types, stops the run where one
+    runs, and between the two the run that is about to begin."""
+
+    def __init__(self) -> None:
+        self._typing = False
+        self._pressed = False
+        self._run: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupted(self, number: int, frame: object) -> None:
+        if self._typing:
+            self._typing = False
+            raise KeyboardInterrupt
+        self._pressed = True
+        if self._run is not None:
+            self._run.get_loop().call_soon_threadsafe(self._run.cancel)
+
+    def read(self, question: str) -> str:
+        """Raises EOFError, KeyboardInterrupt. The loop waits too: nothing is done while a person types."""
+        self._pressed = False
+        self._typing = True
         try:
-            runner.run(_turn(work, prompt, screen))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            screen.pause()
-            console.print("[yellow]stopped[/yellow]")
-            workspace.resume(session)
+            return input(question)
         finally:
-            screen.pause()
+            self._typing = False
+
+    async def stopping(self, turn: Coroutine[Any, Any, None]) -> None:
+        """Await `turn`, which Ctrl-C cancels."""
+        self._run = asyncio.current_task()
+        try:
+            if self._pressed:
+                turn.close()
+                raise asyncio.CancelledError
+            await turn
+        finally:
+            self._run = None
 
 
-def _prompts(console: Console) -> Generator[str]:
+def _prompts(console: Console, keys: Keys) -> Generator[str]:
     """What the user types, line by line or joined; ends with the input."""
     lines: list[str] = []
     while True:
         try:
-            line = input("… " if lines else "> ")
+            line = keys.read("… " if lines else "> ")
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -99,8 +145,9 @@ async def _turn(work: Work, prompt: str, screen: _Screen) -> None:
 class _Screen:
     """Shows the frames of one turn, and asks whoever sits there, the change in colours first."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, keys: Keys) -> None:
         self.console = console
+        self._keys = keys
         self._text = ""
         self._live: Live | Progress | None = None
 
@@ -152,7 +199,11 @@ class _Screen:
             choices["a"] = ("always", f"always: {question.always.command or question.always.path}")
         choices["n"] = ("no", "no")
         listed = ", ".join(f"{key} {text}" for key, (_, text) in choices.items())
-        choice, _ = choices.get(_typed(f"allow? ({listed}) ")[:1], choices["n"])
+        try:
+            typed = self._keys.read(f"allow? ({listed}) ").strip().lower()
+        except EOFError:
+            typed = "n"
+        choice, _ = choices.get(typed[:1], choices["n"])
         if choice == "always" and question.always is not None:
             try:
                 keep_rule(rules_file(), question.always)
@@ -160,15 +211,3 @@ class _Screen:
             except CallTheOperator as error:
                 self.console.print(Text(f"for this session only: {error.detail}", style="yellow"))
         return choice
-
-
-def _typed(question: str) -> str:
-    """Nothing else is to be done while a person is asked, so the loop waits too. Ctrl-C has to come through
-    here: the loop's own handler would keep it until the answer."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return input(question).strip().lower()
-    except EOFError:
-        return "n"
-    finally:
-        signal.signal(signal.SIGINT, before)

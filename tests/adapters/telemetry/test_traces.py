@@ -130,9 +130,9 @@ class TestFailures:
             w.server.connected = False
             assert (await w.scene.change("operator")).status_code == 503
             w.server.connected = True
-            (load,), (request,) = w.spans("memory load"), w.spans("POST /change-task")
-            assert (load.attributes or {})["error.type"] == "memory_unavailable"
-            assert load.status.status_code is request.status.status_code is StatusCode.ERROR
+            (commit,), (request,) = w.spans("memory commit"), w.spans("POST /change-task")
+            assert (commit.attributes or {})["error.type"] == "memory_unavailable"
+            assert commit.status.status_code is request.status.status_code is StatusCode.ERROR
 
     async def test_a_job_that_fails_tells_why_and_which_attempt(self) -> None:
         async with watched(clinic(), Fails("timeout"), FINDS_AN_ECG) as w:

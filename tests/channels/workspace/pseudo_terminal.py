@@ -43,6 +43,18 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self.handle, keys.encode())
 
+    def press_until(self, keys: str, *texts: str) -> None:
+        """As a person does: again when nothing comes of it."""
+        for _ in range(9):
+            self.press(keys)
+            deadline = time.monotonic() + 2
+            while not _in_order(texts, self.screen) and (left := deadline - time.monotonic()) > 0:
+                if not self._read(left) and time.monotonic() < deadline:
+                    break
+            if _in_order(texts, self.screen):
+                break
+        self.until(*texts)
+
     def type(self, line: str) -> None:
         self.press(line + "\r")
 
@@ -52,7 +64,10 @@ class Terminal:
         while not _in_order(texts, self.screen):
             left = deadline - time.monotonic()
             if left <= 0 or not self._read(left):
-                raise AssertionError(f"{texts!r} did not come; the screen: {self.screen!r}")
+                done, status = os.waitpid(self.pid, os.WNOHANG)
+                self.ended = os.waitstatus_to_exitcode(status) if done else None
+                state = "still running" if self.ended is None else f"ended with {self.ended}"
+                raise AssertionError(f"{texts!r} did not come; {state}; the screen: {self.screen!r}")
         seen, self.shown, self.colours = self.screen, self.colours, ""
         return seen
 

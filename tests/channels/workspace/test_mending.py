@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import orjson
 import pytest
@@ -106,12 +107,17 @@ def test_a_person_at_a_terminal_mends_it(tmp_path: Path) -> None:  # W8, W10
     waiting = scripted([called("shell_exec", command="echo $$ | tee pid; sleep 60")], "")
     writing = scripted([called("write_file", path="note.txt", content="x\n")], "Written.")
 
+    thinking = Event()
+
     def answer(got: Received) -> WireStep:
         # Prompts that were never answered go out together.
         prompt = str([each["content"] for each in got.body["messages"] if each["role"] == "user"][-1])
         if "Write." in prompt:
             return writing(got)
-        return Stalls(30) if "Think long." in prompt else (waiting if "Wait." in prompt else mending)(got)
+        if "Think long." in prompt:
+            thinking.set()
+            return Stalls(30)
+        return (waiting if "Wait." in prompt else mending)(got)
 
     with model_server(answer) as server:
         environment = {
@@ -145,12 +151,12 @@ def test_a_person_at_a_terminal_mends_it(tmp_path: Path) -> None:  # W8, W10
             assert not Path(f"/proc/{(folder / 'pid').read_text('utf-8').strip()}").exists()
             terminal.type("Think long.")
             terminal.until("Think long.")
+            assert thinking.wait(40)
             terminal.press(CTRL_C)
             terminal.until("stopped", "> ")
             terminal.type("Write.")
             terminal.until("note.txt", "n no) ")
-            terminal.press(CTRL_C)  # and what asks
-            terminal.until("stopped", "> ")
+            terminal.press_until(CTRL_C, "stopped", "> ")  # and what asks
             assert not (folder / "note.txt").exists()
 
             terminal.type("Write.")
@@ -160,8 +166,7 @@ def test_a_person_at_a_terminal_mends_it(tmp_path: Path) -> None:  # W8, W10
             assert (folder / "note.txt").read_text("utf-8") == "x\n"
             terminal.press("\x1b[A")  # the history
             terminal.until("Write.")
-            terminal.press(CTRL_C)
-            terminal.until("> ")
+            terminal.press_until(CTRL_C, "> ")
             terminal.press(CTRL_D)
             assert terminal.wait() == 0
     rules = (home / ".agentichat" / "rules.toml").read_text("utf-8")
