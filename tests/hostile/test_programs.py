@@ -22,6 +22,9 @@ from adapters.models.scripted import ScriptedModel
 from api.auth import LocalOnly
 from channels.chat.settings import ChatSettings
 from channels.gateway.config import GatewayFile, GatewaySettings
+from channels.voice.manager import front as front_module
+from channels.voice.manager.front import Route as AgentRoute
+from channels.voice.manager.front import Routes
 from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.script import Reaction, Say, Script
@@ -32,6 +35,7 @@ from service.gateway import KeyDoor, gateway_service
 from service.settings import Settings
 from tests.channels.chat.harness import FINE, WEATHER, running_chat
 from tests.channels.voice.books import Book, bridged
+from tests.channels.voice.manager.test_manager_front import fronted
 from tests.channels.voice.served_agent import SECRET
 from tests.channels.voice.server.front_desk import open_desk, secret
 from tests.hostile import corpus
@@ -206,6 +210,34 @@ async def test_a_call_goes_on_through_every_frame_of_the_models_server() -> None
             await call.hang_up()
     assert bugs(logs) == []
     assert stall.seconds < LONGEST_STALL_S
+
+
+async def test_the_managers_front_swallows_every_request_and_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_module, "HEAD_WITHIN_S", 2.0)  # some never end
+    head = b"POST %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    bodies = {what: made() for what, made in corpus.BODIES.items()}
+    posted = [
+        (f"{path.decode()}: {what}", head % (path, len(body)) + body)
+        for path in (b"/incoming-call", b"/a/incoming-call")
+        for what, body in bodies.items()
+    ]
+    sent = [*((what, made()) for what, made in requests()), *posted]
+    async with (
+        open_desk() as desk,
+        fronted(Routes({"a": AgentRoute(desk.port, None)}.get, lambda _: None)) as front,
+    ):
+        port, before = int(front.rpartition(":")[2]), resident_bytes()
+        with capture_logs() as logs:
+            async with watched() as stall:
+                found = await asyncio.gather(*(status_of(port, request) for _, request in sent))
+        statuses = dict(zip((what for what, _ in sent), found, strict=True))
+        assert {
+            what: status for what, status in statuses.items() if status is not None and status >= 500
+        } == {}
+        assert len([status for status in found if status is not None]) > len(posted)
+        assert bugs(logs) == []
+        assert stall.seconds < LONGEST_STALL_S
+        assert resident_bytes() - before < MOST_MEMORY
 
 
 async def test_a_wire_that_raises_is_found_out() -> None:  # negative control

@@ -249,7 +249,7 @@ class TestChangeTask:
 class TestAnEngineThatKnowsMore:
     """Its words are texts to an agent of the release before (D1)."""
 
-    def test_a_task_of_another_type_is_told_to_the_model_like_any(self) -> None:
+    def test_a_task_of_another_type_is_told_to_the_model_like_any(self) -> None:  # D1 of the structure
         task = {"taskId": "x", "name": "extra", "type": "EXT", "description": "Does more."}
         read = AgentData.model_validate(
             {**data().model_dump(by_alias=True), "taskType": "EXT", "reachableTasks": [task]}
