@@ -106,12 +106,13 @@ def _in_order(texts: Sequence[str], screen: str) -> bool:
 
 @contextmanager
 def started(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Iterator[Terminal]:
-    """The program has the terminal of 100 columns for its own, as below a shell."""
+    """The program has the terminal for its own, as below a shell: wide enough that no path, wherever the
+    checkout lies, wraps a line."""
     pid, handle = pty.fork()
     if pid == 0:
         os.chdir(cwd)
         os.execvpe(command[0], list(command), {**os.environ, "TERM": "xterm-256color", **environment})
-    fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 400, 0, 0))
     terminal = Terminal(pid, handle)
     try:
         yield terminal
