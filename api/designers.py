@@ -21,8 +21,10 @@ from api.endpoints import (
     json_response,
 )
 from api.problems import FindingReply, findings_reply
+from flow_engine.documents import VersionDifference, difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
+from flow_engine.json_values import as_object
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.flow_service import FlowService
@@ -53,10 +55,13 @@ class FlowCreated(TypedDict):
 
 
 class VersionRowReply(TypedDict):
+    """`parentVersionId` is the version that this one was made from."""
+
     versionId: str
     tag: str | None
     createdBy: str
     createdAt: str
+    parentVersionId: str | None
 
 
 class VersionSaved(TypedDict):
@@ -126,6 +131,7 @@ class DesignerRoutes:
                     tag=row.tag,
                     createdBy=row.created_by,
                     createdAt=utc_text(row.created_at),
+                    parentVersionId=row.parent_version_id,
                 )
                 for row in rows
             ]
@@ -136,6 +142,15 @@ class DesignerRoutes:
             call.tenant_id, call.path("flow_id"), call.path("version_id")
         )
         return Response(document, media_type=JSON)
+
+    async def compare_versions(self, call: Call) -> Response:
+        documents = [
+            await self._flow_service.get_version_document(
+                call.tenant_id, call.path("flow_id"), call.path(version)
+            )
+            for version in ("version_id", "other_version_id")
+        ]
+        return json_response(await asyncio.to_thread(_difference, *documents))
 
     async def save_version(self, call: Call) -> Response:
         flow_id = call.path("flow_id")
@@ -271,6 +286,16 @@ class DesignerRoutes:
                 reply=_SAVED,
                 problems=(404,),
             ),
+            Endpoint(
+                method="GET",
+                path=_VERSIONS + "/{version_id}/diff/{other_version_id}",
+                handler=self.compare_versions,
+                summary="What the second version changes of the first, by ids",
+                audience="designers",
+                scopes=("designer",),
+                reply=VersionDifference,
+                problems=(404,),
+            ),
         ]
 
     def _writing_versions(self) -> list[Endpoint]:
@@ -317,6 +342,10 @@ class DesignerRoutes:
                 body_example={"versionId": "health-booking-v1", "updatedBy": "ada"},
             ),
         ]
+
+
+def _difference(before: bytes, after: bytes) -> VersionDifference:
+    return difference(as_object(orjson.loads(before)), as_object(orjson.loads(after)))
 
 
 def _flow(flow: FlowRecord) -> FlowReply:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
 from api.problems import Problem
+from flow_engine.documents import SET_BY_SERVER
 from flow_engine.documents.json_schema import version_schema
 
 _REF = "#/components/schemas/{model}"
@@ -33,7 +34,6 @@ _KEY_PARAMETER = {
     "description": "Repeat a request with its key and it takes effect once; kept for 24 hours",
 }
 _EXAMPLES: Mapping[str, object] = orjson.loads((Path(__file__).parent / "examples.json").read_bytes())
-_SET_BY_SERVER = frozenset(("_id", "conversationalFlowId", "createdAt", "createdBy"))
 _PROBLEMS: Mapping[int, tuple[str, str]] = {
     400: ("json_invalid", "The body is no JSON"),
     401: ("key_missing", "No API key, or one that is not known"),
@@ -109,7 +109,7 @@ def _flow_version_components() -> Document:
     saved = {name: value for name, value in schema.items() if name not in ("$schema", "$id")}
     sent: Document = deepcopy(saved)
     for rule in sent["allOf"]:
-        rule["then"]["required"] = [name for name in rule["then"]["required"] if name not in _SET_BY_SERVER]
+        rule["then"]["required"] = [name for name in rule["then"]["required"] if name not in SET_BY_SERVER]
     return {FLOW_VERSION: saved, NEW_FLOW_VERSION: sent, **definitions}
 
 

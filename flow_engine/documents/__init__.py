@@ -1,6 +1,7 @@
 """Flow documents: typed models, parsing with every error at once, checks."""
 
 from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment
+from flow_engine.documents.differences import VersionDifference, difference
 from flow_engine.documents.media import (
     AudioMediaConfig,
     AudioMediaConfigPreset,
@@ -42,6 +43,7 @@ from flow_engine.documents.model import (
     WaitingMessagesConfiguration,
 )
 from flow_engine.documents.parsing import (
+    SET_BY_SERVER,
     changed_integers,
     check_shape,
     complete_version,
@@ -54,6 +56,7 @@ from flow_engine.documents.references import normalise_name
 from flow_engine.documents.values import Document, parse_date_time
 
 __all__ = [
+    "SET_BY_SERVER",
     "AiHelper",
     "AudioMediaConfig",
     "AudioMediaConfigPreset",
@@ -92,11 +95,13 @@ __all__ = [
     "UiMetadata",
     "VadConfig",
     "Variable",
+    "VersionDifference",
     "WaitingMessagesConfiguration",
     "changed_integers",
     "check_shape",
     "complete_version",
     "content_hash",
+    "difference",
     "normalise_name",
     "parse_date_time",
     "parse_document",

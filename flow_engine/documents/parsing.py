@@ -21,6 +21,9 @@ from flow_engine.documents.values import Document, ErrorBudget
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.values import GREATEST_INT, LEAST_INT
 
+SET_BY_SERVER = frozenset(("_id", "conversationalFlowId", "createdAt", "createdBy"))
+"""Of a version, see `complete_version`."""
+
 MAX_FINDINGS = 1000
 """Findings in one refusal: a hostile document of a megabyte could otherwise cause half a million."""
 

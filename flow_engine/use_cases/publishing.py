@@ -42,6 +42,7 @@ class VersionRow:
     tag: str | None
     created_by: str
     created_at: datetime
+    parent_version_id: str | None = None
 
 
 # --- changes ----------------------------------------------------------------------------------
@@ -158,7 +159,10 @@ def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ..
         if not tags and not only_tagged:
             tags = (None,)
         rows.extend(
-            VersionRow(version.version_id, tag, version.created_by, version.created_at) for tag in tags
+            VersionRow(
+                version.version_id, tag, version.created_by, version.created_at, version.parent_version_id
+            )
+            for tag in tags
         )
     return tuple(rows)
 

@@ -1,9 +1,10 @@
-"""`flow-engine flow`: check, draw and test version documents, without a service.
+"""`flow-engine flow`: check, draw, compare and test version documents, without a service.
 
 Starts fast and touches nothing but the files: no store, no network, no model.
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from adapters.outbound.policy import AllowList
 from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
-from flow_engine.documents import complete_version, parse_json, parse_version
+from flow_engine.documents import complete_version, difference, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
 from flow_engine.use_cases.submissions import Submissions
@@ -33,11 +34,13 @@ from system_prompts.loader import load_system_prompts
 
 STDIN = "-"
 FOUND_WRONG, UNREADABLE = 1, 2
+SHOWN_CHARACTERS = 60
+"""Of a value that differs, where it is shown on a line."""
 
 _COLOURS: Mapping[Severity, str] = {"error": "bold red", "warning": "yellow"}
 _MARKS = {"✓": "green", "✗": "bold red"}
 
-commands = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, test.")
+commands = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, compare, test.")
 
 
 class FindingRow(TypedDict):
@@ -193,6 +196,45 @@ def diagram(
         raise typer.Exit(FOUND_WRONG) from None
 
 
+@commands.command("diff")
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A version document; - reads standard input.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The version document to compare it with.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+) -> None:
+    """Tell what B changes of A, by ids: exit code 0 nothing, 1 something, 2 unreadable."""
+    versions: list[Mapping[str, object]] = []
+    for name in (before, after):
+        try:
+            version = unwrapped(parse_json(_bytes_of(name))).version
+        except OSError as error:
+            typer.echo(f"{name}: {error.strerror or 'cannot be read'}", err=True)
+            raise typer.Exit(UNREADABLE) from None
+        except CorrectTheInput as error:
+            typer.echo(f"{name}: {error.detail}", err=True)
+            raise typer.Exit(UNREADABLE) from None
+        if not isinstance(version, Mapping):
+            typer.echo(f"{name}: a version document is a JSON object", err=True)
+            raise typer.Exit(UNREADABLE)
+        versions.append(cast("Mapping[str, object]", version))
+    found = difference(*versions)
+    if as_json:
+        typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for each in found["changes"]:
+            before_text, after_text = (_short(each[side]) for side in ("before", "after"))
+            values = f": {before_text} → {after_text}" if each["change"] == "changed" else ""
+            console.print(Text(f"{each['change']} {each['what']} {each['id']} {each['path']}{values}"))
+    if found["changes"]:
+        raise typer.Exit(FOUND_WRONG)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
 @commands.command("test")
 def play(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files of scenarios.")],
@@ -210,7 +252,7 @@ def play(
         float,
         typer.Option("--min-transition-coverage", min=0, max=100, help="Percent of transitions to be taken."),
     ] = 0.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
     ] = None,
@@ -220,7 +262,7 @@ def play(
     scenarios, results = late.scenarios, late.scenario_results
     minimum = results.Minimum(min_tasks, min_transitions)
     report = scenarios.run_files(files, scenarios.RunOptions(flow, name_part, minimum, limits))
-    if json:
+    if as_json:
         typer.echo(results.as_json(report))
     else:
         _print_marked(results.lines(report), Console(highlight=False, soft_wrap=True))

@@ -41,6 +41,7 @@ EXPECTED: dict[str, set[str]] = {
     "POST /v1/flows/{flow_id}/versions": {DESIGNER},
     "GET /v1/flows/{flow_id}/versions/{version_id}": {DESIGNER},
     "GET /v1/flows/{flow_id}/versions/{version_id}/diagram": {DESIGNER},
+    "GET /v1/flows/{flow_id}/versions/{version_id}/diff/{other_version_id}": {DESIGNER},
     "POST /v1/flows/{flow_id}/versions/validate": {DESIGNER},
     "PUT /v1/flows/{flow_id}/tags/{tag}": {DESIGNER},
     "POST /v1/flows/{flow_id}/migrations": {DESIGNER},
@@ -94,6 +95,7 @@ UNKNOWN = {
     "conversation_id": "nobody",
     "flow_id": "nowhere",
     "version_id": "nothing",
+    "other_version_id": "neither",
     "tag": "never",
     "run_id": "none",
 }
@@ -147,6 +149,7 @@ async def _acmes_own(scene: Scene) -> dict[str, str]:
         "conversation_id": "acmes",
         "flow_id": flow_id,
         "version_id": version_id,
+        "other_version_id": version_id,
         "tag": "latest",
         "run_id": "acmes-run",
     }

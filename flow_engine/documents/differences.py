@@ -1,0 +1,147 @@
+"""What differs between two versions, by what things are and not by where they stand.
+
+1. Things that have an id (`_id`, or the property in `_KEYED`) are compared with the thing of the same id:
+   their order is no difference, and neither is that of properties.
+2. A list of ids is a set of connections, or of global tasks.
+3. What the server sets is no difference, nor is `null` in place of a property that is not there.
+4. Everything else is a value: one change for each that differs, with both sides.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from typing_extensions import TypedDict
+
+from flow_engine.documents.parsing import SET_BY_SERVER
+from flow_engine.errors import pointer
+from flow_engine.json_values import as_object, same_json
+
+
+class Change(TypedDict):
+    """`what` is a word of the document: `task`, `variable`, `connection`, … or `version` for what belongs to
+    none of them, whose `id` is the property's name. A connection's is `from->to`. `path` is a JSON pointer
+    (RFC 6901) with ids in place of positions. The missing side of what was added or removed is null.
+    """
+
+    what: str
+    id: str
+    change: Literal["added", "removed", "changed"]
+    path: str
+    before: object
+    after: object
+
+
+class VersionDifference(TypedDict):
+    changes: list[Change]
+
+
+_ITSELF = ""
+_KEYED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("version", "aiHelpers"): ("aiHelper", "_id"),
+    ("version", "variables"): ("variable", "_id"),
+    ("version", "tasks"): ("task", "_id"),
+    ("version", "checkpoints"): ("checkpoint", "_id"),
+    ("version", "reasonsOfContact"): ("reasonOfContact", "name"),
+    ("version", "results"): ("result", "name"),
+    ("version", "mcpServers"): ("mcpServer", "name"),
+    ("version", "globalTasks"): ("globalTask", _ITSELF),
+    ("mcpServer", "includedTools"): ("tool", "toolName"),
+    ("task", "aiHelpers"): ("aiHelper", "_id"),
+    ("task", "connectedTasks"): ("connection", _ITSELF),
+    ("task", "excludedGlobalTasks"): ("excludedGlobalTask", _ITSELF),
+    ("task", "transitionParameters"): ("transitionParameter", "variableId"),
+    ("task", "enabledCheckpoints"): ("checkpoint", "_id"),
+    ("task", "mcpToolSelection"): ("toolSelection", "mcpServerName"),
+    ("toolSelection", "selectedTools"): ("tool", "toolName"),
+    ("tool", "toolParameters"): ("toolParameter", "parameterName"),
+}
+"""Of a list in a thing: what its items are, and the property that identifies one."""
+
+_BY_CONNECTION = ("task", "connectionConditions")
+"""An object whose properties are the tasks that a connection leads to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Thing:
+    """`kind` is "" within a thing's own values, where no property names other things."""
+
+    what: str
+    id: str
+    path: tuple[str, ...]
+    kind: str
+
+
+def difference(before: Mapping[str, object], after: Mapping[str, object]) -> VersionDifference:
+    """The changes that make the second version of the first, in the order of the properties, the first
+    version's before those that only the second has. Both are decoded JSON of any content."""
+    version = _Thing("version", "", (), "version")
+    kept_before, kept_after = (
+        {name: value for name, value in side.items() if name not in SET_BY_SERVER} for side in (before, after)
+    )
+    return VersionDifference(changes=list(_of_objects(version, kept_before, kept_after)))
+
+
+def _of_objects(thing: _Thing, before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Change]:
+    for name in dict.fromkeys((*before, *after)):
+        left, right = before.get(name), after.get(name)
+        if same_json(left, right):
+            continue
+        path = (*thing.path, name)
+        value = _Thing(thing.what, thing.id or name, path, "")
+        what, key = _KEYED.get((thing.kind, name), ("", "_id"))
+        if (thing.kind, name) == _BY_CONNECTION:
+            yield from _of_things(value, "connection", as_object(left), as_object(right))
+            continue
+        items, others = (_by_key([] if what and side is None else side, key) for side in (left, right))
+        if items is not None and others is not None:
+            yield from _of_things(value, what, items, others)
+        else:
+            yield from _of_values(value, left, right)
+
+
+def _of_things(
+    owner: _Thing, what: str, before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[Change]:
+    """`what` is "" for things that are a value of their owner."""
+    for key in dict.fromkeys((*before, *after)):
+        own_id = f"{owner.id}->{key}" if what == "connection" else key
+        path = (*owner.path, key)
+        thing = _Thing(what, own_id, path, what) if what else _Thing(owner.what, owner.id, path, "")
+        if key in before and key in after:
+            yield from _of_values(thing, before[key], after[key])
+        elif what:
+            change = "added" if key in after else "removed"
+            yield _change(thing, change, before.get(key), after.get(key))
+        else:
+            yield _change(thing, "changed", before.get(key), after.get(key))
+
+
+def _of_values(thing: _Thing, before: object, after: object) -> Iterator[Change]:
+    if same_json(before, after):
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        parts, others = cast("Mapping[str, object]", before), cast("Mapping[str, object]", after)
+        yield from _of_objects(thing, parts, others)
+    else:
+        yield _change(thing, "changed", cast("object", before), after)
+
+
+def _change(
+    thing: _Thing, change: Literal["added", "removed", "changed"], before: object, after: object
+) -> Change:
+    path = pointer(*thing.path)
+    return Change(what=thing.what, id=thing.id, change=change, path=path, before=before, after=after)
+
+
+def _by_key(items: object, key: str) -> Mapping[str, object] | None:
+    """The items of a list by what identifies them; None where one has no such text, or two have the same."""
+    if not isinstance(items, list):
+        return None
+    found: dict[str, object] = {}
+    for item in cast("list[object]", items):
+        name = item if key == _ITSELF else as_object(item).get(key)
+        if not isinstance(name, str) or name in found:
+            return None
+        found[name] = item
+    return found
