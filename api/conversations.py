@@ -23,7 +23,7 @@ from api.bodies import (
     parse_body,
     utterance_of,
 )
-from api.endpoints import Call, Endpoint, Parameter, answer_response, json_response
+from api.endpoints import JSON, Call, Endpoint, Parameter, answer_response, json_response
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job, NeverTryAgain
@@ -113,7 +113,7 @@ class AgentRoutes:
         view = await self._dialogue.prompt(conversation, wait_ms / 1000, memory_format)
         if call.has_seen(view.etag):
             return Response(status_code=304, headers={"ETag": view.etag})
-        return json_response(view.reply, headers={"ETag": view.etag})
+        return Response(view.body, headers={"ETag": view.etag}, media_type=JSON)
 
     def endpoints(self) -> list[Endpoint]:
         return [

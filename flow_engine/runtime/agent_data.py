@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from flow_engine.runtime import commands
 from flow_engine.runtime.conversation_state import ConversationState
-from flow_engine.runtime.prompt import Prompt, PromptInput, compose
+from flow_engine.runtime.prompt import Prompt, PromptInput
 from flow_engine.runtime.replies import (
     AgentData,
     JsonObject,
@@ -63,7 +63,7 @@ def agent_data_of(runner: ConversationState, contact_id: str, command: str | Non
 def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None = None) -> Prompt:
     """The installation's memory format, unless another is asked for (F21)."""
     session, loaded = runner.session, runner.loaded
-    return compose(
+    return runner.platform.composer.compose(
         PromptInput(
             flow=runner.flow,
             session=session,

@@ -6,15 +6,20 @@
               memory
 
 The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
-stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed.
+stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed. It is composed
+once for all that are equal, so that a prompt costs what is new in it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from hashlib import sha256
 from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import orjson
+from cachetools import LRUCache
 
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
@@ -31,15 +36,41 @@ HISTORY_CHARACTERS = 8_000
 HISTORY_REST_CHARACTERS = 300
 """What is left for the line about the earlier contacts."""
 MAX_FIELD_NAME = 200
+PREFIX_BYTES = 16 * 1024 * 1024
+"""Of composed prefixes that a process keeps."""
 
 PromptSections = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """What stays the same. `hash`: 32 hexadecimal digits of the SHA-256 of `text` in UTF-8; `json`: the text
+    as it stands in JSON, without its quotes."""
+
+    text: str
+    hash: str
+    json: bytes
+
+    @classmethod
+    def of(cls, text: str) -> "Prefix":
+        return cls(text, sha256(text.encode()).hexdigest()[:32], orjson.dumps(text)[1:-1])
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    prefix: str
+    """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time."""
+
+    stable: Prefix
     volatile: str
-    prefix_hash: str
+    same_until: datetime
+
+    @property
+    def prefix(self) -> str:
+        return self.stable.text
+
+    @property
+    def prefix_hash(self) -> str:
+        return self.stable.hash
 
     @property
     def text(self) -> str:
@@ -62,13 +93,38 @@ class PromptInput:
     attempts: Mapping[str, int]
 
 
-def compose(inputs: PromptInput) -> Prompt:
-    """Every section in its order. The hash: 32 hexadecimal digits of the SHA-256 of the prefix in UTF-8."""
-    prefix, volatile = (
-        "\n\n".join(section for section in sections if section)
-        for sections in (prefix_sections(inputs), volatile_sections(inputs))
-    )
-    return Prompt(prefix, volatile, sha256(prefix.encode()).hexdigest()[:32])
+class Composer:
+    """Composes the prompts of one installation, whose sections are the same for a version and a channel.
+
+    Keeps the prefixes that were used last, by all that they are made from: at most `PREFIX_BYTES`."""
+
+    def __init__(self) -> None:
+        self._prefixes: LRUCache[tuple[object, ...], Prefix] = LRUCache(PREFIX_BYTES, getsizeof=_prefix_bytes)
+
+    def compose(self, inputs: PromptInput) -> Prompt:
+        """Every section in its order. Raises KeyError for a section that the platform's prompts lack."""
+        session, task = inputs.session, inputs.session.task
+        history = tuple(_history_lines(inputs)) if inputs.previous_contacts else ()
+        known_by = (
+            *(inputs.flow.content_hash, task.task_id, session.latest_contact.channel, session.language),
+            *(task.global_prompt, task.prompt, *task.descriptions.items()),
+            history,
+        )
+        prefix = self._prefixes.get(known_by)
+        if prefix is None:
+            prefix = Prefix.of(_joined(prefix_sections(inputs, history)))
+            if _prefix_bytes(prefix) <= PREFIX_BYTES:
+                self._prefixes[known_by] = prefix
+        return Prompt(prefix, _joined(volatile_sections(inputs)), _same_until(inputs))
+
+
+def _prefix_bytes(prefix: Prefix) -> int:
+    """With its text and those of its key: up to four bytes a character."""
+    return len(prefix.json) + 2 * len(prefix.text)
+
+
+def _joined(sections: Iterable[str]) -> str:
+    return "\n\n".join([section for section in sections if section])
 
 
 def _section(heading: str, lines: Iterable[str]) -> str:
@@ -76,9 +132,10 @@ def _section(heading: str, lines: Iterable[str]) -> str:
     return f"{heading}\n{body}" if body else ""
 
 
-def prefix_sections(inputs: PromptInput) -> Iterator[str]:
+def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[str]:
     """What stays the same while task and contact do, in its order; empty sections are left out later. Texts
-    of one or more lines. Raises KeyError for a section that the platform's prompts lack."""
+    of one or more lines; `history` are those of the previous contacts. Raises KeyError for a section that
+    the platform's prompts lack."""
     sections, session = inputs.sections, inputs.session
     plan = inputs.flow.tasks[session.task.task_id]
     yield from (sections[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
@@ -99,7 +156,7 @@ def prefix_sections(inputs: PromptInput) -> Iterator[str]:
             names = {"agents" if kind == "agents" else "skills": ", ".join(values)}
             transfer.append(sections[f"transfer_{kind}"].format(**names))
     yield _section(sections["heading_transfer"], transfer)
-    yield _section(sections["heading_previous_contacts"], _history_lines(inputs))
+    yield _section(sections["heading_previous_contacts"], history)
 
 
 def _history_lines(inputs: PromptInput) -> Iterator[str]:
@@ -170,19 +227,26 @@ def volatile_sections(inputs: PromptInput) -> Iterator[str]:
     status = inputs.flow.chart.status(session.states)
     kind = TASK_KINDS[inputs.flow.tasks[session.task.task_id].type]
     yield "" if status is None else sections[kind.status_sections[status]]
-    now = _local(inputs.now, inputs.tenant)
-    now_line = sections["now"].format(
-        weekday=sections["weekdays"].split(",")[now.weekday()].strip(),
-        date=now.date().isoformat(),
-        time=f"{now.hour:02}:{now.minute:02}",
-        timezone=str(now.tzinfo),
-    )
+    minute = inputs.now.replace(second=0, microsecond=0)
+    now_line = _now_line(sections["now"], sections["weekdays"], minute, tenant_zone(inputs.tenant))
     yield _section(sections["heading_now"], [now_line])
     yield _section(sections["attempts_heading"], _attempt_lines(inputs))
     rows = memory_rows(inputs.memory, inputs.flow.variables)
     render = render_toon if inputs.memory_format == "toon" else render_markdown
     table = render(rows) if rows else sections["memory_empty"]
     yield f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
+
+
+@lru_cache(maxsize=64)
+def _now_line(template: str, weekdays: str, minute: datetime, zone: tzinfo) -> str:
+    """The same for all conversations of a zone until the minute is over: offsets are of whole minutes."""
+    now = minute.astimezone(zone)
+    return template.format(
+        weekday=weekdays.split(",")[now.weekday()].strip(),
+        date=now.date().isoformat(),
+        time=f"{now.hour:02}:{now.minute:02}",
+        timezone=str(now.tzinfo),
+    )
 
 
 def _one_line(value: JsonValue) -> str:
@@ -220,11 +284,33 @@ def _memory_age(inputs: PromptInput) -> str:
     updated = inputs.memory_updated_at
     if updated is None:
         return inputs.sections["memory_never"]
-    seconds = max(0, int((inputs.now - updated).total_seconds()))
-    unit, length = next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
+    seconds = _seconds_since(updated, inputs.now)
+    unit, length = _age_unit(seconds)
     ago = inputs.sections[f"ago_{unit}"].format(n=seconds // length)
     when = _local(updated, inputs.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
     return inputs.sections["memory_updated"].format(when=when, ago=ago)
 
 
+def _seconds_since(moment: datetime, now: datetime) -> int:
+    return max(0, int((now - moment).total_seconds()))
+
+
+def _age_unit(seconds: int) -> tuple[str, int]:
+    """In which unit an age is told, and its length in seconds."""
+    return next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
+
+
 _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+
+
+def _same_until(inputs: PromptInput) -> datetime:
+    """The next minute, or when the memory's age is told otherwise, or when a search for a person is over."""
+    moments = [inputs.now.replace(second=0, microsecond=0) + timedelta(minutes=1)]
+    updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
+    if updated is not None:
+        seconds = _seconds_since(updated, inputs.now)
+        length = _age_unit(seconds)[1]
+        moments.append(updated + timedelta(seconds=seconds - seconds % length + length))
+    if deadline is not None:
+        moments.append(deadline)
+    return min(moments)

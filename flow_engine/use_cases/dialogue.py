@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
+from cachetools import LRUCache
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
@@ -14,8 +15,8 @@ from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_tu
 from flow_engine.runtime.agent_data import compose_prompt
 from flow_engine.runtime.events import Sender, dialogue_event
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
-from flow_engine.runtime.prompt import tenant_zone
-from flow_engine.runtime.replies import MemoryDump, MemoryVariable, PromptParts, PromptReply, UtteranceReply
+from flow_engine.runtime.prompt import Prompt, tenant_zone
+from flow_engine.runtime.replies import MemoryDump, MemoryVariable, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor, Transition
@@ -45,10 +46,53 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """A prompt and the tag of all that it depends on but the clock. The tag is quoted, as RFC 9110 has it."""
+    """A prompt as its reply's bytes, `PromptReply` as JSON, and the tag of all that it depends on but the
+    clock, quoted as RFC 9110 has it. `fresh`: its memory has read every user turn."""
 
-    reply: PromptReply
+    body: bytes
     etag: str
+    fresh: bool
+
+
+QUIET_BYTES = 32 * 1024 * 1024
+"""Of replies that a process keeps to answer with again."""
+QUIET_REST_BYTES = 1024
+"""What a reply takes beside its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuietReply:
+    """A prompt made from the stored `state`, right from the moment `made_at` until `same_until`, in UTC."""
+
+    state: bytes
+    view: PromptView
+    made_at: datetime
+    same_until: datetime
+
+
+class QuietReplies:
+    """The prompts that were sent last, at most `QUIET_BYTES` of them. One is sent again when nothing that it
+    was made from has changed: the caller has asked the store for the state, and the clock for the time."""
+
+    def __init__(self) -> None:
+        self._kept: LRUCache[tuple[ConversationRef, MemoryFormat | None], QuietReply] = LRUCache(
+            QUIET_BYTES, getsizeof=lambda kept: len(kept.view.body) + QUIET_REST_BYTES
+        )
+
+    def find(
+        self, conversation: ConversationRef, memory_format: MemoryFormat | None, state: bytes, now: datetime
+    ) -> PromptView | None:
+        """None where nothing is kept that is right `now`, in UTC."""
+        kept = self._kept.get((conversation, memory_format))
+        if kept is None or kept.state != state or not kept.made_at <= now < kept.same_until:
+            return None
+        return kept.view
+
+    def keep(
+        self, conversation: ConversationRef, memory_format: MemoryFormat | None, kept: QuietReply
+    ) -> None:
+        if len(kept.view.body) + QUIET_REST_BYTES <= QUIET_BYTES:
+            self._kept[conversation, memory_format] = kept
 
 
 class DialogueService:
@@ -59,6 +103,7 @@ class DialogueService:
         self._transactor = transactor
         self._pause = dependencies.pause
         self._debounce_s = dependencies.debounce_s
+        self._quiet = QuietReplies()
 
     async def utterance(
         self, conversation: ConversationRef, message: Utterance, idempotency: IdempotencyKey | None = None
@@ -106,28 +151,30 @@ class DialogueService:
     ) -> PromptView:
         """The prompt as it is now: one read, nothing written unless the agent has a command to be told. Waits
         at most `wait_s` seconds. Raises ReloadAndDecide `conversation_closed`."""
-        loaded, runner, fresh = await self._fresh(conversation, wait_s)
+        loaded = await self._transactor.memory.load(conversation)
+        kept = self._quiet.find(conversation, memory_format, loaded.state, self._transactor.clock.now())
+        if kept is not None and (kept.fresh or wait_s == 0):
+            self._count(kept.fresh)
+            return kept
+        loaded, runner, fresh = await self._fresh(conversation, loaded, wait_s)
         runner.require_open()
-        self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
-        command = None
+        self._count(fresh)
+        command, quiet = None, bool(loaded.state)
         if runner.changed or runner.session.pending_command is not None:
+            quiet = False
             loaded, runner, command = await self._with_command(conversation)
         prompt = compose_prompt(runner, memory_format)
-        reply = PromptReply(
-            prompt=prompt.text,
-            revision=runner.session.revision,
-            memoryRevision=loaded.memory_revision,
-            prefixHash=prompt.prefix_hash,
-            parts=PromptParts(prefix=prompt.prefix, volatile=prompt.volatile),
-            memoryFresh=fresh,
-            command=command,
-        )
-        parts = (
-            *(reply["revision"], reply["memoryRevision"], loaded.mining_revision),
-            *(reply["prefixHash"], int(fresh), memory_format),
-        )
-        tag = '"' + "-".join(str(part) for part in parts) + '"'
-        return PromptView(reply, tag)
+        revisions = runner.session.revision, loaded.memory_revision
+        parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
+        body = _prompt_reply(prompt, revisions, fresh=fresh, command=command)
+        view = PromptView(body, '"' + "-".join(map(str, parts)) + '"', fresh)
+        if quiet:
+            kept = QuietReply(loaded.state, view, runner.now, prompt.same_until)
+            self._quiet.keep(conversation, memory_format, kept)
+        return view
+
+    def _count(self, fresh: bool) -> None:
+        self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
 
     async def _with_command(
         self, conversation: ConversationRef
@@ -146,12 +193,11 @@ class DialogueService:
         return (await self._transactor.apply(conversation, decide)).result
 
     async def _fresh(
-        self, conversation: ConversationRef, wait_s: float
+        self, conversation: ConversationRef, loaded: LoadedConversation, wait_s: float
     ) -> tuple[LoadedConversation, ConversationalFlowRunner, bool]:
-        """Load until the last user turn has been read, or its reading failed, or the wait is over."""
+        """Load again until the last user turn has been read, or its reading failed, or the wait is over."""
         waited, look_again_s = 0.0, LOOK_AGAIN_S
         while True:
-            loaded = await self._transactor.memory.load(conversation)
             runner = await self._transactor.resume(conversation, loaded)
             read = loaded.last_user_turn in (None, loaded.mining.mined_through)
             if read or not tuning_of(runner).enabled:
@@ -161,6 +207,7 @@ class DialogueService:
             await self._pause(look_again_s)
             waited += look_again_s
             look_again_s = min(1.5 * look_again_s, LOOK_AGAIN_AT_MOST_S)
+            loaded = await self._transactor.memory.load(conversation)
 
     async def put_memory(
         self,
@@ -246,5 +293,24 @@ def _utterance_reply(
                 language=session.language,
                 command=command,
             )
+        )
+    )
+
+
+def _prompt_reply(prompt: Prompt, revisions: tuple[int, int], *, fresh: bool, command: str | None) -> bytes:
+    """`PromptReply` as JSON: what stays the same is JSON already, and stands in it twice."""
+    prefix, volatile = prompt.stable.json, orjson.dumps(prompt.volatile)[1:-1]
+    return b"".join(
+        (
+            *(
+                b'{"prompt":"',
+                prefix,
+                b"\\n\\n",
+                volatile,
+                b'","revision":%d,"memoryRevision":%d' % revisions,
+            ),
+            b',"prefixHash":"%b","parts":{"prefix":"' % prompt.prefix_hash.encode(),
+            *(prefix, b'","volatile":"', volatile, b'"},"memoryFresh":'),
+            *(b"true" if fresh else b"false", b',"command":', orjson.dumps(command), b"}"),
         )
     )

@@ -134,7 +134,7 @@ async def test_who_waits_looks_again_ever_more_seldom() -> None:  # F31, C
         shared = replace(dependencies_of(scene), pause=pause)
         dialogue = DialogueService(Transactor(shared), shared)
         view = await dialogue.prompt(ConversationRef("default", "conv-1"), wait_s=10.0)
-    assert view.reply["memoryFresh"] is False
+    assert not view.fresh
     assert sum(pauses) == pytest.approx(10.0, abs=0.25)
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0.03, 0.25)
