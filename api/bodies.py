@@ -9,15 +9,7 @@ from itertools import islice
 from typing import Annotated, Any, TypeVar, cast
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+import pydantic
 from pydantic.alias_generators import to_camel
 
 from flow_engine.documents.findings import Problem, nearest, problems_of
@@ -29,9 +21,9 @@ from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
 MOST_ENTRIES = 1_000
 """Entries of one batch for the memory."""
 
-Id = Annotated[str, Field(min_length=1, max_length=512)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
-Reason = Annotated[str, Field(max_length=2_000)]
+Id = Annotated[str, pydantic.Field(min_length=1, max_length=512)]
+Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
+Reason = Annotated[str, pydantic.Field(max_length=2_000)]
 
 
 def _sound(value: Mapping[str, object]) -> Mapping[str, object]:
@@ -48,12 +40,12 @@ def _in_utc(instant: datetime) -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
-Facts = Annotated[Mapping[str, object], AfterValidator(_sound)]
-Instant = Annotated[datetime, AfterValidator(_in_utc)]
+Facts = Annotated[Mapping[str, object], pydantic.AfterValidator(_sound)]
+Instant = Annotated[datetime, pydantic.AfterValidator(_in_utc)]
 
 
-class Body(BaseModel):
-    model_config = ConfigDict(
+class Body(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
         frozen=True,
         strict=True,
         extra="forbid",
@@ -72,11 +64,11 @@ class HandleNewContact(Body):
     flow_id: Id | None = None
     tag: Id | None = None
     channel: Channel
-    tenant: Facts = Field(default_factory=dict[str, object])
-    contact: Facts = Field(default_factory=dict[str, object])
+    tenant: Facts = pydantic.Field(default_factory=dict[str, object])
+    contact: Facts = pydantic.Field(default_factory=dict[str, object])
     language: Name | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _one_version(self) -> HandleNewContact:
         by_tag = self.flow_id is not None and self.tag is not None
         if (self.conversational_flow_version_id is None) != by_tag or (self.flow_id is None) != (
@@ -89,7 +81,7 @@ class HandleNewContact(Body):
 class ChangeTask(Body):
     contact_id: Id
     conversation_id: Id
-    task: Annotated[str, Field(max_length=512)]
+    task: Annotated[str, pydantic.Field(max_length=512)]
 
 
 class HandleEndContact(Body):
@@ -109,7 +101,7 @@ class HandleUtterance(Body):
     contact_id: Id
     conversation_id: Id
     message_id: Id
-    ts: Annotated[Instant, Field(strict=False)]
+    ts: Annotated[Instant, pydantic.Field(strict=False)]
     type: UtteranceType
     src: Source
     src_id: Id | None = None
@@ -140,18 +132,18 @@ class DescriptionEntry(Body):
 class MemoryEntryBody(Body):
     """`updatedAt` may be sent, the server stamps its own; a null `value` takes the tool's value back."""
 
-    updated_by: Annotated[str, Field(max_length=256)]
+    updated_by: Annotated[str, pydantic.Field(max_length=256)]
     updated_at: object = None
     contact_id: Id
     var_id: Id
     value: object
     description_for_llm: Annotated[
-        tuple[DescriptionEntry, ...] | None, Field(strict=False, alias="descriptionForLLM")
+        tuple[DescriptionEntry, ...] | None, pydantic.Field(strict=False, alias="descriptionForLLM")
     ] = None
 
 
-MemoryBatch = TypeAdapter(
-    Annotated[tuple[MemoryEntryBody, ...], Field(strict=False, max_length=MOST_ENTRIES)]
+MemoryBatch = pydantic.TypeAdapter(
+    Annotated[tuple[MemoryEntryBody, ...], pydantic.Field(strict=False, max_length=MOST_ENTRIES)]
 )
 
 
@@ -159,7 +151,7 @@ class CreateFlow(Body):
     name: Name
     campaign_id: Id
     updated_by: Name
-    schema_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = "1.0.0"
+    schema_version: Annotated[str, pydantic.Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = "1.0.0"
 
 
 class RenameFlow(Body):
@@ -182,14 +174,14 @@ LARGE_BODY_BYTES = 65_536
 _Parsed = TypeVar("_Parsed")
 
 
-def parse_body(body: bytes, shape: TypeAdapter[_Parsed]) -> _Parsed:
+def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
     """Raises CorrectTheInput: `json_invalid` for what is no JSON, else `body_invalid` with every breach; the
     first 100 are described."""
     if len(body) > LARGE_BODY_BYTES:
         _refuse_long_batches(body)
     try:
         return shape.validate_json(body)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         count = error.error_count()
         problems = [] if count > MOST_ERRORS else list(islice(problems_of(error), MOST_FINDINGS))
         findings = [_finding(problem, shape) for problem in problems]
@@ -220,7 +212,7 @@ def _refuse_long_batches(body: bytes) -> None:
             raise CorrectTheInput("body_invalid", message, [Finding(place, "too_long", message)])
 
 
-def _finding(problem: Problem, shape: TypeAdapter[Any]) -> Finding:
+def _finding(problem: Problem, shape: pydantic.TypeAdapter[Any]) -> Finding:
     if problem.kind != "extra_forbidden":
         return Finding(pointer(*problem.place), problem.kind, problem.message)
     *outer, name = problem.place
@@ -230,7 +222,7 @@ def _finding(problem: Problem, shape: TypeAdapter[Any]) -> Finding:
 
 
 @lru_cache(maxsize=256)
-def _properties(shape: TypeAdapter[Any], place: tuple[str | int, ...]) -> list[str]:
+def _properties(shape: pydantic.TypeAdapter[Any], place: tuple[str | int, ...]) -> list[str]:
     """The names that the object at that place of a body may have."""
     root: dict[str, Any] = shape.json_schema()
 

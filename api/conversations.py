@@ -12,34 +12,14 @@ from typing import Any, Literal, cast
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from api.bodies import (
-    ChangeTask,
-    HandleEndContact,
-    HandleHumanTask,
-    HandleNewContact,
-    HandleUtterance,
-    MemoryBatch,
-    MemoryEntryBody,
-    parse_body,
-    utterance_of,
-)
+from api import bodies
 from api.endpoints import JSON, Call, Endpoint, Parameter, answer_response, json_response
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job, NeverTryAgain
+from flow_engine.runtime import replies
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
-from flow_engine.runtime.replies import (
-    AgentData,
-    ContactEndReply,
-    ErasureReply,
-    MemoryDump,
-    MemoryWritten,
-    PromptReply,
-    TaskChanged,
-    TaskRefused,
-    UtteranceReply,
-)
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.values import JsonValue
@@ -47,11 +27,11 @@ from flow_engine.vocabulary import MemoryFormat
 
 LONGEST_WAIT_MS = 10_000
 
-_NEW_CONTACT = TypeAdapter(HandleNewContact)
-_CHANGE_TASK = TypeAdapter(ChangeTask)
-_END_CONTACT = TypeAdapter(HandleEndContact)
-_HUMAN_TASK = TypeAdapter(HandleHumanTask)
-_UTTERANCE = TypeAdapter(HandleUtterance)
+_NEW_CONTACT = TypeAdapter(bodies.HandleNewContact)
+_CHANGE_TASK = TypeAdapter(bodies.ChangeTask)
+_END_CONTACT = TypeAdapter(bodies.HandleEndContact)
+_HUMAN_TASK = TypeAdapter(bodies.HandleHumanTask)
+_UTTERANCE = TypeAdapter(bodies.HandleUtterance)
 
 
 class AgentRoutes:
@@ -98,7 +78,9 @@ class AgentRoutes:
         body = call.parse(_UTTERANCE)
         return answer_response(
             await self._dialogue.utterance(
-                call.conversation(body.conversation_id, body.contact_id), utterance_of(body), call.idempotency
+                call.conversation(body.conversation_id, body.contact_id),
+                bodies.utterance_of(body),
+                call.idempotency,
             )
         )
 
@@ -123,7 +105,7 @@ class AgentRoutes:
                 self.new_contact,
                 "Start a conversation, or resume it with a new contact",
                 body=_NEW_CONTACT,
-                reply=AgentData,
+                reply=replies.AgentData,
                 example=_NEW_CONTACT_EXAMPLE,
             ),
             _post(
@@ -131,7 +113,7 @@ class AgentRoutes:
                 self.change_task,
                 "Move to another task, or learn why not",
                 body=_CHANGE_TASK,
-                reply=TaskChanged | TaskRefused,
+                reply=replies.TaskChanged | replies.TaskRefused,
                 example={"contactId": "call-1", "conversationId": "conv-1", "task": "booking"},
             ),
             _post(
@@ -139,7 +121,7 @@ class AgentRoutes:
                 self.end_contact,
                 "End a contact; the conversation closes or waits for the next one",
                 body=_END_CONTACT,
-                reply=ContactEndReply,
+                reply=replies.ContactEndReply,
                 example={"contactId": "call-1", "conversationId": "conv-1", "reason": "hangup"},
             ),
             _post(
@@ -147,7 +129,7 @@ class AgentRoutes:
                 self.human_task,
                 "Report what became of a transfer or a supervision",
                 body=_HUMAN_TASK,
-                reply=AgentData,
+                reply=replies.AgentData,
                 example={"contactId": "call-1", "conversationId": "conv-1", "outcome": "connected"},
             ),
             _post(
@@ -155,7 +137,7 @@ class AgentRoutes:
                 self.utterance,
                 "Report one message of the dialogue",
                 body=_UTTERANCE,
-                reply=UtteranceReply,
+                reply=replies.UtteranceReply,
                 example=_UTTERANCE_EXAMPLE,
             ),
             *(self._prompt_endpoint(method) for method in _BOTH),
@@ -169,7 +151,7 @@ class AgentRoutes:
             summary="Erase a conversation: everything that is stored of it",
             audience="agents",
             scopes=("admin",),
-            reply=ErasureReply,
+            reply=replies.ErasureReply,
             problems=(404,),
             keyed=True,
         )
@@ -184,7 +166,7 @@ class AgentRoutes:
             scopes=("agent",),
             hot=True,
             parameters=_PROMPT_PARAMETERS,
-            reply=PromptReply,
+            reply=replies.PromptReply,
             problems=(404, 409),
         )
 
@@ -247,7 +229,7 @@ class MemoryRoutes:
         self._dialogue = dialogue
 
     async def put(self, call: Call) -> Response:
-        writes = [_write(entry) for entry in call.parse(MemoryBatch)]
+        writes = [_write(entry) for entry in call.parse(bodies.MemoryBatch)]
         conversation = call.conversation(call.path("conversation_id"))
         return answer_response(await self._dialogue.put_memory(conversation, writes, call.idempotency))
 
@@ -264,8 +246,8 @@ class MemoryRoutes:
                 audience="tools",
                 scopes=("tools", "agent"),
                 hot=True,
-                body=MemoryBatch,
-                reply=MemoryWritten,
+                body=bodies.MemoryBatch,
+                reply=replies.MemoryWritten,
                 problems=(404, 409),
                 keyed=True,
                 body_example=_MEMORY_EXAMPLE,
@@ -278,13 +260,13 @@ class MemoryRoutes:
                 audience="tools",
                 scopes=("tools", "agent"),
                 hot=True,
-                reply=MemoryDump,
+                reply=replies.MemoryDump,
                 problems=(404,),
             ),
         ]
 
 
-def _write(entry: MemoryEntryBody) -> MemoryWrite:
+def _write(entry: bodies.MemoryEntryBody) -> MemoryWrite:
     described = entry.description_for_llm
     return MemoryWrite(
         var=entry.var_id,
@@ -348,12 +330,12 @@ class CtiIntake:
             raise NeverTryAgain(f"too_large: accepted are bodies of {LARGEST_ENTRY} bytes")
         match fields.get("kind"):
             case b"contact_ended":
-                end = parse_body(body, _END_CONTACT)
+                end = bodies.parse_body(body, _END_CONTACT)
                 ended = ConversationRef(tenant_id, end.conversation_id)
                 await self._conversations.end_contact(ended, end.contact_id, end.reason)
             case b"utterance":
-                said = parse_body(body, _UTTERANCE)
+                said = bodies.parse_body(body, _UTTERANCE)
                 conversation = ConversationRef(tenant_id, said.conversation_id)
-                await self._dialogue.utterance(conversation, utterance_of(said))
+                await self._dialogue.utterance(conversation, bodies.utterance_of(said))
             case other:
                 raise NeverTryAgain(f"kind {other!r} is unknown; accepted are contact_ended and utterance")

@@ -11,21 +11,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, cast
 
+import mcp_types
 import structlog
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-    ToolAnnotations,
-)
 from mcp_types import Tool as AdvertisedTool
 from pydantic import TypeAdapter
 from pydantic_core import to_json
@@ -45,7 +36,10 @@ _PRINCIPAL = "flow_engine.principal"
 _NO_BATCHES = {
     "jsonrpc": "2.0",
     "id": None,
-    "error": {"code": INVALID_REQUEST, "message": "accepted is one JSON-RPC message, not a list of them"},
+    "error": {
+        "code": mcp_types.INVALID_REQUEST,
+        "message": "accepted is one JSON-RPC message, not a list of them",
+    },
 }
 _INSTRUCTIONS = (
     "The state of one conversation that an agent holds by a flow of tasks: its task and its memory. Every "
@@ -114,22 +108,26 @@ class McpServer:
         tool = self._advertised.get(name)
         return None if tool is None else tool.input_schema
 
-    async def list_tools(self, ctx: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(
+        self, ctx: _Context, params: mcp_types.PaginatedRequestParams | None
+    ) -> mcp_types.ListToolsResult:
         """The tools that the caller's key may call: what a model is offered should work. Their schemas are
         JSON Schema."""
         principal = _principal(ctx)
         offered = [name for name, tool in self._tools.items() if any(map(principal.may, tool.scopes))]
-        return ListToolsResult(tools=[self._advertised[name] for name in offered])
+        return mcp_types.ListToolsResult(tools=[self._advertised[name] for name in offered])
 
-    async def call_tool(self, ctx: _Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(
+        self, ctx: _Context, params: mcp_types.CallToolRequestParams
+    ) -> mcp_types.CallToolResult:
         """What the use cases refuse is a result of the tool, which a model can read and act upon. The
         result's text is JSON of the problem document for an error."""
         tool = self._tools.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"Unknown tool; there are {', '.join(self._tools)}")
+            raise MCPError(mcp_types.INVALID_PARAMS, f"Unknown tool; there are {', '.join(self._tools)}")
         started, code = time.perf_counter(), ""
 
-        async def called() -> CallToolResult:
+        async def called() -> mcp_types.CallToolResult:
             nonlocal code
             try:
                 principal = _principal(ctx)
@@ -142,9 +140,11 @@ class McpServer:
                 if isinstance(error, CallTheOperator):
                     log.error("operator_needed", tool=tool.name, code=code, detail=error.detail)
                 return _problem(error_response(error))
-            return CallToolResult(content=[TextContent(text=reply.text)], structured_content=reply.data)
+            return mcp_types.CallToolResult(
+                content=[mcp_types.TextContent(text=reply.text)], structured_content=reply.data
+            )
 
-        def bug(error: Exception) -> CallToolResult:
+        def bug(error: Exception) -> mcp_types.CallToolResult:
             nonlocal code
             code = "internal_error"
             log.error("bug", tool=tool.name, exc_info=error)
@@ -165,12 +165,14 @@ def _as_json(arguments: Mapping[str, Any]) -> bytes:
         raise CorrectTheInput("arguments_invalid", message, [Finding("", "json_invalid", message)]) from None
 
 
-def _problem(document: Response) -> CallToolResult:
+def _problem(document: Response) -> mcp_types.CallToolResult:
     """An error as the problem document that HTTP would answer with.
 
     It is no structured content: that has to fit the tool's output schema, of errors too.
     """
-    return CallToolResult(content=[TextContent(text=bytes(document.body).decode())], is_error=True)
+    return mcp_types.CallToolResult(
+        content=[mcp_types.TextContent(text=bytes(document.body).decode())], is_error=True
+    )
 
 
 def _principal(ctx: _Context) -> Principal:
@@ -210,7 +212,7 @@ def _advertised(tool: Tool) -> AdvertisedTool:
         description=tool.description,
         input_schema=_plain(tool.arguments.json_schema()),
         output_schema={"type": "object", **reply},  # clients before 2026 look for the type at the root
-        annotations=ToolAnnotations(
+        annotations=mcp_types.ToolAnnotations(
             read_only_hint=tool.reads_only,
             destructive_hint=tool.replaces,
             idempotent_hint=tool.repeatable or tool.reads_only,

@@ -18,15 +18,8 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, errors
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import (
-    ConfigurationError,
-    DocumentTooLarge,
-    DuplicateKeyError,
-    OperationFailure,
-    PyMongoError,
-)
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
@@ -48,14 +41,14 @@ def mongo_errors_translated() -> Generator[None, None, None]:
     waits are bounded by the connection's milliseconds."""
     try:
         yield
-    except ConfigurationError as error:
+    except errors.ConfigurationError as error:
         raise CallTheOperator("flow_store_misconfigured", "the MongoDB URL cannot be used") from error
-    except DocumentTooLarge as error:
+    except errors.DocumentTooLarge as error:
         raise CorrectTheInput(
             "flow_record_too_large", "the flow store takes records of up to 16 MB: save a smaller one"
         ) from error
-    except PyMongoError as error:
-        if isinstance(error, OperationFailure) and error.code in _REFUSED:
+    except errors.PyMongoError as error:
+        if isinstance(error, errors.OperationFailure) and error.code in _REFUSED:
             raise CallTheOperator("flow_store_misconfigured", "MongoDB refuses these credentials") from error
         raise RetryLater("flow_store_unavailable", "the flow store did not answer") from error
 
@@ -193,7 +186,7 @@ async def insert_document(collection: AsyncCollection[Document], document: Mappi
     with mongo_errors_translated():
         try:
             await collection.insert_one(dict(document))
-        except DuplicateKeyError:
+        except errors.DuplicateKeyError:
             return False
     return True
 

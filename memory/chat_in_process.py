@@ -6,25 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flow_engine.ports.chat import (
-    FRAMES_KEPT,
-    KEPT_S,
-    LEASE_S,
-    MOST_WAITING,
-    LeaseLost,
-    Listener,
-    LoggedFrame,
-    Put,
-    SessionRef,
-    frames_topic,
-)
+from flow_engine.ports import chat
 
 
 @dataclass(slots=True)
 class _Session:
     state: bytes | None = None
     seq: int = 0
-    frames: deque[LoggedFrame] = field(default_factory=lambda: deque[LoggedFrame](maxlen=FRAMES_KEPT))
+    frames: deque[chat.LoggedFrame] = field(
+        default_factory=lambda: deque[chat.LoggedFrame](maxlen=chat.FRAMES_KEPT)
+    )
     queue: deque[bytes] = field(default_factory=deque[bytes])
     seen: set[str] = field(default_factory=set[str])
     holder: str | None = None
@@ -34,7 +25,7 @@ class _Session:
 
     def check(self, holder: str | None) -> None:
         if holder is not None and holder != self.holder:
-            raise LeaseLost
+            raise chat.LeaseLost
 
 
 class InProcessChat:
@@ -42,22 +33,22 @@ class InProcessChat:
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._sessions: dict[SessionRef, _Session] = {}
+        self._sessions: dict[chat.SessionRef, _Session] = {}
         self._arrivals: dict[tuple[str, str], int] = {}
-        self._listeners: dict[str, list[Listener]] = {}
+        self._listeners: dict[str, list[chat.Listener]] = {}
         self._secret = secrets.token_bytes(32)
 
     # ChatSessions
 
-    async def create(self, ref: SessionRef, state: bytes) -> None:
+    async def create(self, ref: chat.SessionRef, state: bytes) -> None:
         self._forget_old()
         self._sessions[ref] = _Session(state, touched=self._monotonic())
 
-    async def load(self, ref: SessionRef) -> bytes | None:
+    async def load(self, ref: chat.SessionRef) -> bytes | None:
         session = self._sessions.get(ref)
         return None if session is None else session.state
 
-    async def save(self, ref: SessionRef, state: bytes, holder: str) -> None:
+    async def save(self, ref: chat.SessionRef, state: bytes, holder: str) -> None:
         session = self._session(ref)
         session.check(holder)
         session.state = state
@@ -71,25 +62,25 @@ class InProcessChat:
 
     # ChatQueue
 
-    async def put(self, ref: SessionRef, message_id: str, message: bytes) -> Put:
+    async def put(self, ref: chat.SessionRef, message_id: str, message: bytes) -> chat.Put:
         session = self._session(ref)
         if message_id in session.seen:
             return "duplicate"
-        if len(session.queue) > MOST_WAITING:
+        if len(session.queue) > chat.MOST_WAITING:
             return "busy"
         session.seen.add(message_id)
         session.queue.append(message)
         session.touched, session.is_idle = self._monotonic(), False
         return "queued"
 
-    async def hold(self, ref: SessionRef, holder: str) -> bool:
+    async def hold(self, ref: chat.SessionRef, holder: str) -> bool:
         session, now = self._session(ref), self._monotonic()
         if session.holder not in (None, holder) and now < session.held_until:
             return False
-        session.holder, session.held_until = holder, now + LEASE_S
+        session.holder, session.held_until = holder, now + chat.LEASE_S
         return True
 
-    async def head(self, ref: SessionRef, holder: str) -> bytes | None:
+    async def head(self, ref: chat.SessionRef, holder: str) -> bytes | None:
         session = self._session(ref)
         session.check(holder)
         if session.queue:
@@ -97,13 +88,13 @@ class InProcessChat:
         session.holder = None
         return None
 
-    async def done(self, ref: SessionRef, holder: str) -> None:
+    async def done(self, ref: chat.SessionRef, holder: str) -> None:
         session = self._session(ref)
         session.check(holder)
         session.queue.popleft()
         session.touched = self._monotonic()
 
-    async def abandoned(self) -> Sequence[SessionRef]:
+    async def abandoned(self) -> Sequence[chat.SessionRef]:
         now = self._monotonic()
         return [
             ref
@@ -113,25 +104,25 @@ class InProcessChat:
 
     # ChatFrames
 
-    async def append(self, ref: SessionRef, frame: bytes, holder: str | None) -> int:
+    async def append(self, ref: chat.SessionRef, frame: bytes, holder: str | None) -> int:
         session = self._session(ref)
         session.check(holder)
         session.seq += 1
-        session.frames.append(LoggedFrame(session.seq, frame))
-        self._tell(frames_topic(ref), b"%d\n%s" % (session.seq, frame))
+        session.frames.append(chat.LoggedFrame(session.seq, frame))
+        self._tell(chat.frames_topic(ref), b"%d\n%s" % (session.seq, frame))
         return session.seq
 
-    async def after(self, ref: SessionRef, seq: int) -> Sequence[LoggedFrame]:
+    async def after(self, ref: chat.SessionRef, seq: int) -> Sequence[chat.LoggedFrame]:
         session = self._session(ref)
         missed = session.seq - seq
         return [] if missed <= 0 else [frame for frame in session.frames if frame.seq > seq]
 
-    async def last(self, ref: SessionRef) -> int:
+    async def last(self, ref: chat.SessionRef) -> int:
         return self._session(ref).seq
 
     # IdleSessions
 
-    async def idle(self, for_s: float) -> Sequence[SessionRef]:
+    async def idle(self, for_s: float) -> Sequence[chat.SessionRef]:
         before = self._monotonic() - for_s
         found = [
             ref
@@ -147,10 +138,10 @@ class InProcessChat:
     async def publish(self, topic: str, message: bytes) -> None:
         self._tell(topic, message)
 
-    async def listen(self, topic: str, listener: Listener) -> None:
+    async def listen(self, topic: str, listener: chat.Listener) -> None:
         self._listeners.setdefault(topic, []).append(listener)
 
-    async def unlisten(self, topic: str, listener: Listener) -> None:
+    async def unlisten(self, topic: str, listener: chat.Listener) -> None:
         listeners = self._listeners.get(topic, [])
         if listener in listeners:
             listeners.remove(listener)
@@ -161,7 +152,7 @@ class InProcessChat:
         for listener in tuple(self._listeners.get(topic, ())):
             listener(message)
 
-    def _session(self, ref: SessionRef) -> _Session:
+    def _session(self, ref: chat.SessionRef) -> _Session:
         found = self._sessions.get(ref)
         if found is None:
             found = self._sessions[ref] = _Session(touched=self._monotonic())
@@ -170,6 +161,6 @@ class InProcessChat:
     def _forget_old(self) -> None:
         """Sessions are made in the order of time, so that the old ones stand in front, but for those that
         are still talked in."""
-        before = self._monotonic() - KEPT_S
+        before = self._monotonic() - chat.KEPT_S
         for ref in [ref for ref, session in self._sessions.items() if session.touched < before]:
             del self._sessions[ref]

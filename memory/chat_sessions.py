@@ -24,18 +24,7 @@ from urllib.parse import quote, unquote
 import structlog
 
 from flow_engine.errors import RetryLater
-from flow_engine.ports.chat import (
-    FRAMES_KEPT,
-    KEPT_S,
-    LEASE_S,
-    MOST_WAITING,
-    LeaseLost,
-    Listener,
-    LoggedFrame,
-    Put,
-    SessionRef,
-    frames_topic,
-)
+from flow_engine.ports import chat
 from memory.driver import Driver, Script, Subscription
 
 INDEX_KEYS: Final = {"held": "{flow-engine}:chat::held", "active": "{flow-engine}:chat::active"}
@@ -62,18 +51,18 @@ class RedisChat:
 
     # ChatSessions
 
-    async def create(self, ref: SessionRef, state: bytes) -> None:
-        await self._driver.set(_keys(ref)["state"], state, lifetime_s=KEPT_S)
+    async def create(self, ref: chat.SessionRef, state: bytes) -> None:
+        await self._driver.set(_keys(ref)["state"], state, lifetime_s=chat.KEPT_S)
 
-    async def load(self, ref: SessionRef) -> bytes | None:
+    async def load(self, ref: chat.SessionRef) -> bytes | None:
         return await self._driver.get(_keys(ref)["state"])
 
-    async def save(self, ref: SessionRef, state: bytes, holder: str) -> None:
+    async def save(self, ref: chat.SessionRef, state: bytes, holder: str) -> None:
         _held(await self._run(ref, "save", holder=holder, payload=state))
 
     async def arrive(self, tenant_id: str, user: str) -> int:
         key = f"{{{_encode(tenant_id)}:chat-user:{_encode(user)}}}"
-        arguments = {"operation": "count", "payload": "", "kept_s": KEPT_S}
+        arguments = {"operation": "count", "payload": "", "kept_s": chat.KEPT_S}
         return int(await self._driver.run(self._value, {"value": key}, arguments))
 
     async def secret(self) -> bytes:
@@ -82,19 +71,19 @@ class RedisChat:
 
     # ChatQueue
 
-    async def put(self, ref: SessionRef, message_id: str, message: bytes) -> Put:
+    async def put(self, ref: chat.SessionRef, message_id: str, message: bytes) -> chat.Put:
         await self._indexed("put", ref, until_ms=self._ms() + TAKEN_WITHIN_MS)
-        outcome: bytes = await self._run(ref, "put", id=message_id, payload=message, limit=MOST_WAITING)
-        return cast("Put", outcome.decode())
+        outcome: bytes = await self._run(ref, "put", id=message_id, payload=message, limit=chat.MOST_WAITING)
+        return cast("chat.Put", outcome.decode())
 
-    async def hold(self, ref: SessionRef, holder: str) -> bool:
-        lease_ms = round(LEASE_S * 1000)
+    async def hold(self, ref: chat.SessionRef, holder: str) -> bool:
+        lease_ms = round(chat.LEASE_S * 1000)
         if await self._run(ref, "hold", holder=holder, limit=lease_ms) != 1:
             return False
         await self._indexed("hold", ref, until_ms=self._ms() + lease_ms)
         return True
 
-    async def head(self, ref: SessionRef, holder: str) -> bytes | None:
+    async def head(self, ref: chat.SessionRef, holder: str) -> bytes | None:
         message = await self._run(ref, "head", holder=holder)
         _held(message)
         if message is None:
@@ -103,41 +92,41 @@ class RedisChat:
                 await self._indexed("hold", ref, until_ms=self._ms() + TAKEN_WITHIN_MS)
         return message
 
-    async def done(self, ref: SessionRef, holder: str) -> None:
+    async def done(self, ref: chat.SessionRef, holder: str) -> None:
         _held(await self._run(ref, "done", holder=holder))
 
-    async def abandoned(self) -> Sequence[SessionRef]:
+    async def abandoned(self) -> Sequence[chat.SessionRef]:
         return [_ref(member) for member in await self._indexed("abandoned")]
 
     # ChatFrames
 
-    async def append(self, ref: SessionRef, frame: bytes, holder: str | None) -> int:
-        topic = frames_topic(ref)
+    async def append(self, ref: chat.SessionRef, frame: bytes, holder: str | None) -> int:
+        topic = chat.frames_topic(ref)
         seq = await self._run(
-            ref, "append", holder=holder or "", payload=frame, limit=FRAMES_KEPT, topic=topic
+            ref, "append", holder=holder or "", payload=frame, limit=chat.FRAMES_KEPT, topic=topic
         )
         _held(seq)
         return int(seq)
 
-    async def after(self, ref: SessionRef, seq: int) -> Sequence[LoggedFrame]:
+    async def after(self, ref: chat.SessionRef, seq: int) -> Sequence[chat.LoggedFrame]:
         found = await self._run(ref, "after", id=str(seq + 1))
-        return [LoggedFrame(int(entry.partition(b"-")[0]), fields[1]) for entry, fields in found]
+        return [chat.LoggedFrame(int(entry.partition(b"-")[0]), fields[1]) for entry, fields in found]
 
-    async def last(self, ref: SessionRef) -> int:
+    async def last(self, ref: chat.SessionRef) -> int:
         return int(await self._driver.hget(_keys(ref)["hold"], "seq") or 0)
 
     # IdleSessions
 
-    async def idle(self, for_s: float) -> Sequence[SessionRef]:
+    async def idle(self, for_s: float) -> Sequence[chat.SessionRef]:
         found = await self._indexed("idle", until_ms=self._ms() - round(for_s * 1000))
         return [_ref(member) for member in found]
 
-    async def _run(self, ref: SessionRef, operation: str, **arguments: str | bytes | int) -> Any:
+    async def _run(self, ref: chat.SessionRef, operation: str, **arguments: str | bytes | int) -> Any:
         unset = {"holder": "", "id": "", "payload": b"", "limit": 0, "topic": ""}
-        every = {"operation": operation, "kept_s": KEPT_S, **unset, **arguments}
+        every = {"operation": operation, "kept_s": chat.KEPT_S, **unset, **arguments}
         return await self._driver.run(self._session, _keys(ref), every)
 
-    async def _indexed(self, operation: str, ref: SessionRef | None = None, *, until_ms: int = 0) -> Any:
+    async def _indexed(self, operation: str, ref: chat.SessionRef | None = None, *, until_ms: int = 0) -> Any:
         arguments = {
             "operation": operation,
             "member": "" if ref is None else f"{_encode(ref.tenant_id)} {_encode(ref.session_id)}",
@@ -160,13 +149,13 @@ class RedisBus:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._subscription: Subscription = driver.subscription()
-        self._listeners: dict[str, list[Listener]] = {}
+        self._listeners: dict[str, list[chat.Listener]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     async def publish(self, topic: str, message: bytes) -> None:
         await self._driver.publish(topic, message)
 
-    async def listen(self, topic: str, listener: Listener) -> None:
+    async def listen(self, topic: str, listener: chat.Listener) -> None:
         listeners = self._listeners.setdefault(topic, [])
         listeners.append(listener)
         if len(listeners) == 1:
@@ -174,7 +163,7 @@ class RedisBus:
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
 
-    async def unlisten(self, topic: str, listener: Listener) -> None:
+    async def unlisten(self, topic: str, listener: chat.Listener) -> None:
         listeners = self._listeners.get(topic, [])
         if listener in listeners:
             listeners.remove(listener)
@@ -201,14 +190,14 @@ class RedisBus:
                     listener(data)
 
 
-def _keys(ref: SessionRef) -> dict[str, str]:
+def _keys(ref: chat.SessionRef) -> dict[str, str]:
     tag = f"{{{_encode(ref.tenant_id)}:chat:{_encode(ref.session_id)}}}"
     return {name: f"{tag}::{name}" for name in ("state", "hold", "frames", "queue", "seen")}
 
 
-def _ref(member: bytes) -> SessionRef:
+def _ref(member: bytes) -> chat.SessionRef:
     tenant_id, session_id = member.decode().split(" ")
-    return SessionRef(unquote(tenant_id), unquote(session_id))
+    return chat.SessionRef(unquote(tenant_id), unquote(session_id))
 
 
 def _encode(part: str) -> str:
@@ -217,4 +206,4 @@ def _encode(part: str) -> str:
 
 def _held(outcome: object) -> None:
     if outcome == _LOST:
-        raise LeaseLost
+        raise chat.LeaseLost

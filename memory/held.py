@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
-from flow_engine.runtime.memory import (
-    MemoryEntry,
-    PreviousContact,
-    decode_entry,
-    decode_previous_contact,
-    encode_entry,
-    encode_previous_contact,
-)
+from flow_engine.runtime import memory
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import Changes, LoadedConversation
 
@@ -131,14 +124,20 @@ def _after(
 
 
 def _hash(
-    stored: Mapping[str, MemoryEntry], added: Mapping[str, MemoryEntry], put: Mapping[str, MemoryEntry]
-) -> Mapping[str, MemoryEntry]:
+    stored: Mapping[str, memory.MemoryEntry],
+    added: Mapping[str, memory.MemoryEntry],
+    put: Mapping[str, memory.MemoryEntry],
+) -> Mapping[str, memory.MemoryEntry]:
     if not added and not put:
         return stored
     fresh = {id: entry for id, entry in added.items() if id not in stored}
     # Stored times are coarser: what is held is what would be read.
-    return {**stored, **fresh, **{id: decode_entry(encode_entry(entry)) for id, entry in put.items()}}
+    return {
+        **stored,
+        **fresh,
+        **{id: memory.decode_entry(memory.encode_entry(entry)) for id, entry in put.items()},
+    }
 
 
-def _stored_contact(contact: PreviousContact) -> PreviousContact:
-    return decode_previous_contact(encode_previous_contact(contact))
+def _stored_contact(contact: memory.PreviousContact) -> memory.PreviousContact:
+    return memory.decode_previous_contact(memory.encode_previous_contact(contact))

@@ -16,6 +16,7 @@ from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.ports.jobs import DueJob, Job, JobKind
+from flow_engine.runtime import storage
 from flow_engine.runtime.memory import (
     MemoryEntry,
     PreviousContact,
@@ -27,29 +28,7 @@ from flow_engine.runtime.memory import (
 )
 from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
-from flow_engine.runtime.storage import (
-    MAX_TURN_BYTES,
-    AlreadyAnswered,
-    Changes,
-    Committed,
-    Conflict,
-    DuplicateMessage,
-    Erasure,
-    LoadedConversation,
-    NewMemory,
-    Outcome,
-    ReplyTemplate,
-)
-from memory.codec import (
-    decode_former,
-    decode_instant,
-    decode_reply,
-    decode_turn,
-    encode_former,
-    encode_instant,
-    encode_reply_head,
-    encode_turn,
-)
+from memory import codec
 from memory.driver import Argument, Driver, Script, Value
 from memory.held import HeldConversations
 from memory.keys import (
@@ -111,7 +90,7 @@ class MemoryManager:
         *,
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
-    ) -> LoadedConversation:
+    ) -> storage.LoadedConversation:
         keys = ConversationKeys.of(conversation)
         reply_key = keys.reply(idempotency.key if idempotency else _NO_REPLY_KEY)
         held = self._held.get(conversation)
@@ -123,36 +102,36 @@ class MemoryManager:
         state, turns, former, reply, *parts = found
         if parts:
             held = self._decode(conversation, keys, state, parts)
-        replay = None if reply is None or idempotency is None else decode_reply(reply)
+        replay = None if reply is None or idempotency is None else codec.decode_reply(reply)
         if replay is not None:
             await self._acknowledge_again(conversation, keys)
         if held is None or held.session is None:
-            return LoadedConversation(replay=replay)
+            return storage.LoadedConversation(replay=replay)
         if replay is None and not with_turns:
             return held
         return replace(
             held,
             replay=replay,
-            turns=tuple(map(decode_turn, turns)),
-            former=tuple(map(decode_former, former)),
+            turns=tuple(map(codec.decode_turn, turns)),
+            former=tuple(map(codec.decode_former, former)),
         )
 
     def _decode(
         self, conversation: ConversationRef, keys: ConversationKeys, state: bytes, parts: Sequence[Any]
-    ) -> LoadedConversation:
+    ) -> storage.LoadedConversation:
         head, tenant, mined, tools, previous = parts
         session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
         if session is None:
             self._held.forget(conversation)
-            return LoadedConversation()
+            return storage.LoadedConversation()
         if tenant is None or bool(mined) != bool(tools):  # both hashes hold every variable
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
-        loaded = LoadedConversation(
+        loaded = storage.LoadedConversation(
             session=decode_session(session),
             memory_revision=int(memory_revision),
-            memory_updated_at=None if memory_updated_at is None else decode_instant(memory_updated_at),
+            memory_updated_at=None if memory_updated_at is None else codec.decode_instant(memory_updated_at),
             mined=_fields(mined, decode_entry),
             tools=_fields(tools, decode_entry),
             tenant=orjson.loads(tenant),
@@ -166,10 +145,10 @@ class MemoryManager:
         self._held.read(conversation, loaded, len(session), rest)
         return loaded
 
-    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+    def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
         return self._held.get(conversation)
 
-    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+    async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         keys = ConversationKeys.of(conversation)
         definition = definition_key(conversation.tenant_id, changes.content_hash)
         reply_key = keys.reply(changes.idempotency.key if changes.idempotency else _NO_REPLY_KEY)
@@ -189,13 +168,13 @@ class MemoryManager:
             await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
         match verdict:
             case b"lost":
-                return Conflict()
+                return storage.Conflict()
             case b"seen":
                 await self._driver.confirm(keys.confirmation)
-                return DuplicateMessage()
+                return storage.DuplicateMessage()
             case b"replayed":
                 await self._driver.confirm(keys.confirmation)
-                return AlreadyAnswered(decode_reply(rest[0]))
+                return storage.AlreadyAnswered(codec.decode_reply(rest[0]))
             case _:
                 memory_revision, present, state_before, state = rest
                 self._held.written(
@@ -211,22 +190,22 @@ class MemoryManager:
                 if not self._driver.single_node:
                     present = await self._driver.expire(definition, 2 * changes.lifetime_s)
         reply = changes.reply
-        return Committed(reply.body(int(memory_revision)), reply.status, present)
+        return storage.Committed(reply.body(int(memory_revision)), reply.status, present)
 
     async def init(
-        self, conversation: ConversationRef, session: Session, memory: NewMemory, *, lifetime_s: int
+        self, conversation: ConversationRef, session: Session, memory: storage.NewMemory, *, lifetime_s: int
     ) -> bool:
         """Store a conversation at its start. False when there is one already."""
-        changes = Changes(
+        changes = storage.Changes(
             expected_revision=0,
             lifetime_s=lifetime_s,
-            reply=ReplyTemplate(b""),
+            reply=storage.ReplyTemplate(b""),
             now=session.started_at,
             content_hash=session.content_hash,
             session=session,
             new_memory=memory,
         )
-        return isinstance(await self.commit(conversation, changes), Committed)
+        return isinstance(await self.commit(conversation, changes), storage.Committed)
 
     async def get_snapshot(self, conversation: ConversationRef) -> Session | None:
         return (await self.load(conversation)).session
@@ -280,8 +259,10 @@ class MemoryManager:
             named = repr(conversation.conversation_id)
             raise LookElsewhere("conversation_unknown", f"there is no conversation {named}")
         content_hash = loaded.session.content_hash
-        changes = Changes(loaded.revision, lifetime_s, ReplyTemplate(b""), now, content_hash, **fields)
-        if not isinstance(await self.commit(conversation, changes), Committed):
+        changes = storage.Changes(
+            loaded.revision, lifetime_s, storage.ReplyTemplate(b""), now, content_hash, **fields
+        )
+        if not isinstance(await self.commit(conversation, changes), storage.Committed):
             raise ReloadAndDecide("revision_conflict", "another writer was faster: read again, then decide")
 
     async def trace_of(self, job: Job) -> str | None:
@@ -290,7 +271,7 @@ class MemoryManager:
         trace = await self._driver.hget(snapshot, f"trace:{job.kind}")
         return None if trace is None else trace.decode()
 
-    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+    async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
         """First the jobs: one that is left would find nothing to do, but tell the conversation's name."""
         keys = ConversationKeys.of(conversation)
         relay = DueJob(Job("relay", conversation), erasure.now)
@@ -312,7 +293,7 @@ class MemoryManager:
         }
         if self._driver.single_node:
             script_keys["jobs"] = JOBS_KEY
-        receipt = encode_reply_head(key.fingerprint, 200) + erasure.receipt if key else b""
+        receipt = codec.encode_reply_head(key.fingerprint, 200) + erasure.receipt if key else b""
         args: Mapping[str, Argument] = {
             "event": erasure.event,
             "event_lifetime": ERASED_EVENT_LIFETIME_S,
@@ -359,22 +340,26 @@ def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Decoded]) -> Mappi
     return {name.decode(): decode(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def _arguments(changes: Changes) -> Mapping[str, Argument]:
+def _arguments(changes: storage.Changes) -> Mapping[str, Argument]:
     """What commit.lua takes, by the names that it has there."""
     idempotency, reply, session, turn = changes.idempotency, changes.reply, changes.session, changes.turn
     new = changes.new_memory
     when_seen = b""
     if idempotency is not None and changes.on_seen is not None:
-        when_seen = encode_reply_head(idempotency.fingerprint, changes.on_seen.status) + changes.on_seen.head
+        when_seen = (
+            codec.encode_reply_head(idempotency.fingerprint, changes.on_seen.status) + changes.on_seen.head
+        )
     return {
         "expected_revision": changes.expected_revision,
         "expected_memory_revision": _or_empty(changes.expected_memory_revision),
         "expected_mining_revision": _or_empty(changes.expected_mining_revision),
         "expected_state": changes.expected_state,
-        "now": encode_instant(changes.now),
+        "now": codec.encode_instant(changes.now),
         "lifetime": changes.lifetime_s,
         "definition_lifetime": 2 * changes.lifetime_s,
-        "reply_prefix": encode_reply_head(idempotency.fingerprint, reply.status) if idempotency else b"",
+        "reply_prefix": codec.encode_reply_head(idempotency.fingerprint, reply.status)
+        if idempotency
+        else b"",
         "reply_lifetime": REPLY_LIFETIME_S,
         "reply_head": reply.head,
         "reply_has_tail": "0" if reply.tail is None else "1",
@@ -385,13 +370,13 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
         "version_id": "" if session is None else session.version_id,
         "message_id": turn.message_id if turn else "",
         "message": turn.name if turn else "",
-        "turn": encode_turn(turn) if turn else b"",
+        "turn": codec.encode_turn(turn) if turn else b"",
         "turns_kept": TURNS_KEPT,
-        "turn_bytes_kept": MAX_TURN_BYTES,
+        "turn_bytes_kept": storage.MAX_TURN_BYTES,
         "messages_kept": MESSAGES_KEPT,
         "is_user_turn": "1" if turn is not None and is_user_turn(turn) else "0",
         "former_name": "" if changes.former is None else changes.former.name,
-        "former": b"" if changes.former is None else encode_former(changes.former),
+        "former": b"" if changes.former is None else codec.encode_former(changes.former),
         "forget_former": changes.forget_former or "",
         "mining": b"" if changes.mining is None else encode_mining(changes.mining),
         "reset": "0" if new is None else "1",
@@ -409,7 +394,7 @@ def _arguments(changes: Changes) -> Mapping[str, Argument]:
 
 
 def _notice(
-    conversation: ConversationRef, keys: ConversationKeys, changes: Changes
+    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes
 ) -> Mapping[str, Argument]:
     """The notice but for its memory revision, which the script knows."""
     revision = changes.expected_revision if changes.session is None else changes.session.revision

@@ -15,43 +15,31 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
+from redis import exceptions
 from redis.asyncio import Redis
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from memory.driver import Script
 from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver, errors_translated
 
 LOOKED_AGAIN_AFTER_S = 0.1
 
-_ERRORS: Mapping[str, type[RedisError]] = {
-    "LOADING": BusyLoadingError,
-    "MASTERDOWN": BusyLoadingError,
-    "NOAUTH": AuthenticationError,
-    "NOSCRIPT": NoScriptError,
-    "OOM": OutOfMemoryError,
-    "READONLY": ReadOnlyError,
-    "WRONGPASS": AuthenticationError,
+_ERRORS: Mapping[str, type[exceptions.RedisError]] = {
+    "LOADING": exceptions.BusyLoadingError,
+    "MASTERDOWN": exceptions.BusyLoadingError,
+    "NOAUTH": exceptions.AuthenticationError,
+    "NOSCRIPT": exceptions.NoScriptError,
+    "OOM": exceptions.OutOfMemoryError,
+    "READONLY": exceptions.ReadOnlyError,
+    "WRONGPASS": exceptions.AuthenticationError,
 }
 
 
-def _error(text: str) -> RedisError:
+def _error(text: str) -> exceptions.RedisError:
     code, _, rest = text.partition(" ")
     known = _ERRORS.get(code)
-    return ResponseError(text) if known is None else known(rest)
+    return exceptions.ResponseError(text) if known is None else known(rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +116,7 @@ class Connection(asyncio.Protocol):
                 future, _ = self._waiting.popleft()
                 if future.done():
                     continue
-                if isinstance(answer, RedisError):
+                if isinstance(answer, exceptions.RedisError):
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)
@@ -155,7 +143,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(RedisConnectionError("the connection was cut"))
 
-    def _lose(self, error: RedisError) -> None:
+    def _lose(self, error: exceptions.RedisError) -> None:
         self.lost = True
         if self._watch is not None:
             self._watch.cancel()
@@ -190,7 +178,7 @@ class MultiplexedDriver(RedisPyDriver):
         with errors_translated():
             try:
                 return await self._send("EVALSHA", script.sha, number, *packed)
-            except NoScriptError:
+            except exceptions.NoScriptError:
                 return await self._send("EVAL", script.source, number, *packed)
 
     async def get(self, key: str) -> bytes | None:

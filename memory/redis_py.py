@@ -9,21 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from fakeredis import FakeAsyncRedis, FakeServer
+from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    BusyLoadingError,
-    ClusterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
@@ -40,12 +30,12 @@ CONFIRMATION_LIFETIME_S = 60
 _AWAY = (
     RedisConnectionError,
     RedisTimeoutError,
-    BusyLoadingError,
-    ClusterDownError,
-    RedisClusterException,  # no node of the cluster answers: no kind of ConnectionError
-    TryAgainError,
+    exceptions.BusyLoadingError,
+    exceptions.ClusterDownError,
+    exceptions.RedisClusterException,  # no node of the cluster answers: no kind of ConnectionError
+    exceptions.TryAgainError,
 )
-_REFUSING_WRITES = (OutOfMemoryError, ReadOnlyError)
+_REFUSING_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
 # redis-py has no class for these: the disk is full, too few replicas, a script that runs too long.
 # A connection that another task has closed: what redis-py's attribute, and uvloop's stream, say then.
 _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
@@ -63,7 +53,7 @@ def errors_translated() -> Generator[None]:
         if not any(sign in str(error) for sign in _CLOSED):
             raise
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
-    except RedisError as error:
+    except exceptions.RedisError as error:
         code = str(error).split(" ")[0]
         if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:
             raise RetryLater(
@@ -93,11 +83,11 @@ class RedisPyDriver:
             if confirmed and self._wait_replicas:
                 try:
                     return await self._replicated("EVALSHA", script.sha, number, *packed)
-                except NoScriptError:
+                except exceptions.NoScriptError:
                     return await self._replicated("EVAL", script.source, number, *packed)
             try:
                 return await self.client.evalsha(script.sha, number, *packed)
-            except NoScriptError:
+            except exceptions.NoScriptError:
                 return await self.client.eval(script.source, number, *packed)
 
     async def confirm(self, key: str) -> None:
@@ -230,7 +220,7 @@ class RedisPyDriver:
     async def _setting(self, name: str, target: Mapping[str, Any]) -> str | None:
         try:
             answer = await self.client.config_get(name, **target)
-        except ResponseError:  # hosted servers do not let everybody read their settings
+        except exceptions.ResponseError:  # hosted servers do not let everybody read their settings
             return None
         value = answer[name]
         return value.decode() if isinstance(value, bytes) else value

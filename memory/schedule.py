@@ -12,22 +12,15 @@ from hashlib import sha256
 import orjson
 
 from flow_engine.ports.jobs import Claim, DeadLetter, DueJob, Job
+from memory import keys
 from memory.codec import decode_instant, encode_instant
 from memory.driver import Driver, Script
-from memory.keys import (
-    DEAD_LETTER_TEXTS_KEY,
-    DEAD_LETTERS_KEY,
-    JOB_LEASES_KEY,
-    JOBS_KEY,
-    LETTER_KEYS,
-    due_score,
-)
 
 MOST_LETTERS = 10_000
 UNKNOWN_AGAIN_AFTER = timedelta(hours=1)
 
 
-_SCHEDULE_KEYS = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY}
+_SCHEDULE_KEYS = {"jobs": keys.JOBS_KEY, "leases": keys.JOB_LEASES_KEY}
 
 
 class RedisJobSchedule:
@@ -42,7 +35,7 @@ class RedisJobSchedule:
 
     async def schedule(self, due: DueJob) -> None:
         """Write a job down as a commit does; one that waits for its next attempt is left as it is."""
-        args = {"name": due.job.name, "due": due_score(due.due_at)}
+        args = {"name": due.job.name, "due": keys.due_score(due.due_at)}
         await self._driver.run(self._schedule, _SCHEDULE_KEYS, args)
 
     async def claim(self, now: datetime, *, at_most: int, lease_s: float) -> Sequence[Claim]:
@@ -51,7 +44,7 @@ class RedisJobSchedule:
         found = await self._driver.run(
             self._claim,
             _SCHEDULE_KEYS,
-            {"now": due_score(now), "lease_end": lease_end, "wanted": at_most, "token": token},
+            {"now": keys.due_score(now), "lease_end": lease_end, "wanted": at_most, "token": token},
         )
         claims: list[Claim] = []
         for name, attempt in zip(found[::2], found[1::2], strict=True):
@@ -78,7 +71,7 @@ class RedisJobSchedule:
         letter = orjson.dumps(
             {"job": name, "reason": reason, "attempts": claim.attempt, "buriedAt": encode_instant(now)}
         )
-        await self._settled(name, claim.token, letter=letter, buried_at=due_score(now))
+        await self._settled(name, claim.token, letter=letter, buried_at=keys.due_score(now))
 
     async def _settled(
         self, name: str, token: str, *, again_at: str = "", letter: bytes = b"", buried_at: int = 0
@@ -92,7 +85,7 @@ class RedisJobSchedule:
             "buried_at": buried_at,
             "most_letters": MOST_LETTERS,
         }
-        await self._driver.run(self._settle, {**_SCHEDULE_KEYS, **LETTER_KEYS}, args)
+        await self._driver.run(self._settle, {**_SCHEDULE_KEYS, **keys.LETTER_KEYS}, args)
 
 
 class RedisBacklog:
@@ -107,11 +100,11 @@ class RedisBacklog:
 
         Raises RetryLater when Redis does not answer.
         """
-        score = due_score(now)
-        waiting = await self._driver.zcount(JOBS_KEY, up_to=score)
-        first = await self._driver.zrange(JOBS_KEY, at_most=1)
+        score = keys.due_score(now)
+        waiting = await self._driver.zcount(keys.JOBS_KEY, up_to=score)
+        first = await self._driver.zrange(keys.JOBS_KEY, at_most=1)
         oldest_s = max(0.0, (score - first[0][1]) / 1000) if first else 0.0
-        return waiting, oldest_s, await self._driver.zcount(DEAD_LETTERS_KEY)
+        return waiting, oldest_s, await self._driver.zcount(keys.DEAD_LETTERS_KEY)
 
 
 class RedisDeadLetters:
@@ -122,22 +115,22 @@ class RedisDeadLetters:
         self._replay = Script.read("replay_job")
 
     async def list(self, *, at_most: int) -> Sequence[DeadLetter]:
-        found = await self._driver.zrange(DEAD_LETTERS_KEY, at_most=at_most, highest_first=True)
+        found = await self._driver.zrange(keys.DEAD_LETTERS_KEY, at_most=at_most, highest_first=True)
         ids = [letter_id.decode() for letter_id, _ in found]
-        texts = await self._driver.hmget(DEAD_LETTER_TEXTS_KEY, ids) if ids else ()
+        texts = await self._driver.hmget(keys.DEAD_LETTER_TEXTS_KEY, ids) if ids else ()
         return [_letter(each, text) for each, text in zip(ids, texts, strict=True) if text is not None]
 
     async def replay(self, letter_id: str, now: datetime) -> bool:
-        text = await self._driver.hget(DEAD_LETTER_TEXTS_KEY, letter_id)
+        text = await self._driver.hget(keys.DEAD_LETTER_TEXTS_KEY, letter_id)
         if text is None:
             return False
-        args = {"letter_id": letter_id, "name": orjson.loads(text)["job"], "now": due_score(now)}
-        return bool(await self._driver.run(self._replay, {"jobs": JOBS_KEY, **LETTER_KEYS}, args))
+        args = {"letter_id": letter_id, "name": orjson.loads(text)["job"], "now": keys.due_score(now)}
+        return bool(await self._driver.run(self._replay, {"jobs": keys.JOBS_KEY, **keys.LETTER_KEYS}, args))
 
 
 def _own_score(at: datetime) -> str:
     """Half a millisecond past a whole one: no commit writes such a score, see claim_jobs.lua."""
-    return f"{due_score(at)}.5"
+    return f"{keys.due_score(at)}.5"
 
 
 def _letter(letter_id: str, text: bytes) -> DeadLetter:

@@ -19,14 +19,7 @@ from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import CallsTools, Says
 from api.auth import LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
-from channels.workspace.assistant import (
-    Frame,
-    MaxIterationsExceeded,
-    TurnFailed,
-    Workspace,
-    WorkspaceSettings,
-    run_turn,
-)
+from channels.workspace import assistant
 from channels.workspace.index import EmbeddingFailed, GatewayEmbedder
 from channels.workspace.rules import Rules, answers_to, said_yes
 from channels.workspace.store import FOLDER
@@ -52,7 +45,7 @@ async def gateway_base(
 ) -> AsyncGenerator[Base]:
     """The gateway that is named, else one in this process on a free port of loopback. Its cache lies in the
     home, unless `data_dir` or the setting says where. Raises CallTheOperator where neither can be had."""
-    own = read_settings(WorkspaceSettings)
+    own = read_settings(assistant.WorkspaceSettings)
     url = options.gateway or own.gateway_url
     if url is not None and file is None:
         yield Base(base_url(url), own.gateway_key)
@@ -77,7 +70,7 @@ async def gateway_base(
 class Work:
     """A session in an open workspace, and the model that it talks to. `name` is the model's."""
 
-    workspace: Workspace
+    workspace: assistant.Workspace
     model: ConnectedModel
     session: str
     name: str
@@ -88,7 +81,7 @@ async def at_work(options: Options, resume: str | None) -> AsyncGenerator[Work]:
     """`resume` is a session, empty for the newest, None for a new one. Raises CallTheOperator for what cannot
     be used, LookElsewhere `session_unknown`."""
     async with gateway_base(options) as base:
-        name = options.model or read_settings(WorkspaceSettings).workspace_model or base.model
+        name = options.model or read_settings(assistant.WorkspaceSettings).workspace_model or base.model
         if name is None:
             raise CallTheOperator("model_missing", "name a model by --model or FLOW_ENGINE_WORKSPACE_MODEL")
         model = assistant_model(base, name)
@@ -102,7 +95,7 @@ async def at_work(options: Options, resume: str | None) -> AsyncGenerator[Work]:
 
 
 def _embedder(base: Base) -> GatewayEmbedder | None:
-    name = read_settings(WorkspaceSettings).workspace_embedding_model
+    name = read_settings(assistant.WorkspaceSettings).workspace_embedding_model
     return GatewayEmbedder(base.url, base.key, name) if name else None
 
 
@@ -127,7 +120,7 @@ class _Output:
         self._as_json = as_json
         self._in_a_line = False
 
-    async def show(self, frame: Frame) -> None:
+    async def show(self, frame: assistant.Frame) -> None:
         if self._as_json:
             typer.echo(orjson.dumps(dict(frame)))
         elif "content" in frame:
@@ -187,7 +180,7 @@ def run_task(
 async def _one_task(work: Work, task: str, answers: Rules, as_json: bool, max_iterations: int) -> int:
     output = _Output(as_json)
     try:
-        done = await run_turn(
+        done = await assistant.run_turn(
             work.workspace,
             work.model,
             None,
@@ -198,8 +191,8 @@ async def _one_task(work: Work, task: str, answers: Rules, as_json: bool, max_it
             max_iterations=max_iterations,
         )
         status, content, turn, iterations = "completed", done.content, done.turn, done.iterations
-    except (MaxIterationsExceeded, TurnFailed) as error:
-        status = "error" if isinstance(error, TurnFailed) else "max_iterations"
+    except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
+        status = "error" if isinstance(error, assistant.TurnFailed) else "max_iterations"
         content, turn, iterations = str(error), error.turn, error.iterations
         await output.show({"error": {"code": error.code, "message": content}})
     result = {"status": status, "content": content, "session": work.session, "turn": turn}
@@ -216,7 +209,7 @@ def index(options: Options, *, watch: bool) -> int:
     configure_logging("critical")
 
     async def opened() -> None:
-        if read_settings(WorkspaceSettings).workspace_embedding_model:
+        if read_settings(assistant.WorkspaceSettings).workspace_embedding_model:
             async with gateway_base(options) as base:
                 await indexed(open_workspace(options, _embedder(base)), watch=watch)
         else:
@@ -227,7 +220,7 @@ def index(options: Options, *, watch: bool) -> int:
     return 0
 
 
-async def indexed(workspace: Workspace, *, watch: bool) -> None:
+async def indexed(workspace: assistant.Workspace, *, watch: bool) -> None:
     """Print what was done as a line of JSON, and close the workspace at the end. Raises CallTheOperator
     `embedding_failed`."""
     try:
@@ -276,7 +269,9 @@ async def _demonstrated(folder: Path, as_json: bool) -> int:
         options = Options(folder, "scripted", rules=Rules())
         async with gateway_base(options, file, folder / ".git") as base:
             model = assistant_model(base, "scripted")
-            workspace = Workspace(folder, WorkspaceSettings(workspace_sandbox="off"), Rules())
+            workspace = assistant.Workspace(
+                folder, assistant.WorkspaceSettings(workspace_sandbox="off"), Rules()
+            )
             try:
                 work = Work(workspace, model, workspace.store.begin(base.url, "scripted"), "scripted")
                 code = await _one_task(work, "Mend the check.", answers_to(["all"]), as_json, 10)

@@ -9,15 +9,8 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
+from flow_engine.ports import models
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.models import (
-    FailureReason,
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    ModelEvent,
-    ModelFailed,
-)
 
 _log: Any = structlog.get_logger("flow_engine.llm")
 
@@ -33,7 +26,7 @@ class ModelCallRecord:
     purpose: str
     model: str
     status: Literal["ok", "failed", "cancelled"]
-    reason: FailureReason | None
+    reason: models.FailureReason | None
     input_tokens: int
     output_tokens: int
     duration_ms: int
@@ -61,7 +54,7 @@ class AuditedModel:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: models.LanguageModel,
         log: CallLog,
         clock: Clock,
         new_id: Callable[[], str],
@@ -76,18 +69,18 @@ class AuditedModel:
         self._name = name
         self._stopwatch = stopwatch
 
-    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+    async def stream(self, request: models.LLMRequest) -> AsyncGenerator[models.ModelEvent]:
         at, began = self._clock.now(), self._stopwatch()
-        answer: LLMAnswer | None = None
-        reason: FailureReason | None = None
+        answer: models.LLMAnswer | None = None
+        reason: models.FailureReason | None = None
         try:
             async with aclosing(self._model.stream(request)) as events:
                 async for event in events:
-                    if isinstance(event, LLMAnswer):
+                    if isinstance(event, models.LLMAnswer):
                         answer = event
                         break
                     yield event
-        except ModelFailed as failure:
+        except models.ModelFailed as failure:
             reason = failure.reason
             raise
         finally:

@@ -5,20 +5,9 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from adapters.models import wrappers
 from adapters.models.audit import AuditedModel, CallLog, LoggedCalls
 from adapters.models.providers import UnknownModelName, parse_model_names
-from adapters.models.wrappers import (
-    ALSO_UNUSABLE,
-    PASSING,
-    RETRIES,
-    CallBudget,
-    FallbackModel,
-    LimitedModel,
-    Limits,
-    ProcessCallBudget,
-    RetryBudget,
-    RetryingModel,
-)
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel, LLMRequest, ModelEvent, ModelFailed, NoModel
@@ -91,10 +80,10 @@ def build_model(
     settings: LlmSettings,
     clock: Clock,
     *,
-    budget: CallBudget | None = None,
+    budget: wrappers.CallBudget | None = None,
     log: CallLog | None = None,
     environ: Mapping[str, str] = os.environ,
-    retries: int = RETRIES,
+    retries: int = wrappers.RETRIES,
     retry_unusable: bool = False,
 ) -> ConnectedModel:
     """NoModel where no model is set. Without `budget`, this process counts its own calls a minute. Each call
@@ -109,22 +98,24 @@ def build_model(
     # only a service with a model pays for it.
     from adapters.models.pydantic_ai_model import PydanticAiModel  # noqa: PLC0415
 
-    budget = budget or ProcessCallBudget(settings.llm_calls_per_minute)
+    budget = budget or wrappers.ProcessCallBudget(settings.llm_calls_per_minute)
     log = log or LoggedCalls()
-    limits = Limits(budget, at_once=settings.llm_at_once)
+    limits = wrappers.Limits(budget, at_once=settings.llm_at_once)
     try:
         names = parse_model_names(settings.llm_model)
         vendors = [PydanticAiModel(name, environ, settings.llm_timeout_s) for name in names]
     except (UnknownModelName, ModelFailed) as error:
         raise CallTheOperator("llm_not_configured", f"FLOW_ENGINE_LLM_MODEL: {error}") from error
     models = [
-        RetryingModel(
-            AuditedModel(LimitedModel(vendor, limits), log, clock, lambda: uuid.uuid4().hex, name=str(name)),
-            RetryBudget(),
+        wrappers.RetryingModel(
+            AuditedModel(
+                wrappers.LimitedModel(vendor, limits), log, clock, lambda: uuid.uuid4().hex, name=str(name)
+            ),
+            wrappers.RetryBudget(),
             retries=retries,
-            reasons=ALSO_UNUSABLE if retry_unusable else PASSING,
+            reasons=wrappers.ALSO_UNUSABLE if retry_unusable else wrappers.PASSING,
             within_s=1.5 * settings.llm_timeout_s,
         )
         for vendor, name in zip(vendors, names, strict=True)
     ]
-    return InstalledModel(FallbackModel(models), vendors)
+    return InstalledModel(wrappers.FallbackModel(models), vendors)

@@ -17,22 +17,9 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
+from adapters.models import scripted
 from adapters.models.answers import estimated_tokens
 from adapters.models.fake_http import Body, FakeServer, Received
-from adapters.models.scripted import (
-    Answers,
-    CallsToolBadly,
-    CallsTools,
-    DropsStream,
-    Endless,
-    Fails,
-    Says,
-    Script,
-    Stalls,
-    Step,
-    Truncated,
-    pieces,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class Malformed:
     body: bytes = b"data: {not json\n\n"
 
 
-WireStep: TypeAlias = Step | Status | Malformed
+WireStep: TypeAlias = scripted.Step | Status | Malformed
 
 
 _STATUS_OF = {"too_many_calls": 429, "unreachable": 503, "refused": 401, "not_configured": 404}
@@ -60,7 +47,7 @@ class FakeOpenAI(FakeServer):
 
     def __init__(self, steps: Sequence[WireStep] | Callable[[Received], WireStep]) -> None:
         super().__init__()
-        self._script: Script[Received, WireStep] = Script(steps)
+        self._script: scripted.Script[Received, WireStep] = scripted.Script(steps)
 
     @property
     def base_url(self) -> str:
@@ -78,37 +65,37 @@ class FakeOpenAI(FakeServer):
 
     async def _answer(self, reply: _Reply) -> None:
         step = self._script.next(reply.received)
-        if isinstance(step, Fails) and step.reason == "timeout":
-            step = Stalls(30)
-        if isinstance(step, Stalls):
+        if isinstance(step, scripted.Fails) and step.reason == "timeout":
+            step = scripted.Stalls(30)
+        if isinstance(step, scripted.Stalls):
             await asyncio.sleep(step.seconds)
             step = step.then
         match step:
             case Status(code):
                 await reply.error(code)
-            case Fails(reason) if reason in _STATUS_OF:
+            case scripted.Fails(reason) if reason in _STATUS_OF:
                 await reply.error(_STATUS_OF[reason])
-            case Fails():
+            case scripted.Fails():
                 await reply.raw(Malformed().body)
             case Malformed(body):
                 await reply.raw(body)
-            case DropsStream(text):
+            case scripted.DropsStream(text):
                 await reply.dropped(text)
-            case Endless(text):
+            case scripted.Endless(text):
                 await reply.endless(text)
-            case Says(text):
+            case scripted.Says(text):
                 await reply.complete({"content": text})
-            case Answers(data):
+            case scripted.Answers(data):
                 await reply.complete(_structured(reply.received.body, orjson.dumps(data).decode()))
-            case Truncated(data):
+            case scripted.Truncated(data):
                 text = orjson.dumps(data).decode()
                 await reply.complete(
                     _structured(reply.received.body, text[: len(text) // 2]), finish="length"
                 )
-            case CallsTools(calls, text):
+            case scripted.CallsTools(calls, text):
                 said = [(call.id, call.name, orjson.dumps(dict(call.arguments)).decode()) for call in calls]
                 await reply.complete(_calling(said, text))
-            case CallsToolBadly(name, arguments):
+            case scripted.CallsToolBadly(name, arguments):
                 await reply.complete(_calling([("call-1", name, arguments)], ""))
 
 
@@ -160,7 +147,7 @@ class _Reply:
             return
         await self._head(200, "text/event-stream")
         await self._delta({"role": "assistant", "content": ""})
-        for piece in pieces(text):
+        for piece in scripted.pieces(text):
             await self._delta({"content": piece})
         for index, call in enumerate(calls):
             await self._streamed_call(index, call)
@@ -184,7 +171,7 @@ class _Reply:
         await self._delta(
             {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": named}]}
         )
-        for piece in pieces(function["arguments"]):
+        for piece in scripted.pieces(function["arguments"]):
             more = {"index": index, "function": {"arguments": piece}}
             await self._delta({"tool_calls": [more]})
 

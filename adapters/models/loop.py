@@ -8,15 +8,7 @@ from typing import Literal, TypeAlias
 import orjson
 
 from adapters.models.tools import Arguments, ToolRegistry, Undecided
-from flow_engine.ports.models import (
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelEvent,
-    ModelFailed,
-    ToolCall,
-)
+from flow_engine.ports import models
 from flow_engine.values import JsonValue
 
 MAX_ITERATIONS = 10
@@ -28,7 +20,7 @@ LoopStatus = Literal["completed", "max_iterations", "error", "waiting"]
 class ToolStarted:
     """A call that is known, fits its schema and may run: it runs now."""
 
-    call: ToolCall
+    call: models.ToolCall
     iteration: int
 
 
@@ -46,9 +38,9 @@ class ToolCallRecord:
 class ToolFinished:
     """`message` is the result as the model gets it, in JSON. `executed` is False for a refused call."""
 
-    call: ToolCall
+    call: models.ToolCall
     record: ToolCallRecord
-    message: Message
+    message: models.Message
     executed: bool
 
 
@@ -65,15 +57,15 @@ class LoopResult:
     tool_calls: tuple[ToolCallRecord, ...]
     iterations: int
     error: str | None
-    messages: tuple[Message, ...]
+    messages: tuple[models.Message, ...]
     input_tokens: int
     output_tokens: int
 
 
-LoopEvent: TypeAlias = ModelEvent | ToolStarted | ToolFinished | LoopResult
+LoopEvent: TypeAlias = models.ModelEvent | ToolStarted | ToolFinished | LoopResult
 
 
-def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+def unanswered(messages: Sequence[models.Message]) -> tuple[models.ToolCall, ...]:
     """The calls of the last assistant's turn that no tool has answered yet, in the model's order; empty where
     none is left."""
     last = next((at for at in reversed(range(len(messages))) if messages[at].role == "assistant"), None)
@@ -84,7 +76,7 @@ def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
 
 @dataclass(slots=True)
 class _Run:
-    messages: list[Message]
+    messages: list[models.Message]
     records: list[ToolCallRecord] = field(default_factory=list[ToolCallRecord])
     iterations: int = 0
     input_tokens: int = 0
@@ -110,8 +102,8 @@ class _Run:
 
 
 async def tool_loop(
-    model: LanguageModel,
-    request: LLMRequest,
+    model: models.LanguageModel,
+    request: models.LLMRequest,
     tools: ToolRegistry,
     max_iterations: int = MAX_ITERATIONS,
     *,
@@ -146,13 +138,13 @@ async def tool_loop(
         try:
             async with aclosing(model.stream(asked)) as events:
                 async for event in events:
-                    if isinstance(event, LLMAnswer):
+                    if isinstance(event, models.LLMAnswer):
                         run.messages.append(event.message)
                         run.input_tokens += event.input_tokens
                         run.output_tokens += event.output_tokens
                         pending = event.message.tool_calls
                     yield event
-        except ModelFailed as failure:
+        except models.ModelFailed as failure:
             yield run.result("error", error=str(failure))
             return
         if run.has_ended:
@@ -172,7 +164,7 @@ def _going_on(earlier: LoopResult) -> _Run:
 
 
 async def _answered(
-    calls: Sequence[ToolCall], tools: ToolRegistry, run: _Run
+    calls: Sequence[models.ToolCall], tools: ToolRegistry, run: _Run
 ) -> AsyncGenerator[ToolStarted | ToolFinished]:
     """Each call in its turn, up to one that is undecided."""
     for call in calls:
@@ -184,14 +176,17 @@ async def _answered(
             yield ToolStarted(call, run.iterations)
             result = await tools.run(call)
         record = ToolCallRecord(call.name, call.arguments, result, run.iterations)
-        message = Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
+        message = models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
         run.records.append(record)
         run.messages.append(message)
         yield ToolFinished(call, record, message, executed=refusal is None)
 
 
 async def run_tool_loop(
-    model: LanguageModel, request: LLMRequest, tools: ToolRegistry, max_iterations: int = MAX_ITERATIONS
+    model: models.LanguageModel,
+    request: models.LLMRequest,
+    tools: ToolRegistry,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> LoopResult:
     """The result alone, as of `tool_loop`: a model that fails gives status `error`, nothing is raised for
     it."""

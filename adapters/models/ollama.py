@@ -20,31 +20,26 @@ import orjson
 
 from adapters.models.answers import finished_answer, longest_answer, tool_arguments
 from adapters.models.providers import Endpoint
-from flow_engine.ports.models import (
-    FailureReason,
-    LLMRequest,
-    Message,
-    ModelEvent,
-    ModelFailed,
-    TextDelta,
-    ToolCall,
-    ToolCallDelta,
-)
+from flow_engine.ports import models
 
-_REASON_OF_STATUS: Mapping[int, FailureReason] = {408: "timeout", 429: "too_many_calls", 504: "timeout"}
+_REASON_OF_STATUS: Mapping[int, models.FailureReason] = {
+    408: "timeout",
+    429: "too_many_calls",
+    504: "timeout",
+}
 
 
 @dataclass(slots=True)
 class _Received:
     texts: list[str] = field(default_factory=list[str])
-    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    calls: list[models.ToolCall] = field(default_factory=list[models.ToolCall])
     length: int = 0
     last: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 async def stream_native(
-    http: httpx2.AsyncClient, endpoint: Endpoint, model: str, request: LLMRequest, timeout_s: float
-) -> AsyncGenerator[ModelEvent]:
+    http: httpx2.AsyncClient, endpoint: Endpoint, model: str, request: models.LLMRequest, timeout_s: float
+) -> AsyncGenerator[models.ModelEvent]:
     """As `LanguageModel.stream`. `timeout_s` seconds bound each silence, without deltas the whole answer too.
 
     Raises ModelFailed, TimeoutError, httpx2.HTTPError.
@@ -57,13 +52,13 @@ async def stream_native(
     async with http.stream("POST", url, json=_body(model, request), headers=headers) as response:
         if (status := response.status_code) >= 400:
             reason = _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
-            raise ModelFailed(reason, f"status {status}")
+            raise models.ModelFailed(reason, f"status {status}")
         lines = aiter(response.aiter_lines())
         while not received.last and received.length <= longest_answer(request.max_tokens):
             async with asyncio.timeout_at(loop.time() + timeout_s if request.deltas else deadline):
                 line = await anext(lines, None)
             if line is None:
-                raise ModelFailed("unreachable", "the stream broke")
+                raise models.ModelFailed("unreachable", "the stream broke")
             for delta in _take(received, line):
                 if request.deltas and request.output_schema is None:
                     yield delta
@@ -78,7 +73,7 @@ async def stream_native(
     )
 
 
-def _take(received: _Received, line: str) -> Sequence[TextDelta | ToolCallDelta]:
+def _take(received: _Received, line: str) -> Sequence[models.TextDelta | models.ToolCallDelta]:
     """What a line adds. Raises ModelFailed `unusable_answer`, `refused` for an error that Ollama tells."""
     if not line.strip():
         return ()
@@ -88,18 +83,18 @@ def _take(received: _Received, line: str) -> Sequence[TextDelta | ToolCallDelta]
         text, calls = str(message.get("content") or ""), list(message.get("tool_calls") or ())
         read = [(str(call["function"]["name"]), call["function"].get("arguments")) for call in calls]
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise ModelFailed("unusable_answer", "a line of the stream is none of the protocol") from error
+        raise models.ModelFailed("unusable_answer", "a line of the stream is none of the protocol") from error
     if "error" in chunk:
-        raise ModelFailed("refused", "the server tells an error")
+        raise models.ModelFailed("refused", "the server tells an error")
     received.length += len(line)
-    deltas: list[TextDelta | ToolCallDelta] = []
+    deltas: list[models.TextDelta | models.ToolCallDelta] = []
     if text:
         received.texts.append(text)
-        deltas.append(TextDelta(text))
+        deltas.append(models.TextDelta(text))
     for name, arguments in read:
-        call = ToolCall(f"call-{len(received.calls) + 1}", name, tool_arguments(arguments))
+        call = models.ToolCall(f"call-{len(received.calls) + 1}", name, tool_arguments(arguments))
         deltas.append(
-            ToolCallDelta(
+            models.ToolCallDelta(
                 len(received.calls), call.id, call.name, orjson.dumps(dict(call.arguments)).decode()
             )
         )
@@ -109,7 +104,7 @@ def _take(received: _Received, line: str) -> Sequence[TextDelta | ToolCallDelta]
     return deltas
 
 
-def _body(model: str, request: LLMRequest) -> dict[str, Any]:
+def _body(model: str, request: models.LLMRequest) -> dict[str, Any]:
     names = {call.id: call.name for message in request.messages for call in message.tool_calls}
     options = {
         "num_ctx": request.num_ctx,
@@ -141,7 +136,7 @@ def _body(model: str, request: LLMRequest) -> dict[str, Any]:
     return body
 
 
-def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+def _message(message: models.Message, names: Mapping[str, str]) -> dict[str, Any]:
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         written["tool_calls"] = [

@@ -22,21 +22,11 @@ import orjson
 
 from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
 from adapters.models.providers import Endpoint, ModelName
-from flow_engine.ports.models import (
-    FailureReason,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelEvent,
-    ModelFailed,
-    TextDelta,
-    ToolCall,
-    ToolCallDelta,
-)
+from flow_engine.ports import models
 
 MOST_ERROR_BYTES: Final = 64 * 1024
 
-_REASON_OF_STATUS: Final[Mapping[int, FailureReason]] = {
+_REASON_OF_STATUS: Final[Mapping[int, models.FailureReason]] = {
     408: "timeout",
     429: "too_many_calls",
     504: "timeout",
@@ -48,11 +38,11 @@ async def stream_chat(
     http: httpx2.AsyncClient,
     endpoint: Endpoint,
     name: ModelName,
-    request: LLMRequest,
+    request: models.LLMRequest,
     timeout_s: float,
     *,
     samples: bool,
-) -> AsyncGenerator[ModelEvent]:
+) -> AsyncGenerator[models.ModelEvent]:
     """As `LanguageModel.stream` with deltas. `timeout_s` bounds each silence in seconds; `samples` says that
     the model takes a temperature.
 
@@ -112,7 +102,7 @@ class _Received:
             if line.startswith(b"data:"):
                 yield line[5:].strip()
 
-    def take(self, data: bytes) -> Iterator[TextDelta | ToolCallDelta]:
+    def take(self, data: bytes) -> Iterator[models.TextDelta | models.ToolCallDelta]:
         """What an event adds. Raises ModelFailed `unusable_answer`, `refused` for an error of the server."""
         if self.is_over or not data:
             return
@@ -122,28 +112,32 @@ class _Received:
         try:
             chunk = cast("Mapping[str, Any]", orjson.loads(data))
             if chunk.get("error"):
-                raise ModelFailed("refused", "the server tells an error")
+                raise models.ModelFailed("refused", "the server tells an error")
             self.usage = chunk.get("usage") or self.usage
             for choice in chunk.get("choices") or ():
                 self.finish = choice.get("finish_reason") or self.finish
                 yield from self._delta(choice.get("delta") or {})
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise ModelFailed("unusable_answer", "an event of the stream is none of the protocol") from None
+            raise models.ModelFailed(
+                "unusable_answer", "an event of the stream is none of the protocol"
+            ) from None
 
     def end(self) -> None:
         """The stream is over. Raises ModelFailed where the answer is not."""
         if self.finish is None:
             begun = self.length or self.calls
-            raise ModelFailed("unreachable" if begun else "unusable_answer", "the stream ended too early")
+            raise models.ModelFailed(
+                "unreachable" if begun else "unusable_answer", "the stream ended too early"
+            )
 
-    def answer(self, request: LLMRequest, model: str) -> LLMAnswer:
+    def answer(self, request: models.LLMRequest, model: str) -> models.LLMAnswer:
         if self.finish == "content_filter":
-            raise ModelFailed("refused", "the provider's content filter withheld the answer")
+            raise models.ModelFailed("refused", "the provider's content filter withheld the answer")
         cut = self.length > self.longest
         return finished_answer(
             request,
             "".join(self.texts),
-            [ToolCall(call.id, call.name, tool_arguments(call.arguments)) for call in self.calls],
+            [models.ToolCall(call.id, call.name, tool_arguments(call.arguments)) for call in self.calls],
             model=model,
             input_tokens=int(self.usage.get("prompt_tokens") or 0),
             # A stream that was cut tells no usage: it comes with the last chunk.
@@ -153,7 +147,7 @@ class _Received:
             cut=cut or self.finish == "length",
         )
 
-    def _delta(self, delta: Mapping[str, Any]) -> Iterator[TextDelta | ToolCallDelta]:
+    def _delta(self, delta: Mapping[str, Any]) -> Iterator[models.TextDelta | models.ToolCallDelta]:
         self.length += len(delta.get("reasoning_content") or delta.get("reasoning") or "")
         if text := delta.get("content"):
             self.length += len(text)
@@ -161,11 +155,11 @@ class _Received:
                 text = text[:-over]
             if text:
                 self.texts.append(text)
-                yield TextDelta(text)
+                yield models.TextDelta(text)
         for part in delta.get("tool_calls") or ():
             yield from self._call(part)
 
-    def _call(self, part: Mapping[str, Any]) -> Iterator[ToolCallDelta]:
+    def _call(self, part: Mapping[str, Any]) -> Iterator[models.ToolCallDelta]:
         """Servers differ in what names a call's later pieces: an index, its id again, or nothing."""
         function = cast("Mapping[str, Any]", part.get("function") or {})
         index, call_id = cast("int | None", part.get("index")), cast("str | None", part.get("id"))
@@ -176,9 +170,9 @@ class _Received:
             place = len(self.calls)
             known = _Call(index, call_id or f"call-{place + 1}", str(function["name"]))
             self.calls.append(known)
-            yield ToolCallDelta(place, known.id, known.name, arguments)
+            yield models.ToolCallDelta(place, known.id, known.name, arguments)
         elif arguments:
-            yield ToolCallDelta(self.calls.index(known), arguments=arguments)
+            yield models.ToolCallDelta(self.calls.index(known), arguments=arguments)
         known.arguments += arguments
 
 
@@ -190,10 +184,10 @@ class _Call:
     arguments: str = ""
 
 
-async def _refusal(response: httpx2.Response) -> ModelFailed:
+async def _refusal(response: httpx2.Response) -> models.ModelFailed:
     """By the status and the code of the error; its message may quote the prompt."""
     status = response.status_code
-    otherwise: FailureReason = "unreachable" if status >= 500 else "refused"
+    otherwise: models.FailureReason = "unreachable" if status >= 500 else "refused"
     body = b""
     async for piece in response.aiter_bytes():
         body += piece
@@ -204,11 +198,11 @@ async def _refusal(response: httpx2.Response) -> ModelFailed:
         code = error.get("code") or error.get("type")
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         code = None
-    reason: FailureReason = _REASON_OF_STATUS.get(status, otherwise)
-    return ModelFailed(reason, f"status {status}" + (f", {code}" if code else ""))
+    reason: models.FailureReason = _REASON_OF_STATUS.get(status, otherwise)
+    return models.ModelFailed(reason, f"status {status}" + (f", {code}" if code else ""))
 
 
-def _body(model: str, request: LLMRequest, *, samples: bool) -> dict[str, Any]:
+def _body(model: str, request: models.LLMRequest, *, samples: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         "messages": [_message(message) for message in request.messages],
@@ -236,7 +230,7 @@ def _body(model: str, request: LLMRequest, *, samples: bool) -> dict[str, Any]:
     return body
 
 
-def _message(message: Message) -> Mapping[str, Any]:
+def _message(message: models.Message) -> Mapping[str, Any]:
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_call_id is not None:
         written["tool_call_id"] = message.tool_call_id
@@ -246,7 +240,7 @@ def _message(message: Message) -> Mapping[str, Any]:
     return written
 
 
-def _written_calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+def _written_calls(calls: Sequence[models.ToolCall]) -> list[dict[str, Any]]:
     return [
         {
             "id": call.id,

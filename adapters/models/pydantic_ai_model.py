@@ -12,36 +12,8 @@ from typing import Final
 
 import httpx2
 from cachetools import LRUCache
+from pydantic_ai import exceptions, messages
 from pydantic_ai.direct import model_request_stream
-from pydantic_ai.exceptions import (
-    AgentRunError,
-    ContentFilterError,
-    ModelAPIError,
-    ModelConnectionError,
-    ModelHTTPError,
-    ModelRateLimitError,
-    ModelRequestTimeout,
-    ModelServerError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    UserError,
-)
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
-    SystemPromptPart,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-    ToolCallPartDelta,
-    ToolReturnPart,
-    UserPromptPart,
-)
 from pydantic_ai.models import Model as VendorModel
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.ollama import OllamaModel
@@ -60,17 +32,7 @@ from adapters.models.bounded_http import model_http_client
 from adapters.models.ollama import stream_native
 from adapters.models.openai_stream import stream_chat
 from adapters.models.providers import Endpoint, ModelName, UnknownModelName, endpoint_of, parse_model_name
-from flow_engine.ports.models import (
-    FailureReason,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelEvent,
-    ModelFailed,
-    TextDelta,
-    ToolCall,
-    ToolCallDelta,
-)
+from flow_engine.ports import models
 
 MOST_MODELS = 32
 """Models connected at once: flows may name others than the installation's."""
@@ -98,7 +60,7 @@ class PydanticAiModel:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+    async def stream(self, request: models.LLMRequest) -> AsyncGenerator[models.ModelEvent]:
         with _failures_translated():
             name = self._name if request.model is None else parse_model_name(request.model)
             if name.provider == "ollama" and request.num_ctx is not None:
@@ -152,7 +114,7 @@ class PydanticAiModel:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
 
-    def _settings(self, request: LLMRequest, model: VendorModel) -> ModelSettings:
+    def _settings(self, request: models.LLMRequest, model: VendorModel) -> ModelSettings:
         """The client library's own retries are off: trying again is RetryingModel's, with its budget."""
         settings = ModelSettings(max_tokens=request.max_tokens, timeout=self._timeout_s, max_retries=0)
         if not model.profile.get("openai_supports_reasoning", False):  # those take no temperature
@@ -165,8 +127,8 @@ class PydanticAiModel:
         endpoint = endpoint_of(name.provider, self._environ)
         try:
             model = _vendor_model(name, endpoint, self._environ, self._http)
-        except UserError as error:
-            raise ModelFailed("not_configured", error.message) from error
+        except exceptions.UserError as error:
+            raise models.ModelFailed("not_configured", error.message) from error
         self._connected[name] = model
         return model
 
@@ -181,45 +143,49 @@ class _Received:
     texts: list[str] = field(default_factory=list[str])
     calls: dict[int, int] = field(default_factory=dict[int, int])
 
-    def take(self, event: object) -> TextDelta | ToolCallDelta | None:
+    def take(self, event: object) -> models.TextDelta | models.ToolCallDelta | None:
         delta, length = self._read(event)
         self.length += length
         over = self.length - self.longest
         if over > 0:
             self.cut = True
-            delta = TextDelta(delta.text[:-over]) if isinstance(delta, TextDelta) else None
-        if isinstance(delta, TextDelta):
+            delta = models.TextDelta(delta.text[:-over]) if isinstance(delta, models.TextDelta) else None
+        if isinstance(delta, models.TextDelta):
             self.texts.append(delta.text)
-        return None if delta == TextDelta("") else delta
+        return None if delta == models.TextDelta("") else delta
 
-    def _read(self, event: object) -> tuple[TextDelta | ToolCallDelta | None, int]:
+    def _read(self, event: object) -> tuple[models.TextDelta | models.ToolCallDelta | None, int]:
         """The event as a piece, and its length in characters."""
         match event:
-            case PartStartEvent(part=TextPart(content=text)):
-                return TextDelta(text), len(text)
-            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-                return TextDelta(text), len(text)
-            case PartStartEvent(index=part, part=ToolCallPart() as call):
+            case messages.PartStartEvent(part=messages.TextPart(content=text)):
+                return models.TextDelta(text), len(text)
+            case messages.PartDeltaEvent(delta=messages.TextPartDelta(content_delta=text)):
+                return models.TextDelta(text), len(text)
+            case messages.PartStartEvent(index=part, part=messages.ToolCallPart() as call):
                 index = self.calls.setdefault(part, len(self.calls))
                 text = call.args_as_json_str() if call.args else ""
-                return ToolCallDelta(index, call.tool_call_id, call.tool_name, text), len(text)
-            case PartDeltaEvent(index=part, delta=ToolCallPartDelta(args_delta=str(text))):
-                return ToolCallDelta(self.calls[part], arguments=text), len(text)
-            case PartStartEvent(part=ThinkingPart(content=text)):
+                return models.ToolCallDelta(index, call.tool_call_id, call.tool_name, text), len(text)
+            case messages.PartDeltaEvent(index=part, delta=messages.ToolCallPartDelta(args_delta=str(text))):
+                return models.ToolCallDelta(self.calls[part], arguments=text), len(text)
+            case messages.PartStartEvent(part=messages.ThinkingPart(content=text)):
                 return None, len(text)
-            case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text))):
+            case messages.PartDeltaEvent(delta=messages.ThinkingPartDelta(content_delta=str(text))):
                 return None, len(text)
             case _:
                 return None, 0
 
-    def answer(self, request: LLMRequest, response: ModelResponse, name: str) -> LLMAnswer:
+    def answer(
+        self, request: models.LLMRequest, response: messages.ModelResponse, name: str
+    ) -> models.LLMAnswer:
         if response.finish_reason == "content_filter":
-            raise ModelFailed("refused", "the provider's content filter withheld the answer")
-        called = [part for part in response.parts if isinstance(part, ToolCallPart)]
+            raise models.ModelFailed("refused", "the provider's content filter withheld the answer")
+        called = [part for part in response.parts if isinstance(part, messages.ToolCallPart)]
         text, structured = "".join(self.texts), request.output_schema is not None
         if structured and called:
             text = called[0].args_as_json_str()
-        calls = [ToolCall(part.tool_call_id, part.tool_name, tool_arguments(part.args)) for part in called]
+        calls = [
+            models.ToolCall(part.tool_call_id, part.tool_name, tool_arguments(part.args)) for part in called
+        ]
         # A stream that was cut tells no usage: it comes with the last chunk.
         estimated = estimated_tokens(self.length) if self.cut else 0
         return finished_answer(
@@ -243,7 +209,7 @@ def _vendor_model(
             from pydantic_ai.models.google import GoogleModel  # noqa: PLC0415
             from pydantic_ai.providers.google import GoogleProvider  # noqa: PLC0415
         except ImportError as error:
-            raise ModelFailed(
+            raise models.ModelFailed(
                 "not_configured", "models of Google need the extra: pip install 'flow-engine[google]'"
             ) from error
         provider = GoogleProvider(
@@ -266,7 +232,7 @@ def _vendor_model(
     return OpenAIChatModel(name.model, provider=compatible)
 
 
-def _parameters(request: LLMRequest, model: VendorModel) -> ModelRequestParameters:
+def _parameters(request: models.LLMRequest, model: VendorModel) -> ModelRequestParameters:
     """Structured output as the model knows it: natively, else as the arguments of one forced tool."""
     schema = request.output_schema
     if schema is None:
@@ -282,20 +248,22 @@ def _parameters(request: LLMRequest, model: VendorModel) -> ModelRequestParamete
     return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
 
 
-def _model_message(message: Message, tool_names: Mapping[str, str]) -> ModelMessage:
+def _model_message(message: models.Message, tool_names: Mapping[str, str]) -> messages.ModelMessage:
     match message.role:
         case "system":
-            return ModelRequest(parts=[SystemPromptPart(message.content)])
+            return messages.ModelRequest(parts=[messages.SystemPromptPart(message.content)])
         case "user":
-            return ModelRequest(parts=[UserPromptPart(message.content)])
+            return messages.ModelRequest(parts=[messages.UserPromptPart(message.content)])
         case "tool":
             call_id = message.tool_call_id or ""
-            part = ToolReturnPart(tool_names.get(call_id, ""), message.content, call_id)
-            return ModelRequest(parts=[part])
+            part = messages.ToolReturnPart(tool_names.get(call_id, ""), message.content, call_id)
+            return messages.ModelRequest(parts=[part])
         case "assistant":
-            calls = [ToolCallPart(call.name, dict(call.arguments), call.id) for call in message.tool_calls]
-            text = [TextPart(message.content)] if message.content else []
-            return ModelResponse(parts=[*text, *calls])
+            calls = [
+                messages.ToolCallPart(call.name, dict(call.arguments), call.id) for call in message.tool_calls
+            ]
+            text = [messages.TextPart(message.content)] if message.content else []
+            return messages.ModelResponse(parts=[*text, *calls])
 
 
 @contextmanager
@@ -304,30 +272,38 @@ def _failures_translated() -> Generator[None]:
     try:
         yield
     except UnknownModelName as error:
-        raise ModelFailed("not_configured", str(error)) from None
+        raise models.ModelFailed("not_configured", str(error)) from None
     except TimeoutError:
-        raise ModelFailed("timeout", "no complete answer in time") from None
-    except (AgentRunError, UserError) as error:
+        raise models.ModelFailed("timeout", "no complete answer in time") from None
+    except (exceptions.AgentRunError, exceptions.UserError) as error:
         detail = type(error).__name__
-        if isinstance(error, ModelHTTPError):
+        if isinstance(error, exceptions.ModelHTTPError):
             code = error.provider_error_code or error.provider_error_type
             detail = f"status {error.status_code}" + (f", {code}" if code else "")
-        raise ModelFailed(_reason(error), detail) from None
+        raise models.ModelFailed(_reason(error), detail) from None
     except httpx2.HTTPError as error:
-        raise ModelFailed("unreachable", type(error).__name__) from None
+        raise models.ModelFailed("unreachable", type(error).__name__) from None
 
 
-def _reason(error: AgentRunError | UserError) -> FailureReason:
+def _reason(error: exceptions.AgentRunError | exceptions.UserError) -> models.FailureReason:
     match error:
-        case ModelTimeoutError() | ModelRequestTimeout() | ModelHTTPError(status_code=408 | 504):
+        case (
+            exceptions.ModelTimeoutError()
+            | exceptions.ModelRequestTimeout()
+            | exceptions.ModelHTTPError(status_code=408 | 504)
+        ):
             return "timeout"
-        case ModelRateLimitError():
+        case exceptions.ModelRateLimitError():
             return "too_many_calls"
-        case ModelConnectionError() | ModelServerError() | ModelUnavailableError():
+        case (
+            exceptions.ModelConnectionError()
+            | exceptions.ModelServerError()
+            | exceptions.ModelUnavailableError()
+        ):
             return "unreachable"
-        case ModelAPIError() if not isinstance(error.__cause__, ValueError):
+        case exceptions.ModelAPIError() if not isinstance(error.__cause__, ValueError):
             return "refused"
-        case UserError() | ContentFilterError():
+        case exceptions.UserError() | exceptions.ContentFilterError():
             return "refused"
         case _:
             return "unusable_answer"

@@ -12,15 +12,7 @@ from typing import Generic, TypeAlias, TypeVar, cast
 import orjson
 
 from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
-from flow_engine.ports.models import (
-    FailureReason,
-    LLMRequest,
-    ModelEvent,
-    ModelFailed,
-    TextDelta,
-    ToolCall,
-    ToolCallDelta,
-)
+from flow_engine.ports import models
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +33,7 @@ class Answers:
 class CallsTools:
     """Calls of tools, with or without words before them."""
 
-    calls: Sequence[ToolCall]
+    calls: Sequence[models.ToolCall]
     text: str = ""
 
 
@@ -78,7 +70,7 @@ class DropsStream:
 class Fails:
     """No answer: ModelFailed for this reason."""
 
-    reason: FailureReason
+    reason: models.FailureReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,45 +119,45 @@ class ScriptedModel:
 
     def __init__(
         self,
-        steps: Sequence[Step] | Callable[[LLMRequest], Step],
+        steps: Sequence[Step] | Callable[[models.LLMRequest], Step],
         *,
         timeout_s: float = 10.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._script: Script[LLMRequest, Step] = Script(steps)
+        self._script: Script[models.LLMRequest, Step] = Script(steps)
         self._timeout_s = timeout_s
         self._sleep = sleep
 
     @property
-    def requests(self) -> Sequence[LLMRequest]:
+    def requests(self) -> Sequence[models.LLMRequest]:
         return self._script.requests
 
     async def aclose(self) -> None:
         return
 
-    async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+    async def stream(self, request: models.LLMRequest) -> AsyncGenerator[models.ModelEvent]:
         step = self._script.next(request)
         if isinstance(step, Stalls):
             await self._sleep(min(step.seconds, self._timeout_s))
             if step.seconds >= self._timeout_s:
-                raise ModelFailed("timeout", f"no answer within {self._timeout_s} s")
+                raise models.ModelFailed("timeout", f"no answer within {self._timeout_s} s")
             step = step.then
         if isinstance(step, Fails):
-            raise ModelFailed(step.reason, "as the script says")
-        text, calls = _written(step, request.max_tokens), list[ToolCall]()
+            raise models.ModelFailed(step.reason, "as the script says")
+        text, calls = _written(step, request.max_tokens), list[models.ToolCall]()
         if isinstance(step, CallsTools):
             calls = list(step.calls)
         elif isinstance(step, CallsToolBadly):
-            calls = [ToolCall(f"call-{len(self.requests)}", step.name, tool_arguments(step.arguments))]
+            calls = [models.ToolCall(f"call-{len(self.requests)}", step.name, tool_arguments(step.arguments))]
         if request.deltas and request.output_schema is None:
             for piece in pieces(text):
-                yield TextDelta(piece)
+                yield models.TextDelta(piece)
             for index, call in enumerate(calls):
-                yield ToolCallDelta(index, call.id, call.name)
+                yield models.ToolCallDelta(index, call.id, call.name)
                 for piece in pieces(orjson.dumps(dict(call.arguments)).decode()):
-                    yield ToolCallDelta(index, arguments=piece)
+                    yield models.ToolCallDelta(index, arguments=piece)
         if isinstance(step, DropsStream):
-            raise ModelFailed("unreachable", "the stream broke, as the script says")
+            raise models.ModelFailed("unreachable", "the stream broke, as the script says")
         read = sum(len(message.content) for message in request.messages)
         yield finished_answer(
             request,
@@ -200,12 +192,12 @@ def pieces(text: str) -> Iterator[str]:
     return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
 
 
-def unknown_variables(request: LLMRequest) -> Answers:
+def unknown_variables(request: models.LLMRequest) -> Answers:
     """An answer to a mining call, as JSON, that names an unknown variable."""
     return Answers({**_shape(request), "values": {"neverAskedFor": "x"}})
 
 
-def wrong_types(request: LLMRequest) -> Answers:
+def wrong_types(request: models.LLMRequest) -> Answers:
     """An answer to a mining call whose every value is invalid: a JSON object in a list, of a type that no
     variable has."""
     asked = _properties(request.output_schema or {}).get("values")
@@ -213,7 +205,7 @@ def wrong_types(request: LLMRequest) -> Answers:
     return Answers({**_shape(request), "values": {name: [{"of": "another type"}] for name in names}})
 
 
-def _shape(request: LLMRequest) -> dict[str, object]:
+def _shape(request: models.LLMRequest) -> dict[str, object]:
     properties = _properties(request.output_schema or {})
     return {"checkpoints": []} if "checkpoints" in properties else {}
 

@@ -17,15 +17,7 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias, cast
 
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, RunContext, ToolDefinition, ToolOutput
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
+from pydantic_ai import messages as ai_messages
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
@@ -39,17 +31,8 @@ from channels.chat.router import IntentRouter
 from channels.chat.rows import ORCHESTRATOR, AgentRow
 from channels.chat.table import AgentTable
 from channels.chat.thoughts import ThoughtFilter, without_thoughts
+from flow_engine.ports import models
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.models import (
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelFailed,
-    TextDelta,
-    ToolCall,
-    ToolSpec,
-)
 from flow_engine.values import JsonValue
 
 ASK_USER: Final = "ask_user"
@@ -99,7 +82,7 @@ class Run:
     conversation: ConversationRef
     frames: AnswerFrames
     uses: list[ModelUse] = field(default_factory=list[ModelUse])
-    failure: ModelFailed | None = None
+    failure: models.ModelFailed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +116,7 @@ class Agents:
 class AgentLoader:
     """`model` is the installation's; a row that names another one has its requests name it."""
 
-    def __init__(self, table: AgentTable, model: LanguageModel) -> None:
+    def __init__(self, table: AgentTable, model: models.LanguageModel) -> None:
         self._table = table
         self._model = model
         self._loaded: dict[str, tuple[tuple[tuple[str, int], ...], Agents]] = {}
@@ -156,7 +139,7 @@ class AgentLoader:
         return known[1]
 
 
-def build_agent(agent: Effective, model: LanguageModel) -> ChatAgent:
+def build_agent(agent: Effective, model: models.LanguageModel) -> ChatAgent:
     row = agent.row
     settings = ModelSettings()
     if row.temperature is not None:
@@ -185,7 +168,7 @@ class ModelBridge:
     """A row's model as pydantic-ai asks it. Thoughts are taken out of its text, and calls of tools have
     arguments that are an object."""
 
-    def __init__(self, row: AgentRow, system_prompt: str, model: LanguageModel) -> None:
+    def __init__(self, row: AgentRow, system_prompt: str, model: models.LanguageModel) -> None:
         self._row = row
         self._system_prompt = system_prompt
         self._model = model
@@ -193,18 +176,22 @@ class ModelBridge:
     def model(self, run: Run) -> FunctionModel:
         """What pydantic-ai asks; each call is noted in `run`."""
 
-        async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        async def answer(
+            messages: list[ai_messages.ModelMessage], info: AgentInfo
+        ) -> ai_messages.ModelResponse:
             return _response(await shown(self._model, self._request(run, messages, info), run))
 
         return FunctionModel(answer, model_name=self._row.model or "installation")
 
-    def _request(self, run: Run, messages: list[ModelMessage], info: AgentInfo) -> LLMRequest:
+    def _request(
+        self, run: Run, messages: list[ai_messages.ModelMessage], info: AgentInfo
+    ) -> models.LLMRequest:
         settings = info.model_settings or ModelSettings()
         extra = cast("Mapping[str, int]", settings.get("extra_body") or {})
-        return LLMRequest(
-            messages=(Message("system", self._system_prompt), *turns(messages)),
+        return models.LLMRequest(
+            messages=(models.Message("system", self._system_prompt), *turns(messages)),
             tools=[
-                ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
+                models.ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
                 for tool in (*info.function_tools, *info.output_tools)
             ],
             model=self._row.model,
@@ -218,31 +205,31 @@ class ModelBridge:
         )
 
 
-def _response(answer: LLMAnswer) -> ModelResponse:
+def _response(answer: models.LLMAnswer) -> ai_messages.ModelResponse:
     calls = [
-        ToolCallPart(call.name, dict(call.arguments), tool_call_id=call.id)
+        ai_messages.ToolCallPart(call.name, dict(call.arguments), tool_call_id=call.id)
         for call in answer.message.tool_calls
     ]
-    return ModelResponse(
-        parts=[TextPart(answer.text), *calls] if answer.text else calls,
+    return ai_messages.ModelResponse(
+        parts=[ai_messages.TextPart(answer.text), *calls] if answer.text else calls,
         usage=RequestUsage(input_tokens=answer.input_tokens, output_tokens=answer.output_tokens),
     )
 
 
-async def shown(model: LanguageModel, request: LLMRequest, run: Run) -> LLMAnswer:
+async def shown(model: models.LanguageModel, request: models.LLMRequest, run: Run) -> models.LLMAnswer:
     """The answer without thoughts, whose text was shown as one paragraph while it came; the call is noted in
     `run`. Raises ModelFailed, LeaseLost, RetryLater."""
     thoughts, began, begun = ThoughtFilter(), time.monotonic(), False
-    answer: LLMAnswer | None = None
+    answer: models.LLMAnswer | None = None
     try:
         async with aclosing(model.stream(request)) as events:
             async for event in events:
-                if isinstance(event, TextDelta) and (text := thoughts.feed(event.text)):
+                if isinstance(event, models.TextDelta) and (text := thoughts.feed(event.text)):
                     await run.frames.dialogue(text, begins=not begun)
                     begun = True
-                elif isinstance(event, LLMAnswer):
+                elif isinstance(event, models.LLMAnswer):
                     answer = event
-    except ModelFailed as failure:
+    except models.ModelFailed as failure:
         run.failure = failure
         raise
     finally:
@@ -250,7 +237,7 @@ async def shown(model: LanguageModel, request: LLMRequest, run: Run) -> LLMAnswe
     if rest := thoughts.finish():
         await run.frames.dialogue(rest, begins=not begun)
     if answer is None:
-        raise ModelFailed("unusable_answer", "the stream ended without an answer")
+        raise models.ModelFailed("unusable_answer", "the stream ended without an answer")
     return replace(answer, message=replace(answer.message, content=without_thoughts(answer.text)))
 
 
@@ -260,7 +247,7 @@ class Acting(Protocol):
     @property
     def registry(self) -> ToolRegistry: ...
 
-    async def act(self, call: ToolCall) -> JsonValue:
+    async def act(self, call: models.ToolCall) -> JsonValue:
         """The result for the model as JSON holds it, a refusal included. Raises LeaseLost, RetryLater."""
         ...
 
@@ -294,42 +281,42 @@ class RegistryTools(AbstractToolset[None]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
     ) -> Any:
-        return await self._acting.act(ToolCall(ctx.tool_call_id or name, name, tool_args))
+        return await self._acting.act(models.ToolCall(ctx.tool_call_id or name, name, tool_args))
 
 
-def turns(messages: Sequence[ModelMessage]) -> list[Message]:
+def turns(messages: Sequence[ai_messages.ModelMessage]) -> list[models.Message]:
     """The dialogue in the forms of the engine's models, without instructions."""
     return [turn for message in messages for turn in _turns(message)]
 
 
-def _turns(message: ModelMessage) -> Iterator[Message]:
-    if isinstance(message, ModelResponse):
+def _turns(message: ai_messages.ModelMessage) -> Iterator[models.Message]:
+    if isinstance(message, ai_messages.ModelResponse):
         calls = tuple(
-            ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
+            models.ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
             for part in message.parts
-            if isinstance(part, ToolCallPart)
+            if isinstance(part, ai_messages.ToolCallPart)
         )
-        text = "".join(part.content for part in message.parts if isinstance(part, TextPart))
-        yield Message("assistant", text, tool_calls=calls)
+        text = "".join(part.content for part in message.parts if isinstance(part, ai_messages.TextPart))
+        yield models.Message("assistant", text, tool_calls=calls)
         return
     for part in message.parts:
-        if isinstance(part, UserPromptPart):
-            yield Message("user", part.content if isinstance(part.content, str) else "")
-        elif isinstance(part, ToolReturnPart):
-            yield Message("tool", part.model_response_str(), tool_call_id=part.tool_call_id)
+        if isinstance(part, ai_messages.UserPromptPart):
+            yield models.Message("user", part.content if isinstance(part.content, str) else "")
+        elif isinstance(part, ai_messages.ToolReturnPart):
+            yield models.Message("tool", part.model_response_str(), tool_call_id=part.tool_call_id)
 
 
-def history_messages(turns_before: Sequence[Message]) -> list[ModelMessage]:
+def history_messages(turns_before: Sequence[models.Message]) -> list[ai_messages.ModelMessage]:
     """What users and agents wrote before, for pydantic-ai."""
     return [
-        ModelRequest(parts=[UserPromptPart(turn.content)])
+        ai_messages.ModelRequest(parts=[ai_messages.UserPromptPart(turn.content)])
         if turn.role == "user"
-        else ModelResponse(parts=[TextPart(turn.content)])
+        else ai_messages.ModelResponse(parts=[ai_messages.TextPart(turn.content)])
         for turn in turns_before
     ]
 
 
-def use_of(answer: LLMAnswer | None, model: str | None, began: float) -> ModelUse:
+def use_of(answer: models.LLMAnswer | None, model: str | None, began: float) -> ModelUse:
     """`model` is the one that was asked for, `began` by `time.monotonic`; without an answer it has failed."""
     duration_ms = round((time.monotonic() - began) * 1000)
     if answer is None:

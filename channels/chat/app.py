@@ -20,17 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from channels.chat.frames import (
-    BadFrame,
-    Cancel,
-    ClientFrame,
-    Confirm,
-    Hello,
-    UserMessage,
-    bare_frame,
-    numbered,
-    read_frame,
-)
+from channels.chat import frames
 from channels.chat.http import Doorkeeper, Endpoint, Principal, bug, http_problem, json_response, log, routes
 from channels.chat.sessions import Sessions
 from channels.chat.state import SessionState
@@ -90,7 +80,7 @@ class Connection:
             log.warning("connection_closed", code=error.code)
             await self._close(_Closed(TRY_LATER, _error(error.code, error.detail)))
 
-    async def _serve(self, hello: Hello) -> None:
+    async def _serve(self, hello: frames.Hello) -> None:
         tenant_id = self._principal.tenant_id
         bus, store = self._sessions.bus, self._sessions.store
         users = f"users:{tenant_id}:{hello.user}"
@@ -110,22 +100,22 @@ class Connection:
 
     # Hello ------------------------------------------------------------------------------------------
 
-    async def _hello(self) -> Hello:
+    async def _hello(self) -> frames.Hello:
         """Raises _Closed for anything else, and for a user that the credential does not allow."""
         try:
             async with asyncio.timeout(HELLO_WITHIN_S):
                 frame = await self._received()
         except TimeoutError:
             raise _Closed(BAD_HELLO, _error("hello_missing", "the first frame is a hello")) from None
-        except BadFrame as bad:
+        except frames.BadFrame as bad:
             raise _Closed(BAD_HELLO, _bad(bad)) from None
-        if not isinstance(frame, Hello):
+        if not isinstance(frame, frames.Hello):
             raise _Closed(BAD_HELLO, _error("hello_missing", "the first frame is a hello"))
         if isinstance(self._principal, TokenHolder) and frame.user != self._principal.user:
             raise _Closed(NOT_ALLOWED, _error("user_not_allowed", "the token is another user's"))
         return frame
 
-    async def _session(self, hello: Hello) -> tuple[SessionRef, SessionState]:
+    async def _session(self, hello: frames.Hello) -> tuple[SessionRef, SessionState]:
         """Raises _Closed for a session that is unknown, or another user's."""
         tenant_id = self._principal.tenant_id
         if hello.session is None:
@@ -138,18 +128,18 @@ class Connection:
             raise _Closed(SESSION_UNKNOWN, _error("session_unknown", "the user has no such session"))
         return ref, state
 
-    async def _welcome(self, ref: SessionRef, state: SessionState, hello: Hello) -> None:
+    async def _welcome(self, ref: SessionRef, state: SessionState, hello: frames.Hello) -> None:
         """The welcome, then what was missed. Frames that come meanwhile wait in `_news`."""
         store, session = self._sessions.store, ref.session_id
         last = await store.last(ref)
-        await self._send(bare_frame("state", {"event": "welcome", "last_seq": last}, session=session))
+        await self._send(frames.bare_frame("state", {"event": "welcome", "last_seq": last}, session=session))
         self._sent = last if hello.after is None else min(hello.after, last)
         missed = await store.after(ref, self._sent)
         if self._sent < last and (not missed or missed[0].seq > self._sent + 1):
             oldest = missed[0].seq if missed else last + 1
             history: list[JsonValue] = [turn.model_dump(mode="json") for turn in state.history]
             gap: dict[str, JsonValue] = {"event": "gap", "oldest_seq": oldest, "history": history}
-            await self._send(bare_frame("state", gap, session=session))
+            await self._send(frames.bare_frame("state", gap, session=session))
             self._sent = oldest - 1
         for frame in missed:
             await self._send_next(frame)
@@ -166,7 +156,9 @@ class Connection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._taken_over in done:
-            raise _Closed(TAKEN_OVER, bare_frame("state", {"event": "taken_over"}, session=ref.session_id))
+            raise _Closed(
+                TAKEN_OVER, frames.bare_frame("state", {"event": "taken_over"}, session=ref.session_id)
+            )
         for task in done:
             await task
 
@@ -176,26 +168,26 @@ class Connection:
             try:
                 frame = await self._received()
                 await self._take(ref, frame)
-            except BadFrame as bad:
+            except frames.BadFrame as bad:
                 self._bare.put_nowait(_bad(bad))
                 self._news.put_nowait(None)
             except RetryLater as away:
                 self._tell(_error(away.code, away.detail))
 
-    async def _take(self, ref: SessionRef, frame: ClientFrame) -> None:
+    async def _take(self, ref: SessionRef, frame: frames.ClientFrame) -> None:
         sessions = self._sessions
         match frame:
-            case UserMessage(id=message_id, content=content):
+            case frames.UserMessage(id=message_id, content=content):
                 outcome = await sessions.submit(ref, message_id, content)
                 if outcome == "duplicate":
                     self._tell(_error("duplicate", "a message with this id was taken already", message_id))
                 elif outcome == "busy":
                     self._tell(_error("busy", "too many messages wait for an answer", message_id))
-            case Cancel(id=message_id):
+            case frames.Cancel(id=message_id):
                 await sessions.cancel(ref, message_id)
-            case Confirm(call=call, decision=decision):
+            case frames.Confirm(call=call, decision=decision):
                 await sessions.confirm(ref, call, decision)
-            case Hello():
+            case frames.Hello():
                 self._tell(_error("hello_again", "the session has begun already"))
 
     async def _write(self, ref: SessionRef) -> None:
@@ -224,7 +216,7 @@ class Connection:
             while not self._bare.empty():
                 await self._socket.send_text(self._bare.get_nowait().decode())
             if frame is not None and frame.seq == self._sent + 1:
-                await self._socket.send_text(numbered(frame).decode())
+                await self._socket.send_text(frames.numbered(frame).decode())
                 self._sent = frame.seq
             elif self._is_stale or (frame is not None and frame.seq > self._sent):
                 self._is_stale = False
@@ -243,7 +235,7 @@ class Connection:
 
     async def _send_next(self, frame: LoggedFrame) -> None:
         if frame.seq > self._sent:
-            await self._send(numbered(frame))
+            await self._send(frames.numbered(frame))
             self._sent = frame.seq
 
     # Wire -------------------------------------------------------------------------------------------
@@ -260,7 +252,7 @@ class Connection:
         self._bare.put_nowait(frame)
         self._news.put_nowait(None)
 
-    async def _received(self) -> ClientFrame:
+    async def _received(self) -> frames.ClientFrame:
         """Raises BadFrame, _Closed, WebSocketDisconnect."""
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
@@ -268,7 +260,7 @@ class Connection:
         text = message.get("text")
         if text is None:
             raise _Closed(BINARY)
-        return read_frame(text)
+        return frames.read_frame(text)
 
     async def _send(self, frame: bytes) -> None:
         try:
@@ -288,17 +280,17 @@ class Connection:
 
 
 def _error(code: str, message: str, id: str | None = None) -> bytes:
-    return bare_frame("error", {"code": code, "message": message}, id=id)
+    return frames.bare_frame("error", {"code": code, "message": message}, id=id)
 
 
-def _bad(bad: BadFrame) -> bytes:
+def _bad(bad: frames.BadFrame) -> bytes:
     finding = bad.finding
     content: dict[str, JsonValue] = {
         "code": "frame_invalid" if finding.code != "json_invalid" else "json_invalid",
         "message": finding.message,
         "pointer": finding.pointer,
     }
-    return bare_frame("error", content)
+    return frames.bare_frame("error", content)
 
 
 SOCKET_PATH: Final = "/v1/chat/ws"

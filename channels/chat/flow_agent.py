@@ -38,15 +38,7 @@ from channels.chat.answering import Asked, ToolTurn
 from channels.chat.frames import AnswerFrames, FinalState
 from channels.chat.state import FlowRun, SessionState
 from channels.chat.wording import phrase
-from channels.engine_client.client import (
-    Contact,
-    EngineClient,
-    FlowChoice,
-    HumanOutcome,
-    NewContact,
-    Source,
-    Utterance,
-)
+from channels.engine_client import client
 from channels.engine_client.mcp_tools import OpenMcp
 from channels.engine_client.replies import AgentData, EngineError, RequestRefused, StateConflict, TaskRefused
 from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache
@@ -59,17 +51,9 @@ from channels.engine_client.tools import (
     with_missing,
 )
 from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.ports import models
 from flow_engine.ports.chat import ChatFrames, SessionRef
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.models import (
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelFailed,
-    ToolCall,
-    ToolSpec,
-)
 from flow_engine.values import JsonValue
 
 PROMPT_WAIT_MS: Final = 1_500
@@ -80,9 +64,9 @@ _HUMAN: Final = "HUM"
 _CONNECTED: Final = "connected"
 
 _OWN_TOOLS: Final = (
-    ToolSpec(ASK_USER, AskUser.__doc__ or "", AskUser.model_json_schema()),
-    ToolSpec(REFUSE, Refuse.__doc__ or "", Refuse.model_json_schema()),
-    ToolSpec(
+    models.ToolSpec(ASK_USER, AskUser.__doc__ or "", AskUser.model_json_schema()),
+    models.ToolSpec(REFUSE, Refuse.__doc__ or "", Refuse.model_json_schema()),
+    models.ToolSpec(
         END_CALL,
         "End the conversation. Call it after saying goodbye, when the user needs nothing more.",
         {"type": "object", "properties": {}},
@@ -109,8 +93,8 @@ class _Talk:
     run: Run
     turn: ToolTurn
     toolbox: Toolbox
-    contact: Contact
-    said: list[Message] = field(default_factory=list[Message])
+    contact: client.Contact
+    said: list[models.Message] = field(default_factory=list[models.Message])
 
 
 class FlowAgents:
@@ -118,9 +102,9 @@ class FlowAgents:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: client.EngineClient,
         open_mcp: OpenMcp,
-        model: LanguageModel,
+        model: models.LanguageModel,
         accounts: Accounts,
         clock: Clock,
         policy: Policy,
@@ -158,7 +142,7 @@ class FlowAgents:
                 state.flow = None
             await asked.frames.error("flow_unavailable", phrase("no_flow", state.language))
             return "refused"
-        except ModelFailed as failure:
+        except models.ModelFailed as failure:
             account.status, account.error = "error", str(failure)
             raise
         except asyncio.CancelledError:
@@ -172,7 +156,9 @@ class FlowAgents:
         if state.flow is None:
             return
         try:
-            await self._engine.end_contact(Contact(state.flow.conversation, state.flow.contact), reason)
+            await self._engine.end_contact(
+                client.Contact(state.flow.conversation, state.flow.contact), reason
+            )
         except EngineError as error:
             log.warning("contact_not_ended", reason=str(error))
 
@@ -182,7 +168,7 @@ class FlowAgents:
         state: SessionState,
         frames: ChatFrames,
         *,
-        outcome: HumanOutcome | None,
+        outcome: client.HumanOutcome | None,
         text: str | None,
         name: str | None,
         reason: str | None,
@@ -195,7 +181,7 @@ class FlowAgents:
         """
         if state.flow is None:
             raise ReloadAndDecide("no_flow", "no flow goes on in this session")
-        contact = Contact(state.flow.conversation, state.flow.contact)
+        contact = client.Contact(state.flow.conversation, state.flow.contact)
         shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, name)
         task: dict[str, JsonValue] = {}
         try:
@@ -218,7 +204,7 @@ class FlowAgents:
         self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn
     ) -> AsyncGenerator[_Talk]:
         flow = cast("FlowRun", asked.state.flow)
-        contact = Contact(flow.conversation, flow.contact)
+        contact = client.Contact(flow.conversation, flow.contact)
 
         async def ran(tool: TaskTool, answer: JsonValue) -> None:
             body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
@@ -239,8 +225,8 @@ class FlowAgents:
         )
         if data.task_type == _HUMAN and data.task_status == _CONNECTED:
             return "done"
-        opening = [Message("user", data.command)] if data.command else []
-        talk.said = [*opening, Message("user", asked.content)]
+        opening = [models.Message("user", data.command)] if data.command else []
+        talk.said = [*opening, models.Message("user", asked.content)]
         scene = _Scene(data, await talk.toolbox.of_task(data))
         for _ in range(MAX_ITERATIONS):
             answer = await self._asked_model(talk, scene)
@@ -264,9 +250,9 @@ class FlowAgents:
             raise LookupError("an agent without a flow talks by itself")
         user: dict[str, JsonValue] = {"name": asked.state.user, "session": asked.ref.session_id}
         data = await self._engine.new_contact(
-            NewContact(
+            client.NewContact(
                 talk.contact,
-                FlowChoice(flow_id=declared.flow_id, tag=declared.tag),
+                client.FlowChoice(flow_id=declared.flow_id, tag=declared.tag),
                 "chat",
                 facts=user,
                 language=asked.state.language,
@@ -275,14 +261,14 @@ class FlowAgents:
         await self._show_task(asked, data)
         return data
 
-    async def _asked_model(self, talk: _Talk, scene: _Scene) -> LLMAnswer:
+    async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""
         asked, row = talk.asked, talk.agent.effective.row
         scene.data = await self._refreshed(talk.contact, scene.data)
         change = change_task_declaration(scene.data.reachable_tasks)
         declared = [tool.declaration() for tool in scene.tools.tools]
-        request = LLMRequest(
-            messages=(Message("system", scene.data.prompt), *asked.before, *talk.said),
+        request = models.LLMRequest(
+            messages=(models.Message("system", scene.data.prompt), *asked.before, *talk.said),
             tools=[*map(_spec, declared if change is None else [change, *declared]), *_OWN_TOOLS],
             model=row.model,
             max_tokens=MAX_TOKENS,
@@ -294,7 +280,7 @@ class FlowAgents:
         )
         return await shown(self._model, request, talk.run)
 
-    async def _refreshed(self, contact: Contact, data: AgentData) -> AgentData:
+    async def _refreshed(self, contact: client.Contact, data: AgentData) -> AgentData:
         """With the prompt of the moment, which knows the values of what was just said."""
         tagged = await self._engine.prompt(contact.conversation_id, wait_ms=PROMPT_WAIT_MS)
         if tagged is None:
@@ -304,7 +290,7 @@ class FlowAgents:
             reachable = with_missing(reachable, await self._engine.memory(contact.conversation_id))
         return data.model_copy(update={"prompt": tagged.reply.prompt, "reachable_tasks": reachable})
 
-    async def _called(self, talk: _Talk, scene: _Scene, call: ToolCall) -> FinalState | None:
+    async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""
         frames = talk.asked.frames
         match call.name:
@@ -323,12 +309,12 @@ class FlowAgents:
             case _:
                 talk.turn.registry = scene.tools.registry
                 result = await talk.turn.act(call)
-        talk.said.append(Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
+        talk.said.append(models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
         if call.name == CHANGE_TASK and scene.data.command and cast("dict[str, JsonValue]", result)["result"]:
-            talk.said.append(Message("user", scene.data.command))
+            talk.said.append(models.Message("user", scene.data.command))
         return None
 
-    async def _change_task(self, talk: _Talk, scene: _Scene, call: ToolCall) -> JsonValue:
+    async def _change_task(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> JsonValue:
         task = call.arguments.get("task")
         try:
             reply = await self._engine.change_task(talk.contact, task if isinstance(task, str) else "")
@@ -356,8 +342,8 @@ class FlowAgents:
 
     async def _report(
         self,
-        contact: Contact,
-        src: Source,
+        contact: client.Contact,
+        src: client.Source,
         body: str,
         *,
         kind: Any = "message",
@@ -366,7 +352,7 @@ class FlowAgents:
     ) -> None:
         if body.strip():
             at = self._clock.now()
-            said = Utterance(message_id or self._new_id(), at, src, body, kind, src_name=name)
+            said = client.Utterance(message_id or self._new_id(), at, src, body, kind, src_name=name)
             await self._engine.utterance(contact, said)
 
 
@@ -381,9 +367,9 @@ def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:
     }
 
 
-def _spec(declared: Mapping[str, JsonValue]) -> ToolSpec:
+def _spec(declared: Mapping[str, JsonValue]) -> models.ToolSpec:
     parameters = cast("Mapping[str, object]", declared["parameters"])
-    return ToolSpec(str(declared["name"]), str(declared["description"]), parameters)
+    return models.ToolSpec(str(declared["name"]), str(declared["description"]), parameters)
 
 
 def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:

@@ -13,15 +13,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from flow_engine.errors import (
-    CallTheOperator,
-    CorrectTheInput,
-    Finding,
-    FlowEngineError,
-    LookElsewhere,
-    ReloadAndDecide,
-    RetryLater,
-)
+from flow_engine import errors
 from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.values import JsonValue
 
@@ -32,12 +24,12 @@ Scope = Literal["designer", "agent", "chat"]
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
-_STATUS_OF_KIND: Mapping[type[FlowEngineError], int] = {
-    CorrectTheInput: 422,
-    LookElsewhere: 404,
-    ReloadAndDecide: 409,
-    RetryLater: 503,
-    CallTheOperator: 500,
+_STATUS_OF_KIND: Mapping[type[errors.FlowEngineError], int] = {
+    errors.CorrectTheInput: 422,
+    errors.LookElsewhere: 404,
+    errors.ReloadAndDecide: 409,
+    errors.RetryLater: 503,
+    errors.CallTheOperator: 500,
 }
 _STATUS_OF_CODE: Mapping[str, int] = {
     "json_invalid": 400,
@@ -106,7 +98,9 @@ class Call:
             return None
         text = tag.strip().removeprefix("W/").strip('"')
         if not (text.isascii() and text.isdigit() and len(text) < 16):
-            raise CorrectTheInput("revision_stale", 'If-Match names no revision; accepted is such as "3"')
+            raise errors.CorrectTheInput(
+                "revision_stale", 'If-Match names no revision; accepted is such as "3"'
+            )
         return int(text)
 
 
@@ -151,9 +145,9 @@ def _guarded(
             principal = doorkeeper.admit(request, endpoint.scopes)
             body = await _body(request) if endpoint.method in {"POST", "PUT", "PATCH"} else b""
             response = await endpoint.handler(Call(request, principal, body))
-        except FlowEngineError as error:
+        except errors.FlowEngineError as error:
             response = problem_of(error)
-            if isinstance(error, CallTheOperator):
+            if isinstance(error, errors.CallTheOperator):
                 log.error("operator_needed", route=endpoint.path, code=error.code, detail=error.detail)
         return response
 
@@ -169,10 +163,10 @@ async def _body(request: Request) -> bytes:
             async for part in request.stream():
                 size += len(part)
                 if size > MAX_BODY_BYTES:
-                    raise CorrectTheInput("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")
+                    raise errors.CorrectTheInput("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")
                 parts.append(part)
     except TimeoutError:
-        raise CorrectTheInput("too_slow", f"a body comes within {BODY_WITHIN_S:g} s") from None
+        raise errors.CorrectTheInput("too_slow", f"a body comes within {BODY_WITHIN_S:g} s") from None
     except ClientDisconnect:
         raise _invalid("the body ended before it was whole") from None
     return b"".join(parts)
@@ -182,17 +176,17 @@ def json_response(body: object, status: int = 200, headers: Mapping[str, str] | 
     return Response(orjson.dumps(body), status, dict(headers or {}), media_type="application/json")
 
 
-def problem_of(error: FlowEngineError) -> Response:
+def problem_of(error: errors.FlowEngineError) -> Response:
     status = _STATUS_OF_CODE.get(error.code, _STATUS_OF_KIND[type(error)])
     headers: dict[str, str] = {}
     extra: dict[str, object] = {}
-    findings: Sequence[Finding] = ()
+    findings: Sequence[errors.Finding] = ()
     match error:
-        case CorrectTheInput():
+        case errors.CorrectTheInput():
             findings = error.findings
-        case ReloadAndDecide():
+        case errors.ReloadAndDecide():
             extra = {"state": error.state.facts, "accepted": list(error.accepted)}
-        case RetryLater():
+        case errors.RetryLater():
             headers["Retry-After"] = str(error.after_seconds)
         case _:
             pass
@@ -205,7 +199,7 @@ def _problem(
     status: int,
     code: str,
     detail: str,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[errors.Finding] = (),
     extra: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
@@ -237,5 +231,5 @@ async def bug(request: Request, error: Exception) -> Response:
     return _problem(500, "internal_error", "the service has an error, which is logged")
 
 
-def _invalid(message: str) -> CorrectTheInput:
-    return CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)])
+def _invalid(message: str) -> errors.CorrectTheInput:
+    return errors.CorrectTheInput("json_invalid", message, [errors.Finding("", "json_invalid", message)])

@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-)
+import pydantic
 from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import UnknownModelName, parse_model_names
@@ -65,21 +57,21 @@ def _fixed_host(value: object) -> object:
     return value
 
 
-Text: TypeAlias = Annotated[str, Field(max_length=20_000)]
-Line: TypeAlias = Annotated[str, Field(max_length=2_000)]
-Lines: TypeAlias = Annotated[tuple[Line, ...], Field(max_length=MOST_LIST, strict=False)]
-Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Text: TypeAlias = Annotated[str, pydantic.Field(max_length=20_000)]
+Line: TypeAlias = Annotated[str, pydantic.Field(max_length=2_000)]
+Lines: TypeAlias = Annotated[tuple[Line, ...], pydantic.Field(max_length=MOST_LIST, strict=False)]
+Name: TypeAlias = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
 class RowHttpTool(HttpTool):
     """A declarative HTTP tool of a row. `parameters` is the JSON Schema of its arguments, an object."""
 
     type: Literal["http"] = "http"
-    url: Annotated[UrlText, BeforeValidator(_fixed_host)]
-    parameters: ObjectSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    url: Annotated[UrlText, pydantic.BeforeValidator(_fixed_host)]
+    parameters: ObjectSchema = pydantic.Field(default_factory=lambda: {"type": "object", "properties": {}})
     approval: ApprovalLevel = "allow"
 
-    @field_validator("body_builder")
+    @pydantic.field_validator("body_builder")
     @classmethod
     def _no_builder(cls, name: str | None) -> str | None:
         if name is not None:
@@ -87,19 +79,19 @@ class RowHttpTool(HttpTool):
         return name
 
 
-class RowFlow(BaseModel):
+class RowFlow(pydantic.BaseModel):
     """The flow of the engine that talks in the agent's place (C15)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
-    flow_id: Annotated[str, Field(min_length=1, max_length=512)]
-    tag: Annotated[str, Field(min_length=1, max_length=512)] = "latest"
+    flow_id: Annotated[str, pydantic.Field(min_length=1, max_length=512)]
+    tag: Annotated[str, pydantic.Field(min_length=1, max_length=512)] = "latest"
 
 
-class AgentRow(BaseModel):
+class AgentRow(pydantic.BaseModel):
     """Null inherits. `num_ctx` is a context length in tokens; `model` as in `FLOW_ENGINE_LLM_MODEL`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     name: Name
     enabled: bool = True
@@ -111,16 +103,23 @@ class AgentRow(BaseModel):
     output_schema: Text | None = None
     state_strategy: Text | None = None
     tools: (
-        Annotated[tuple[Annotated[str, Field(min_length=1, max_length=130)], ...], Field(strict=False)] | None
+        Annotated[
+            tuple[Annotated[str, pydantic.Field(min_length=1, max_length=130)], ...],
+            pydantic.Field(strict=False),
+        ]
+        | None
     ) = None
-    model: Annotated[str, AfterValidator(_a_model)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    num_ctx: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    model: Annotated[str, pydantic.AfterValidator(_a_model)] | None = None
+    temperature: Annotated[float, pydantic.Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, pydantic.Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    num_ctx: Annotated[int, pydantic.Field(ge=1, le=10_000_000)] | None = None
     description: Text | None = None
     examples: Lines | None = None
     languages: (
-        Annotated[tuple[Annotated[str, AfterValidator(_a_language)], ...], Field(strict=False)] | None
+        Annotated[
+            tuple[Annotated[str, pydantic.AfterValidator(_a_language)], ...], pydantic.Field(strict=False)
+        ]
+        | None
     ) = None
     http_tools: dict[ToolName, RowHttpTool] | None = None
     flow: RowFlow | None = None
@@ -169,7 +168,7 @@ def row_findings(raw: JsonValue) -> Iterator[Finding]:
         row = AgentRow.model_validate(raw)
     except ValueRejected as rejected:
         yield Finding("", "value_rejected", rejected.message)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         yield from findings_of(error, AgentRow, raw, most=MOST_FINDINGS)
     else:
         for name in sorted(RESERVED_TOOLS & (row.http_tools or {}).keys()):

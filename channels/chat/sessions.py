@@ -23,21 +23,10 @@ from channels.chat.frames import AnswerFrames
 from channels.chat.state import SessionState, Turn
 from channels.chat.wording import phrase
 from flow_engine.errors import FlowEngineError, LookElsewhere, RetryLater
-from flow_engine.ports.chat import (
-    LEASE_S,
-    ChatBus,
-    ChatFrames,
-    ChatQueue,
-    ChatSessions,
-    IdleSessions,
-    LeaseLost,
-    Put,
-    SessionRef,
-    orders_topic,
-)
+from flow_engine.ports import chat
 from flow_engine.ports.telemetry import Observer, Tracing, Unobserved, Untraced
 
-RENEW_S: Final = LEASE_S / 4
+RENEW_S: Final = chat.LEASE_S / 4
 SWEEP_S: Final = 2.0
 END_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.05
@@ -45,7 +34,7 @@ POLL_S: Final = 0.05
 log: Any = structlog.get_logger("flow_engine.chat")
 
 
-class SessionStore(ChatSessions, ChatQueue, ChatFrames, IdleSessions, Protocol):
+class SessionStore(chat.ChatSessions, chat.ChatQueue, chat.ChatFrames, chat.IdleSessions, Protocol):
     """What replicas share but the bus."""
 
 
@@ -89,7 +78,7 @@ class Sessions:
     def __init__(
         self,
         store: SessionStore,
-        bus: ChatBus,
+        bus: chat.ChatBus,
         answering: Answering,
         flows: FlowTalk,
         *,
@@ -106,19 +95,19 @@ class Sessions:
         self._tracing = tracing or Untraced()
         self._working: set[asyncio.Task[None]] = set()
 
-    async def create(self, tenant_id: str, user: str, language: str | None) -> SessionRef:
-        ref = SessionRef(tenant_id, f"s-{uuid4().hex}")
+    async def create(self, tenant_id: str, user: str, language: str | None) -> chat.SessionRef:
+        ref = chat.SessionRef(tenant_id, f"s-{uuid4().hex}")
         await self.store.create(ref, SessionState(user=user, language=language).written())
         return ref
 
-    async def state(self, ref: SessionRef) -> SessionState:
+    async def state(self, ref: chat.SessionRef) -> SessionState:
         """Read from the JSON that is stored. Raises LookElsewhere `session_unknown`."""
         text = await self.store.load(ref)
         if text is None:
             raise LookElsewhere("session_unknown", f"there is no session {ref.session_id!r}")
         return SessionState.read(text)
 
-    async def submit(self, ref: SessionRef, message_id: str, content: str) -> Put:
+    async def submit(self, ref: chat.SessionRef, message_id: str, content: str) -> chat.Put:
         item = {"kind": "message", "id": message_id, "content": content}
         outcome = await self.store.put(ref, message_id, orjson.dumps(item))
         self.observer.count("chat_messages", outcome=outcome)
@@ -126,13 +115,13 @@ class Sessions:
             await self._work(ref)
         return outcome
 
-    async def cancel(self, ref: SessionRef, message_id: str) -> None:
+    async def cancel(self, ref: chat.SessionRef, message_id: str) -> None:
         await self._order(ref, type="cancel", id=message_id)
 
-    async def confirm(self, ref: SessionRef, call: str, decision: str) -> None:
+    async def confirm(self, ref: chat.SessionRef, call: str, decision: str) -> None:
         await self._order(ref, type="confirm", call=call, decision=decision)
 
-    async def end(self, ref: SessionRef, reason: str) -> None:
+    async def end(self, ref: chat.SessionRef, reason: str) -> None:
         """The session and its flow's contact; an answer that is being made is cancelled. Done when this
         returns; a second time does nothing. Raises LookElsewhere `session_unknown`, RetryLater."""
         if (await self.state(ref)).ended:
@@ -160,20 +149,20 @@ class Sessions:
 
     # Work -------------------------------------------------------------------------------------------
 
-    async def _order(self, ref: SessionRef, **order: str) -> None:
-        await self.bus.publish(orders_topic(ref), orjson.dumps(order))
+    async def _order(self, ref: chat.SessionRef, **order: str) -> None:
+        await self.bus.publish(chat.orders_topic(ref), orjson.dumps(order))
 
-    async def _work(self, ref: SessionRef) -> None:
+    async def _work(self, ref: chat.SessionRef) -> None:
         """Take the lease and answer, unless somebody else does. Orders are heard when this returns."""
         holder, orders = uuid4().hex, _Orders()
         listener = orders.take
-        await self.bus.listen(orders_topic(ref), listener)
+        await self.bus.listen(chat.orders_topic(ref), listener)
         taken = False
         try:
             taken = await self.store.hold(ref, holder)
         finally:
             if not taken:
-                await self.bus.unlisten(orders_topic(ref), listener)
+                await self.bus.unlisten(chat.orders_topic(ref), listener)
         if not taken:
             return
 
@@ -181,20 +170,20 @@ class Sessions:
             try:
                 await self._held(ref, holder, orders)
             finally:
-                await self.bus.unlisten(orders_topic(ref), listener)
+                await self.bus.unlisten(chat.orders_topic(ref), listener)
 
         task = asyncio.create_task(work())
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
-    async def _held(self, ref: SessionRef, holder: str, orders: _Orders) -> None:
+    async def _held(self, ref: chat.SessionRef, holder: str, orders: _Orders) -> None:
         draining = asyncio.current_task()
         renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
         try:
             while (item := await self.store.head(ref, holder)) is not None:
                 await self._one(ref, holder, orjson.loads(item), orders)
                 await self.store.done(ref, holder)
-        except LeaseLost:
+        except chat.LeaseLost:
             log.warning("lease_lost")
         except FlowEngineError as error:
             # The message stays in the queue; whoever looks for abandoned sessions next goes on with it.
@@ -203,20 +192,20 @@ class Sessions:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
-    async def _renew(self, ref: SessionRef, holder: str, draining: asyncio.Task[None]) -> None:
-        lost_at = asyncio.get_running_loop().time() + LEASE_S
+    async def _renew(self, ref: chat.SessionRef, holder: str, draining: asyncio.Task[None]) -> None:
+        lost_at = asyncio.get_running_loop().time() + chat.LEASE_S
         while True:
             await asyncio.sleep(RENEW_S)
             with contextlib.suppress(RetryLater):
                 if not await self.store.hold(ref, holder):
                     break
-                lost_at = asyncio.get_running_loop().time() + LEASE_S
+                lost_at = asyncio.get_running_loop().time() + chat.LEASE_S
             if asyncio.get_running_loop().time() >= lost_at:
                 break
         log.warning("lease_lost")
         draining.cancel()
 
-    async def _one(self, ref: SessionRef, holder: str, item: Mapping[str, str], orders: _Orders) -> None:
+    async def _one(self, ref: chat.SessionRef, holder: str, item: Mapping[str, str], orders: _Orders) -> None:
         state = await self.state(ref)
         if item["kind"] == "end":
             await self._flows.end(ref.tenant_id, state, item["reason"])
@@ -244,7 +233,7 @@ class Sessions:
         await self.store.save(ref, state.written(), holder)
 
     async def _resumable(
-        self, ref: SessionRef, state: SessionState, frames: AnswerFrames, message_id: str
+        self, ref: chat.SessionRef, state: SessionState, frames: AnswerFrames, message_id: str
     ) -> bool:
         """Whether an answer that another replica began may be begun again: nothing of it was shown. Otherwise
         it has ended, or is ended here."""
@@ -278,7 +267,7 @@ class Sessions:
         """Does nothing for an answer that is whole. Raises LeaseLost, FlowEngineError."""
         if error is None:
             return
-        if isinstance(error, LeaseLost | RetryLater):
+        if isinstance(error, chat.LeaseLost | RetryLater):
             raise error
         log.error("bug", exc_info=error)
         await asked.frames.error("internal_error", phrase("failed", asked.state.language))

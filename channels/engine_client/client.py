@@ -22,22 +22,7 @@ import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from channels.engine_client.replies import (
-    AgentData,
-    ChangeTaskReply,
-    ContactEndReply,
-    EngineMisbehaved,
-    EngineUnavailable,
-    MemoryDump,
-    Notified,
-    Problem,
-    PromptReply,
-    RequestRefused,
-    StateConflict,
-    TaskChanged,
-    TaskRefused,
-    UtteranceReply,
-)
+from channels.engine_client import replies
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.agents")
@@ -60,18 +45,18 @@ Source = Literal["user", "bot", "agent"]
 Pause = Callable[[float], Awaitable[None]]
 
 _Read = TypeVar("_Read")
-_Notified = TypeVar("_Notified", bound=Notified)
+_Notified = TypeVar("_Notified", bound=replies.Notified)
 _NOT_MODIFIED: Final = 304
 _CONFLICT: Final = 409
 _REPEATABLE_STATUS = frozenset({502, 503, 504})
 _REPEATABLE_CONFLICT = "revision_conflict"
 
-_AGENT_DATA = TypeAdapter(AgentData)
-_CHANGE_TASK: TypeAdapter[TaskChanged | TaskRefused] = TypeAdapter(ChangeTaskReply)
-_CONTACT_END = TypeAdapter(ContactEndReply)
-_PROMPT = TypeAdapter(PromptReply)
-_UTTERANCE = TypeAdapter(UtteranceReply)
-_MEMORY = TypeAdapter(MemoryDump)
+_AGENT_DATA = TypeAdapter(replies.AgentData)
+_CHANGE_TASK: TypeAdapter[replies.TaskChanged | replies.TaskRefused] = TypeAdapter(replies.ChangeTaskReply)
+_CONTACT_END = TypeAdapter(replies.ContactEndReply)
+_PROMPT = TypeAdapter(replies.PromptReply)
+_UTTERANCE = TypeAdapter(replies.UtteranceReply)
+_MEMORY = TypeAdapter(replies.MemoryDump)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +108,7 @@ class TaggedPrompt:
     """A prompt, and the ETag by which the next one is only sent when more than the clock has moved; None
     without one."""
 
-    reply: PromptReply
+    reply: replies.PromptReply
     etag: str | None
 
 
@@ -181,7 +166,7 @@ class EngineClient:
         """The URL of the engine's own MCP server."""
         return f"{self.base_url}/mcp"
 
-    async def new_contact(self, new: NewContact) -> AgentData:
+    async def new_contact(self, new: NewContact) -> replies.AgentData:
         """Start or resume a conversation. Repeated for the same contact, it tells the current task. Raises
         EngineError; what fails in passing is tried three times, 5 seconds each, before."""
         choice = new.choice
@@ -197,14 +182,16 @@ class EngineClient:
         }
         return await self._post("handle-new-contact", body, _AGENT_DATA)
 
-    async def change_task(self, contact: Contact, task: str) -> TaskChanged | TaskRefused:
+    async def change_task(self, contact: Contact, task: str) -> replies.TaskChanged | replies.TaskRefused:
         return await self._post("change-task", {**_ids(contact), "task": task}, _CHANGE_TASK)
 
-    async def human_task(self, contact: Contact, outcome: HumanOutcome, reason: str | None) -> AgentData:
+    async def human_task(
+        self, contact: Contact, outcome: HumanOutcome, reason: str | None
+    ) -> replies.AgentData:
         body = {**_ids(contact), "outcome": outcome, "reason": reason}
         return await self._post("handle-human-task", body, _AGENT_DATA)
 
-    async def utterance(self, contact: Contact, said: Utterance) -> UtteranceReply:
+    async def utterance(self, contact: Contact, said: Utterance) -> replies.UtteranceReply:
         body = {
             **_ids(contact),
             "messageId": said.message_id,
@@ -218,7 +205,7 @@ class EngineClient:
         }
         return self._noticed(contact.conversation_id, await self._post("handle-utterance", body, _UTTERANCE))
 
-    async def end_contact(self, contact: Contact, reason: str) -> ContactEndReply:
+    async def end_contact(self, contact: Contact, reason: str) -> replies.ContactEndReply:
         body = {**_ids(contact), "reason": reason}
         reply = await self._post("handle-end-contact", body, _CONTACT_END, timeout_s=END_TIMEOUT_S)
         return self._noticed(contact.conversation_id, reply)
@@ -240,7 +227,7 @@ class EngineClient:
         reply = self._noticed(conversation_id, _read(answer, _PROMPT))
         return TaggedPrompt(reply, answer.headers.get("etag"))
 
-    async def memory(self, conversation_id: str) -> MemoryDump:
+    async def memory(self, conversation_id: str) -> replies.MemoryDump:
         return _read(await self._send("GET", f"memory/{_segment(conversation_id)}"), _MEMORY)
 
     def _noticed(self, conversation_id: str, reply: _Notified) -> _Notified:
@@ -309,7 +296,7 @@ class EngineClient:
                 )
             if pause_s is not None:
                 await self._pause(min(max(pause_s, asked_s), LONGEST_PAUSE_S))
-        raise EngineUnavailable(f"the flow engine gave no usable answer to {name!r}: {trouble}")
+        raise replies.EngineUnavailable(f"the flow engine gave no usable answer to {name!r}: {trouble}")
 
 
 def _ids(contact: Contact) -> dict[str, object]:
@@ -327,9 +314,9 @@ def _worth_repeating(answer: httpx2.Response) -> bool:
     return answer.status_code in _REPEATABLE_STATUS
 
 
-def _problem(answer: httpx2.Response) -> Problem | None:
+def _problem(answer: httpx2.Response) -> replies.Problem | None:
     try:
-        return Problem.model_validate_json(answer.content)
+        return replies.Problem.model_validate_json(answer.content)
     except ValidationError:
         return None
 
@@ -341,9 +328,9 @@ def _read(answer: httpx2.Response, shape: TypeAdapter[_Read]) -> _Read:
         try:
             return shape.validate_json(answer.content)
         except ValidationError as error:
-            raise EngineMisbehaved(f"a reply of {error.title} cannot be read") from None
+            raise replies.EngineMisbehaved(f"a reply of {error.title} cannot be read") from None
     problem = _problem(answer)
     told = f"status {status}" if problem is None else f"{problem.code}: {problem.detail}"
     if problem is None or not answer.is_client_error:
-        raise EngineMisbehaved(told, problem)
-    raise (StateConflict if status == _CONFLICT else RequestRefused)(told, problem)
+        raise replies.EngineMisbehaved(told, problem)
+    raise (replies.StateConflict if status == _CONFLICT else replies.RequestRefused)(told, problem)

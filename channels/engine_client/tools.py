@@ -18,15 +18,8 @@ from typing import Final, cast
 
 import orjson
 
+from channels.engine_client import replies
 from channels.engine_client.mcp_tools import McpTool
-from channels.engine_client.replies import (
-    AgentData,
-    MemoryDump,
-    ReachableTask,
-    SelectedTool,
-    ServerTools,
-    ToolParameter,
-)
 from flow_engine.json_values import as_object
 from flow_engine.values import JsonValue
 
@@ -41,7 +34,7 @@ NOT_OFFERED: Final = frozenset({CHANGE_TASK, "get_memory"})
 and what `get_memory` tells stands in every prompt, so that a call would only make the caller wait."""
 
 _WRITES_MEMORY: Final = "set_memory"
-_WRITTEN_BY: Final = ToolParameter.model_validate(
+_WRITTEN_BY: Final = replies.ToolParameter.model_validate(
     {"parameterName": "updatedBy", "assignmentStrategy": "fixed", "assignmentValue": _WRITES_MEMORY}
 )
 """As whose the values count that a model stores: not for it to choose, as a name may be another tool's."""
@@ -79,7 +72,7 @@ class TaskTool:
     url: str
     listed: McpTool
     parameters: Mapping[str, object]
-    assigned: tuple[ToolParameter, ...]
+    assigned: tuple[replies.ToolParameter, ...]
 
     @property
     def takes_variables(self) -> bool:
@@ -97,7 +90,7 @@ class CallContext:
     tenant_id: str
     conversation_id: str
     contact_id: str
-    memory: MemoryDump
+    memory: replies.MemoryDump
     key: str
     campaign_id: str | None = None
 
@@ -133,7 +126,9 @@ def function(name: str, description: str, parameters: Mapping[str, object]) -> D
 # --- declarations ----------------------------------------------------------------------------------
 
 
-def with_missing(tasks: Iterable[ReachableTask], memory: MemoryDump) -> tuple[ReachableTask, ...]:
+def with_missing(
+    tasks: Iterable[replies.ReachableTask], memory: replies.MemoryDump
+) -> tuple[replies.ReachableTask, ...]:
     """The tasks with what is missing by this memory."""
     return tuple(
         task.model_copy(
@@ -147,7 +142,7 @@ def with_missing(tasks: Iterable[ReachableTask], memory: MemoryDump) -> tuple[Re
     )
 
 
-def change_task_declaration(tasks: Sequence[ReachableTask]) -> Declaration | None:
+def change_task_declaration(tasks: Sequence[replies.ReachableTask]) -> Declaration | None:
     """The tool that moves to one of `tasks`, its parameters in JSON Schema; None where there is nowhere to
     go."""
     if not tasks:
@@ -165,13 +160,13 @@ def change_task_declaration(tasks: Sequence[ReachableTask]) -> Declaration | Non
     return function(CHANGE_TASK, description, schema)
 
 
-def task_names(tasks: Sequence[ReachableTask]) -> list[str]:
+def task_names(tasks: Sequence[replies.ReachableTask]) -> list[str]:
     """How the model names each task: by name, or by id where the name could mean two."""
     every = [task.name for task in tasks] + [task.task_id for task in tasks if task.task_id != task.name]
     return [task.name if every.count(task.name) == 1 else task.task_id for task in tasks]
 
 
-def _task_line(name: str, task: ReachableTask) -> str:
+def _task_line(name: str, task: replies.ReachableTask) -> str:
     line = f"- {name} ({task.type}): {task.description}"
     if task.required_variables:
         line += f" Requires: {', '.join(task.required_variables)}."
@@ -181,7 +176,7 @@ def _task_line(name: str, task: ReachableTask) -> str:
 
 
 def task_tools(
-    data: AgentData,
+    data: replies.AgentData,
     listed: Mapping[str, Sequence[McpTool]],
     *,
     engine_mcp_url: str,
@@ -206,11 +201,11 @@ def task_tools(
     return tuple(bound)
 
 
-def is_offered(server: ServerTools, selected: SelectedTool) -> bool:
+def is_offered(server: replies.ServerTools, selected: replies.SelectedTool) -> bool:
     return server.server_name != ENGINE_SERVER or selected.tool_name not in NOT_OFFERED
 
 
-def server_url(server: ServerTools, engine_mcp_url: str) -> str:
+def server_url(server: replies.ServerTools, engine_mcp_url: str) -> str:
     """The URL to reach a server at: the engine's own is reached where the engine is, whatever address it
     gives to others."""
     return engine_mcp_url if server.server_name == ENGINE_SERVER else server.url
@@ -223,7 +218,7 @@ def _free_name(server: str, tool: str, taken: set[str]) -> str:
     return next(name for name in (plain, prefixed, *numbered) if name and name not in taken)
 
 
-def _chosen_by_model(tool: McpTool, assigned: Sequence[ToolParameter]) -> dict[str, object]:
+def _chosen_by_model(tool: McpTool, assigned: Sequence[replies.ToolParameter]) -> dict[str, object]:
     schema = dict(tool.parameters)
     properties = dict(as_object(schema.get("properties")))
     strategies = {parameter.parameter_name: parameter for parameter in assigned}

@@ -10,19 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self, TypeAlias, cast
 
+import pydantic
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from channels.http_tools.expressions import Condition
@@ -51,9 +41,11 @@ _ONLY_WITH_URL: Final = frozenset({"method", "params", "headers", "body"})
 class Compiled:
     """Has pydantic make a field with `read`, and look no further into the field's type."""
 
-    read: Callable[[object, ValidationInfo], object]
+    read: Callable[[object, pydantic.ValidationInfo], object]
 
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: pydantic.GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(self.read)
 
 
@@ -72,7 +64,7 @@ def _read(parse: Callable[[str], object], value: object) -> object:
         raise _error(mistake) from mistake
 
 
-def _step_condition(value: object, info: ValidationInfo) -> object:
+def _step_condition(value: object, info: pydantic.ValidationInfo) -> object:
     """The names of the step's extracts are known; where they could not be read, any name may be one."""
     extract: Mapping[str, object] | None = info.data.get("extract")
     names = None if extract is None else frozenset(extract)
@@ -84,7 +76,7 @@ def _json_template(value: object, *, answer: bool = False) -> JsonTemplate:
         return JsonTemplate.parse(cast("JsonValue", value), answer=answer)
     except Mistakes as mistakes:
         # An error for each mistake at its own place; pydantic puts the place of the field before it.
-        raise ValidationError.from_exception_data(
+        raise pydantic.ValidationError.from_exception_data(
             "template",
             [InitErrorDetails(type=_error(mistake), loc=at, input=None) for at, mistake in mistakes.found],
         ) from mistakes
@@ -100,7 +92,7 @@ def _error(mistake: Mistake) -> PydanticCustomError:
     return PydanticCustomError("mistake", "{mistake}", {"mistake": str(mistake)})
 
 
-def _header(value: object, info: ValidationInfo) -> Template:
+def _header(value: object, info: pydantic.ValidationInfo) -> Template:
     """A template in which `${env:NAME}` stands for a variable of the environment, read once. What a caller
     or a reply puts into the header is no reference."""
     template = cast("Template", _read(Template.parse, value))
@@ -133,9 +125,9 @@ def _a_schema(value: dict[str, object]) -> dict[str, object]:
     return value
 
 
-Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
-ToolName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-ObjectSchema: TypeAlias = Annotated[dict[str, object], AfterValidator(_a_schema)]
+Text: TypeAlias = Annotated[str, pydantic.Field(strict=True, min_length=1)]
+ToolName: TypeAlias = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ObjectSchema: TypeAlias = Annotated[dict[str, object], pydantic.AfterValidator(_a_schema)]
 TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
 HeaderText: TypeAlias = Annotated[Template, Compiled(_header)]
 UrlText: TypeAlias = Annotated[UrlTemplate, compiled(UrlTemplate.parse)]
@@ -147,10 +139,10 @@ Answer: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_t
 _StepCondition: TypeAlias = Annotated[Condition, Compiled(_step_condition)]
 
 
-class Document(BaseModel):
+class Document(pydantic.BaseModel):
     """A part of a config, JSON: fields that it does not know are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class RequestFields(Document):
@@ -162,11 +154,11 @@ class RequestFields(Document):
     params: Params | None = None
     headers: dict[str, HeaderText] = {}
     body: Body | None = None
-    timeout_s: float = Field(
+    timeout_s: float = pydantic.Field(
         default=DEFAULT_TIMEOUT_S, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False, strict=True
     )
 
-    @field_validator("headers")
+    @pydantic.field_validator("headers")
     @classmethod
     def _headers_have_names(cls, headers: dict[str, Template]) -> dict[str, Template]:
         wrong = [name for name in headers if not _HEADER_NAME.fullmatch(name)]
@@ -178,7 +170,7 @@ class RequestFields(Document):
             )
         return headers
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _get_has_no_body(self) -> Self:
         if self.method == "GET" and self.body is not None:
             raise PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body`")
@@ -212,7 +204,7 @@ class PreStep(RequestFields):
     condition: _StepCondition | None = None
     fail_return: Answer | None = None
 
-    @field_validator("extract")
+    @pydantic.field_validator("extract")
     @classmethod
     def _names_are_free(cls, extract: dict[str, JsonPath]) -> dict[str, JsonPath]:
         taken = sorted(NAMESPACES & extract.keys())
@@ -224,7 +216,7 @@ class PreStep(RequestFields):
             )
         return extract
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _does_something(self) -> Self:
         if self.url is None and (self.extract or self.model_fields_set & _ONLY_WITH_URL):
             raise PydanticCustomError("fetch_without_url", "a step that fetches or extracts needs a `url`")
@@ -244,7 +236,7 @@ class PreStep(RequestFields):
 class ToolReturn(Document):
     """What the model is told."""
 
-    answer: Answer = Field(alias="return")
+    answer: Answer = pydantic.Field(alias="return")
 
 
 class HttpTool(HttpRequest):
@@ -258,7 +250,7 @@ class HttpTool(HttpRequest):
     on_success: ToolReturn | None = None
     on_error: ToolReturn | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _one_body(self) -> Self:
         if self.body_builder is not None and self.body is not None:
             raise PydanticCustomError("two_bodies", "accepted is `body` or `body_builder`, not both")
@@ -277,7 +269,7 @@ class BuiltinTool(Document):
     target: TemplateText | None = None
     on_success_flags: tuple[str, ...] = ()
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _target_belongs_to_transfer(self) -> Self:
         if (self.action == "transfer") != (self.target is not None):
             raise PydanticCustomError(
@@ -286,7 +278,7 @@ class BuiltinTool(Document):
         return self
 
 
-def _tool(value: object, info: ValidationInfo) -> HttpTool | BuiltinTool:
+def _tool(value: object, info: pydantic.ValidationInfo) -> HttpTool | BuiltinTool:
     """Chosen by `type` here, as a union would put its own name into the place of an error."""
     kind = cast("dict[object, object]", value).get("type") if isinstance(value, dict) else None
     match kind:

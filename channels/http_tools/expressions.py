@@ -20,16 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
+from channels.http_tools import placeholders
 from channels.http_tools.lexing import Mistake, Reader, path_of
-from channels.http_tools.placeholders import (
-    OPEN,
-    Constant,
-    Placeholder,
-    Template,
-    TemplateMistake,
-    read_constant,
-    read_placeholder,
-)
 from channels.http_tools.scope import NAMESPACES, Path, Scope, Values, walk
 from flow_engine.json_values import same_json
 from flow_engine.values import JsonValue
@@ -71,7 +63,7 @@ class _Field:
         return walk(facts.names.get(head), rest)
 
 
-_Operand: TypeAlias = Constant | Template | Placeholder | _Field
+_Operand: TypeAlias = placeholders.Constant | placeholders.Template | placeholders.Placeholder | _Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +151,11 @@ class Condition:
 
 def _value(operand: _Operand, facts: _Facts) -> JsonValue:
     match operand:
-        case Constant():
+        case placeholders.Constant():
             return operand.value
-        case Placeholder():
+        case placeholders.Placeholder():
             return operand.value(facts.scope)
-        case Template():
+        case placeholders.Template():
             return operand.render_text(facts.scope)
         case _Field():
             return operand.value(facts)
@@ -247,7 +239,7 @@ class _Parser:
         token = reader.current
         if reader.at_sign("{{"):
             reader.advance()
-            placeholder = read_placeholder(reader)
+            placeholder = placeholders.read_placeholder(reader)
             reader.expect("}}", "'}}'")
             return placeholder
         if token.kind == "path":
@@ -255,12 +247,12 @@ class _Parser:
             if self._names is not None and path[0] not in NAMESPACES | self._names | {"$"}:
                 raise reader.mistake(f"{path[0]!r} is unknown; accepted are {self._operands}", token.at)
             return _Field(path)
-        constant = read_constant(reader)
+        constant = placeholders.read_constant(reader)
         if constant is None:
             raise reader.unexpected(self._operands)
-        if isinstance(constant.value, str) and OPEN in constant.value:
+        if isinstance(constant.value, str) and placeholders.OPEN in constant.value:
             try:
-                return Template.parse(constant.value)
-            except TemplateMistake as mistake:
-                raise TemplateMistake(mistake.message, token.at + 1 + mistake.at) from mistake
+                return placeholders.Template.parse(constant.value)
+            except placeholders.TemplateMistake as mistake:
+                raise placeholders.TemplateMistake(mistake.message, token.at + 1 + mistake.at) from mistake
         return constant

@@ -16,15 +16,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathQuery
-from jsonpath_rfc9535.exceptions import JSONPathSyntaxError
-from jsonpath_rfc9535.filter_expressions import (
-    ComparisonExpression,
-    Expression,
-    FilterContext,
-    FilterExpressionLiteral,
-    RootFilterQuery,
+from jsonpath_rfc9535 import (
+    JSONPathEnvironment,
+    JSONPathError,
+    JSONPathNode,
+    JSONPathQuery,
+    filter_expressions,
 )
+from jsonpath_rfc9535.exceptions import JSONPathSyntaxError
 from jsonpath_rfc9535.lex import tokenize
 from jsonpath_rfc9535.node import JSONPathNodeList
 from jsonpath_rfc9535.parse import Parser
@@ -111,25 +110,25 @@ class JsonPath:
         return None if node is None else cast("JsonValue", node.value)
 
 
-class _Argument(FilterExpressionLiteral[JsonValue]):
+class _Argument(filter_expressions.FilterExpressionLiteral[JsonValue]):
     """The value of a placeholder in a filter."""
 
     __slots__ = ()
 
 
-class _ArgumentComparison(ComparisonExpression):
+class _ArgumentComparison(filter_expressions.ComparisonExpression):
     """A comparison with a placeholder's value, by rule 3."""
 
     __slots__ = ()
 
-    def evaluate(self, context: FilterContext) -> bool:
+    def evaluate(self, context: filter_expressions.FilterContext) -> bool:
         left, right = _single(self.left.evaluate(context)), _single(self.right.evaluate(context))
         left, right = _alike(left, right), _alike(right, left)
-        plain = ComparisonExpression(
+        plain = filter_expressions.ComparisonExpression(
             self.token,
-            FilterExpressionLiteral(self.token, left),
+            filter_expressions.FilterExpressionLiteral(self.token, left),
             self.operator,
-            FilterExpressionLiteral(self.token, right),
+            filter_expressions.FilterExpressionLiteral(self.token, right),
         )
         return plain.evaluate(context)
 
@@ -164,7 +163,7 @@ class _Parser(Parser):
         super().__init__(env=env)
         self._values = values
 
-    def parse_string_literal(self, stream: TokenStream) -> Expression:
+    def parse_string_literal(self, stream: TokenStream) -> filter_expressions.Expression:
         hole = _HOLE.fullmatch(stream.current.value)
         if hole:
             return _Argument(stream.current, self._values[int(hole[1])])
@@ -173,17 +172,19 @@ class _Parser(Parser):
     def parse_bracketed_selection(self, stream: TokenStream) -> list[JSONPathSelector]:
         return [self._filled(selector) for selector in super().parse_bracketed_selection(stream)]
 
-    def parse_infix_expression(self, stream: TokenStream, left: Expression) -> Expression:
+    def parse_infix_expression(
+        self, stream: TokenStream, left: filter_expressions.Expression
+    ) -> filter_expressions.Expression:
         read = super().parse_infix_expression(stream, left)
-        if isinstance(read, ComparisonExpression) and (
+        if isinstance(read, filter_expressions.ComparisonExpression) and (
             isinstance(read.left, _Argument) or isinstance(read.right, _Argument)
         ):
             return _ArgumentComparison(read.token, read.left, read.operator, read.right)
         return read
 
-    def parse_root_query(self, stream: TokenStream) -> Expression:
+    def parse_root_query(self, stream: TokenStream) -> filter_expressions.Expression:
         read = super().parse_root_query(stream)
-        if isinstance(read, RootFilterQuery) and not read.query.singular_query():
+        if isinstance(read, filter_expressions.RootFilterQuery) and not read.query.singular_query():
             raise JSONPathSyntaxError("inside a filter `$` takes one fixed way", token=read.token)
         return read
 

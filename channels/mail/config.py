@@ -10,16 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
+import pydantic
 import re2
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
 from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import UnknownModelName, parse_model_names
@@ -46,7 +38,7 @@ _PATTERN_MEMORY: Final = 8 << 20
 """Bytes that one regular expression may take."""
 
 
-def _accepts(what: str, read: Callable[[str], str | None]) -> AfterValidator:
+def _accepts(what: str, read: Callable[[str], str | None]) -> pydantic.AfterValidator:
     """Text as `read` gives it back; where that is None it is refused, and told `what` is accepted."""
 
     def check(text: str) -> str:
@@ -55,7 +47,7 @@ def _accepts(what: str, read: Callable[[str], str | None]) -> AfterValidator:
             raise PydanticCustomError("not_accepted", "accepted is {what}", {"what": what})
         return found
 
-    return AfterValidator(check)
+    return pydantic.AfterValidator(check)
 
 
 def _address_or_domain(text: str) -> str | None:
@@ -83,7 +75,7 @@ class SearchPattern:
         return self.compiled.search(value) is not None
 
 
-def _pattern(value: object, info: ValidationInfo) -> SearchPattern:
+def _pattern(value: object, info: pydantic.ValidationInfo) -> SearchPattern:
     if not isinstance(value, str) or not value:
         raise PydanticCustomError("string_type", "accepted is text, a regular expression of RE2")
     options = re2.Options()
@@ -101,13 +93,13 @@ def _pattern(value: object, info: ValidationInfo) -> SearchPattern:
 
 MailAddress: TypeAlias = Annotated[Text, _accepts("one address such as info@example.com", normal_address)]
 Pattern: TypeAlias = Annotated[SearchPattern, Compiled(_pattern)]
-HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!-9;-~]+$", max_length=200)]
+HeaderName: TypeAlias = Annotated[str, pydantic.Field(pattern=r"^[!-9;-~]+$", max_length=200)]
 _A_KEYWORD = "an IMAP keyword: letters, digits and signs in ASCII, without spaces"
 Keyword: TypeAlias = Annotated[
     Text, _accepts(_A_KEYWORD, lambda text: text if _KEYWORD.fullmatch(text) else None)
 ]
-ModelText: TypeAlias = Annotated[Text, AfterValidator(_a_model)]
-Environment: TypeAlias = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ModelText: TypeAlias = Annotated[Text, pydantic.AfterValidator(_a_model)]
+Environment: TypeAlias = Annotated[Text, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _AN_ORIGIN = "an address such as https://api.example.com"
 Origin: TypeAlias = Annotated[
     Text, _accepts(_AN_ORIGIN, lambda text: text.rstrip("/") if _ENGINE.fullmatch(text) else None)
@@ -118,8 +110,8 @@ Domain: TypeAlias = Annotated[
         "a domain such as example.com, without @", lambda text: None if "@" in text else normal_domain(text)
     ),
 ]
-Seconds: TypeAlias = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
-Count: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000_000, strict=True)]
+Seconds: TypeAlias = Annotated[float, pydantic.Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
+Count: TypeAlias = Annotated[int, pydantic.Field(ge=0, le=1_000_000_000, strict=True)]
 
 
 # --- mailboxes -------------------------------------------------------------------------------------
@@ -141,14 +133,14 @@ class Server(Document):
     invalid is an error; `tls: none` is refused but for this machine."""
 
     host: Text
-    port: Annotated[int, Field(ge=1, le=65_535, strict=True)] | None = None
+    port: Annotated[int, pydantic.Field(ge=1, le=65_535, strict=True)] | None = None
     tls: Tls = "implicit"
     password_env: Environment | None = None
     oauth2: OAuth2 | None = None
 
-    @field_validator("tls")
+    @pydantic.field_validator("tls")
     @classmethod
-    def _open_on_loopback_only(cls, tls: Tls, info: ValidationInfo) -> Tls:
+    def _open_on_loopback_only(cls, tls: Tls, info: pydantic.ValidationInfo) -> Tls:
         host = info.data.get("host")
         if tls == "none" and host is not None and host not in LOOPBACK:
             raise PydanticCustomError(
@@ -156,7 +148,7 @@ class Server(Document):
             )
         return tls
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _one_secret(self) -> Self:
         if self.password_env is not None and self.oauth2 is not None:
             raise PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
@@ -195,15 +187,15 @@ class MailboxConfig(Document):
     """One mailbox. `address` is what replies come from, the IMAP user where that is an address; mails from
     it or from `aliases` are its own. Without `smtp` everything that would be sent is left as a draft."""
 
-    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}$")]
+    name: Annotated[Text, pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}$")]
     imap: Imap
     smtp: Smtp | None = None
     folders: Folders = Folders()
-    address: MailAddress = Field(default="", validate_default=False)
+    address: MailAddress = pydantic.Field(default="", validate_default=False)
     display_name: Text | None = None
     aliases: tuple[MailAddress, ...] = ()
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _has_an_address(self) -> Self:
         if not self.address and normal_address(self.imap.user) is None:
             raise PydanticCustomError(
@@ -233,21 +225,21 @@ class Match(Document):
     subject_contains: Annotated[
         Text, _accepts("text, not only spaces", lambda text: text if text.strip() else None)
     ] = ""
-    header_match: Annotated[dict[HeaderName, Pattern], Field(min_length=1)] = Field(
+    header_match: Annotated[dict[HeaderName, Pattern], pydantic.Field(min_length=1)] = pydantic.Field(
         default_factory=dict[str, SearchPattern]
     )
     forwarded_from: Annotated[
         Text, _accepts("an address such as info@example.com, or a domain", _address_or_domain)
     ] = ""
 
-    @field_validator("all", mode="before")
+    @pydantic.field_validator("all", mode="before")
     @classmethod
     def _is_true(cls, value: object) -> object:
         if value is not True:
             raise PydanticCustomError("all_true", "accepted is true")
         return value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _asks_for_something(self) -> Self:
         if not self.model_fields_set:
             raise PydanticCustomError(
@@ -287,7 +279,7 @@ class FlowChoice(Document):
     tag: Text | None = None
     api_key_env: Environment = "FLOW_ENGINE_API_KEY"
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _one_version(self) -> Self:
         by_tag = self.flow_id is not None and self.tag is not None
         if (self.version is None) != by_tag or (self.flow_id is None) != (self.tag is None):
@@ -301,8 +293,8 @@ class ModelSettings(Document):
     """How the model is asked. `max_tokens` bounds one answer, in tokens."""
 
     model: ModelText = DEFAULT_MODEL
-    max_tokens: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 4096
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False, strict=True)] = 0.3
+    max_tokens: Annotated[int, pydantic.Field(ge=1, le=1_000_000, strict=True)] = 4096
+    temperature: Annotated[float, pydantic.Field(ge=0, le=2, allow_inf_nan=False, strict=True)] = 0.3
 
 
 class Profile(ModelSettings):
@@ -310,17 +302,17 @@ class Profile(ModelSettings):
     people of the thread and to `allowed_recipients`."""
 
     name: Text | None = None
-    max_iterations: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
+    max_iterations: Annotated[int, pydantic.Field(ge=1, le=100, strict=True)] = 10
     system_prompt_file: Text
     tools: tuple[Text, ...]
     preprocessor: Text = "default"
-    approval: dict[str, Verdict] = Field(default_factory=dict[str, Verdict])
+    approval: dict[str, Verdict] = pydantic.Field(default_factory=dict[str, Verdict])
     allowed_recipients: tuple[MailAddress, ...] = ()
     flow: FlowChoice | None = None
 
 
 class AgentConfig(Document):
-    profiles: dict[Text, Profile] = Field(default_factory=dict[str, Profile])
+    profiles: dict[Text, Profile] = pydantic.Field(default_factory=dict[str, Profile])
 
 
 class MailTool(HttpTool):
@@ -328,7 +320,7 @@ class MailTool(HttpTool):
     in before the call."""
 
     type: Literal["http"] = "http"
-    parameters: ObjectSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: ObjectSchema = pydantic.Field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
 # --- the pipeline ----------------------------------------------------------------------------------
@@ -360,11 +352,11 @@ class Pipeline(ModelSettings):
     labels: tuple[Label, ...] = ()
     draft: Annotated[
         Drafting | None,
-        BeforeValidator(_drafting),
-        WithJsonSchema({"anyOf": [{"type": "boolean"}, Drafting.model_json_schema()]}),
+        pydantic.BeforeValidator(_drafting),
+        pydantic.WithJsonSchema({"anyOf": [{"type": "boolean"}, Drafting.model_json_schema()]}),
     ] = Drafting()
 
-    @field_validator("labels")
+    @pydantic.field_validator("labels")
     @classmethod
     def _names_are_unique(cls, labels: tuple[Label, ...]) -> tuple[Label, ...]:
         if len({label.name for label in labels}) < len(labels):
@@ -378,12 +370,12 @@ class Limits(Document):
 
     replies_per_correspondent: Count = 10
     replies_per_thread: Count = 5
-    max_message_mb: Annotated[float, Field(gt=0, le=1_000, strict=True)] = 25
+    max_message_mb: Annotated[float, pydantic.Field(gt=0, le=1_000, strict=True)] = 25
     run_seconds: Seconds = 600.0
-    run_tokens: Annotated[int, Field(ge=1, strict=True)] = 500_000
-    run_tool_calls: Annotated[int, Field(ge=1, strict=True)] = 50
-    runs_per_sender: Annotated[int, Field(ge=1, strict=True)] = 1_000
-    tokens_per_sender: Annotated[int, Field(ge=1, strict=True)] = 5_000_000
+    run_tokens: Annotated[int, pydantic.Field(ge=1, strict=True)] = 500_000
+    run_tool_calls: Annotated[int, pydantic.Field(ge=1, strict=True)] = 50
+    runs_per_sender: Annotated[int, pydantic.Field(ge=1, strict=True)] = 1_000
+    tokens_per_sender: Annotated[int, pydantic.Field(ge=1, strict=True)] = 5_000_000
     keep_days: Count = 30
 
     @property
@@ -399,7 +391,7 @@ class MailConfig(Document):
     mailboxes: tuple[MailboxConfig, ...] = ()
     routing: Routing = Routing()
     agent: AgentConfig = AgentConfig()
-    tools: dict[ToolName, MailTool] = Field(default_factory=dict[str, MailTool])
+    tools: dict[ToolName, MailTool] = pydantic.Field(default_factory=dict[str, MailTool])
     base_url: Origin | None = None
     pipeline: Pipeline = Pipeline()
     trusted_authserv_ids: tuple[Text, ...] = ()

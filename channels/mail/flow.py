@@ -22,23 +22,8 @@ import orjson
 import structlog
 
 from adapters.models.tools import Approval, Arguments, Tool
-from channels.engine_client.client import (
-    Contact,
-    EngineClient,
-    FlowChoice,
-    NewContact,
-    Source,
-    Utterance,
-    engine_http,
-)
+from channels.engine_client import client, replies
 from channels.engine_client.mcp_tools import McpServers
-from channels.engine_client.replies import (
-    AgentData,
-    EngineError,
-    EngineUnavailable,
-    StateConflict,
-    TaskRefused,
-)
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import TaskTool, change_task_declaration, task_names
 from channels.mail.config import FlowChoice as DeclaredFlow
@@ -95,8 +80,8 @@ class FlowConversations:
         named = (declared.engine_url, declared.api_key_env)
         key = self._environ.get(declared.api_key_env)
         if named not in self._http:
-            self._http[named] = engine_http(declared.engine_url, key)
-        engine = EngineClient(self._http[named])
+            self._http[named] = client.engine_http(declared.engine_url, key)
+        engine = client.EngineClient(self._http[named])
         trusted = {engine.mcp_url: {"Authorization": f"Bearer {key}"} if key else {}}
         contact = EngineContact(engine, declared, run, self._clock)
         servers = self._open_mcp(declared.engine_url, trusted)
@@ -113,14 +98,16 @@ class EngineContact:
 
     toolbox: Toolbox
 
-    def __init__(self, engine: EngineClient, declared: DeclaredFlow, run: FlowRun, clock: Clock) -> None:
+    def __init__(
+        self, engine: client.EngineClient, declared: DeclaredFlow, run: FlowRun, clock: Clock
+    ) -> None:
         self._engine = engine
         self._declared = declared
         self._run = run
         self._clock = clock
         digest = hashlib.sha256(f"{run.mailbox}\0{run.thread}".encode("utf-8", "surrogatepass")).hexdigest()
-        self._contact = Contact(f"mail-{digest[:32]}", run.run_id)
-        self._data: AgentData | None = None
+        self._contact = client.Contact(f"mail-{digest[:32]}", run.run_id)
+        self._data: replies.AgentData | None = None
         self._tools_ran = 0
 
     @property
@@ -154,7 +141,7 @@ class EngineContact:
                 if task.type != _HUMAN:
                     continue
                 reply = await self._engine.change_task(self._contact, task.name)
-                if not isinstance(reply, TaskRefused):
+                if not isinstance(reply, replies.TaskRefused):
                     self._data = reply
                     await self._report(
                         "bot", f"escalate: {reason}"[:MOST_TOOL_CHARS], self._tool_id(), "tool"
@@ -170,33 +157,33 @@ class EngineContact:
                 return
             try:
                 await self._engine.end_contact(self._contact, "mail_answered")
-            except StateConflict as conflict:  # ended by an earlier attempt, or by another mail
+            except replies.StateConflict as conflict:  # ended by an earlier attempt, or by another mail
                 log.info("contact_not_ended", code=conflict.code)
 
     async def tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
         body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
         await self._report("bot", body, self._tool_id(), "tool")
 
-    async def _now(self) -> AgentData:
+    async def _now(self) -> replies.AgentData:
         """Where the conversation is; the engine tells a contact that it knows."""
         if self._data is None:
             declared = self._declared
-            choice = FlowChoice(declared.version, declared.flow_id, declared.tag)
+            choice = client.FlowChoice(declared.version, declared.flow_id, declared.tag)
             self._data = await self._engine.new_contact(
-                NewContact(self._contact, choice, "mail", facts=self._run.facts)
+                client.NewContact(self._contact, choice, "mail", facts=self._run.facts)
             )
         return self._data
 
-    async def _report(self, src: Source, body: str, message_id: str, kind: Any = "message") -> None:
+    async def _report(self, src: client.Source, body: str, message_id: str, kind: Any = "message") -> None:
         if body.strip():
-            said = Utterance(message_id, self._clock.now(), src, body, kind)
+            said = client.Utterance(message_id, self._clock.now(), src, body, kind)
             await self._engine.utterance(self._contact, said)
 
     def _tool_id(self) -> str:
         self._tools_ran += 1
         return f"{self._run.run_id}-tool-{self._tools_ran}-{self._clock.now().timestamp():.6f}"
 
-    def _change_task_tool(self, data: AgentData) -> Tool | None:
+    def _change_task_tool(self, data: replies.AgentData) -> Tool | None:
         declared = change_task_declaration(data.reachable_tasks)
         if declared is None:
             return None
@@ -204,9 +191,9 @@ class EngineContact:
         async def run(arguments: Mapping[str, JsonValue]) -> object:
             try:
                 reply = await self._engine.change_task(self._contact, str(arguments.get("task", "")))
-            except StateConflict as conflict:
+            except replies.StateConflict as conflict:
                 return {"result": False, "code": conflict.code, "reason": str(conflict)}
-            if isinstance(reply, TaskRefused):
+            if isinstance(reply, replies.TaskRefused):
                 return {
                     "result": False,
                     "code": reply.code,
@@ -225,9 +212,9 @@ def _translated() -> Generator[None]:
     """The engine's errors as the core's."""
     try:
         yield
-    except EngineUnavailable as error:
+    except replies.EngineUnavailable as error:
         raise RetryLater("engine_unavailable", "the flow engine does not answer") from error
-    except EngineError as error:
+    except replies.EngineError as error:
         raise CallTheOperator("engine_refused", str(error)) from error
 
 

@@ -13,49 +13,19 @@ from uuid import uuid4
 import orjson
 import structlog
 
+from adapters.models import loop as tool_loops
 from adapters.models.audit import AuditedModel, CallLog
-from adapters.models.loop import (
-    LoopEvent,
-    LoopResult,
-    ToolCallRecord,
-    ToolFinished,
-    ToolStarted,
-    tool_loop,
-    unanswered,
-)
 from adapters.models.tools import Approval, ToolRule, ToolRules, Undecided
+from channels.mail import ports
 from channels.mail.config import Drafting, MailboxConfig, ModelSettings, Profile
 from channels.mail.loading import LoadedConfig
 from channels.mail.message import ParsedMail, parse_mail
 from channels.mail.pipeline import classify, draft_letter, write_draft
-from channels.mail.ports import (
-    Allowance,
-    Classification,
-    Decision,
-    FlowContact,
-    FlowTask,
-    Mailbox,
-    MailEvent,
-    RunJournal,
-    RunOutcome,
-    RunProgress,
-    StoredCall,
-    StoredTurn,
-    ToolLine,
-)
 from channels.mail.preprocessing import DATA_RULE, default_text, reads
 from channels.mail.routing import Judgement
 from channels.mail.tools import Desk, may_be_repeated, registry_of
+from flow_engine.ports import models
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.models import (
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelFailed,
-    ToolCall,
-    instruction,
-)
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 
@@ -72,8 +42,8 @@ class MailRun:
     run_id: str
     mail: ParsedMail
     judgement: Judgement
-    progress: RunProgress = field(default_factory=RunProgress)
-    decision: Decision | None = None
+    progress: ports.RunProgress = field(default_factory=ports.RunProgress)
+    decision: ports.Decision | None = None
 
     @property
     def payer(self) -> str:
@@ -91,19 +61,19 @@ class RunParts:
 
     loaded: LoadedConfig
     box: MailboxConfig
-    model: LanguageModel
+    model: models.LanguageModel
     overrides_model: bool
-    mailbox: Mailbox
-    journal: RunJournal
-    allowance: Allowance
+    mailbox: ports.Mailbox
+    journal: ports.RunJournal
+    allowance: ports.Allowance
     calls: CallLog
     outbound: OutboundSender
     clock: Clock
     monotonic: Callable[[], float]
-    flow: FlowContact | None = None
+    flow: ports.FlowContact | None = None
 
 
-async def process_message(run: MailRun, parts: RunParts) -> RunOutcome:
+async def process_message(run: MailRun, parts: RunParts) -> ports.RunOutcome:
     """Work on the mail until the run ends or waits for a person.
 
     A run that waits, or that was interrupted, goes on when this is called again with its stored progress.
@@ -113,17 +83,19 @@ async def process_message(run: MailRun, parts: RunParts) -> RunOutcome:
     flags = {judgement.label} if judgement.label else set[str]()
     if judgement.automatic is not None:
         await parts.mailbox.mark(flags | {AUTOMATIC})
-        await parts.journal.event(MailEvent("automatic", facts={"reason": judgement.automatic}))
-        return RunOutcome("completed", run.progress, label=judgement.label, automatic=judgement.automatic)
+        await parts.journal.event(ports.MailEvent("automatic", facts={"reason": judgement.automatic}))
+        return ports.RunOutcome(
+            "completed", run.progress, label=judgement.label, automatic=judgement.automatic
+        )
     if flags:
         await parts.mailbox.mark(flags)
     if not judgement.sends:
         log.info("send_downgraded", run=run.run_id, rule=judgement.rule)
-        await parts.journal.event(MailEvent("send_downgraded", facts={"rule": judgement.rule}))
+        await parts.journal.event(ports.MailEvent("send_downgraded", facts={"rule": judgement.rule}))
     spent = await parts.allowance.run(run.run_id, run.payer)
     spent = spent or await parts.allowance.tokens(run.run_id, run.payer, run.progress.tokens)
     if spent is not None:
-        return RunOutcome("error", run.progress, error=spent, label=judgement.label)
+        return ports.RunOutcome("error", run.progress, error=spent, label=judgement.label)
     ids = frozenset(filter(None, (*run.mail.references, *run.mail.in_reply_to, run.mail.message_id)))
     raws = await parts.mailbox.thread(ids)
     thread = await asyncio.to_thread(lambda: [parse_mail(raw, opened=False) for raw in raws])
@@ -156,7 +128,7 @@ class _Work:
 
     # The pipeline -----------------------------------------------------------------------------------
 
-    async def pipeline(self) -> RunOutcome:
+    async def pipeline(self) -> ports.RunOutcome:
         settings, label = self._config.pipeline, self._run.judgement.label
         read = reads(self._run.mail, default_text, self._earlier)
         model, name = self._model(settings)
@@ -172,16 +144,21 @@ class _Work:
                 await self._parts.mailbox.mark({label})
             if isinstance(settings.draft, Drafting):
                 if spent is not None:
-                    return RunOutcome("error", self._progress, error=spent, label=label)
-                text = await self._draft(model, settings.draft, name, read, found or Classification())
-        except ModelFailed as failure:
+                    return ports.RunOutcome("error", self._progress, error=spent, label=label)
+                text = await self._draft(model, settings.draft, name, read, found or ports.Classification())
+        except models.ModelFailed as failure:
             counted = self._progress.iterations + 1
             progress = self._progress.model_copy(update={"iterations": counted})
-            return RunOutcome("error", progress, error=str(failure), label=label)
-        return RunOutcome("completed", self._progress, final_message=text, label=label)
+            return ports.RunOutcome("error", progress, error=str(failure), label=label)
+        return ports.RunOutcome("completed", self._progress, final_message=text, label=label)
 
     async def _draft(
-        self, model: LanguageModel, drafting: Drafting, name: str | None, read: str, found: Classification
+        self,
+        model: models.LanguageModel,
+        drafting: Drafting,
+        name: str | None,
+        read: str,
+        found: ports.Classification,
     ) -> str | None:
         """The draft's text, once it is in Drafts; None where there is nobody to write to."""
         turns = self._progress.turns
@@ -189,7 +166,7 @@ class _Work:
         if text is None and draft_letter(self._run.mail, self._run.judgement, "") is not None:
             answer = await write_draft(model, self._config.pipeline, drafting, name, found, read)
             text = answer.text.strip()
-            await self._asked(answer, turns=(StoredTurn(role="assistant", content=text),))
+            await self._asked(answer, turns=(ports.StoredTurn(role="assistant", content=text),))
         letter = None if text is None else draft_letter(self._run.mail, self._run.judgement, text)
         if letter is not None:
             await self._desk.draft(letter)
@@ -197,18 +174,20 @@ class _Work:
 
     # An agent ---------------------------------------------------------------------------------------
 
-    async def agent(self) -> RunOutcome:
+    async def agent(self) -> ports.RunOutcome:
         """Tool calls in turns (M6), with a checkpoint before and after each."""
         profile = self._config.agent.profiles.get(self._run.judgement.profile or "")
         if profile is None:
-            return RunOutcome("error", self._progress, error="the profile of the rule is not in the config")
+            return ports.RunOutcome(
+                "error", self._progress, error="the profile of the rule is not in the config"
+            )
         preprocess = self._parts.loaded.preprocessors[profile.preprocessor]
         read = reads(self._run.mail, preprocess, self._earlier)
         flow = self._parts.flow
-        task = FlowTask("") if flow is None else await flow.enter(read)
+        task = ports.FlowTask("") if flow is None else await flow.enter(read)
         conversation_id = None if flow is None else flow.conversation_id
         if task.is_human:
-            return RunOutcome("completed", self._progress, conversation_id=conversation_id)
+            return ports.RunOutcome("completed", self._progress, conversation_id=conversation_id)
         result = await self._looped(profile, read, task)
         said = (turn.content for turn in reversed(self._progress.turns) if turn.role == "assistant")
         final = next((text for text in said if text.strip()), None)
@@ -221,7 +200,7 @@ class _Work:
             conversation_id=conversation_id,
         )
 
-    async def _looped(self, profile: Profile, read: str, task: FlowTask) -> RunOutcome:
+    async def _looped(self, profile: Profile, read: str, task: ports.FlowTask) -> ports.RunOutcome:
         policy = ToolRules(tuple(ToolRule(verdict, tool) for tool, verdict in profile.approval.items()))
         self._desk.flow = self._parts.flow
         self._desk.allowed_recipients = profile.allowed_recipients
@@ -242,40 +221,40 @@ class _Work:
                 )
             )
             self._progress = self._progress.model_copy(
-                update={"turns": tuple(map(_stored, instruction(system, read)))}
+                update={"turns": tuple(map(_stored, models.instruction(system, read)))}
             )
         else:
             await self._settle_interrupted()
-        request = LLMRequest(
+        request = models.LLMRequest(
             tuple(map(_message, self._progress.turns)),
             model=name,
             max_tokens=profile.max_tokens,
             temperature=profile.temperature,
         )
-        loop = tool_loop(model, request, registry, profile.max_iterations, earlier=self._so_far())
+        loop = tool_loops.tool_loop(model, request, registry, profile.max_iterations, earlier=self._so_far())
         async with aclosing(loop) as events:
             async for event in events:
-                if isinstance(event, LoopResult):
+                if isinstance(event, tool_loops.LoopResult):
                     return await self._ended(event, policy)
                 spent = await self._noted(event)
                 if spent is not None:
-                    return RunOutcome("error", self._progress, error=spent)
+                    return ports.RunOutcome("error", self._progress, error=spent)
         raise AssertionError("a tool loop ends with its result")
 
-    async def _noted(self, event: LoopEvent) -> str | None:
+    async def _noted(self, event: tool_loops.LoopEvent) -> str | None:
         """Keeps what has happened; the reason to stop where a budget is used up."""
         spent: str | None = None
         match event:
-            case LLMAnswer():
+            case models.LLMAnswer():
                 spent = await self._asked(event, turns=(*self._progress.turns, _stored(event.message)))
                 if not event.message.tool_calls:
                     return None  # the last one: it is paid for
-            case ToolStarted(call=call):
+            case tool_loops.ToolStarted(call=call):
                 await self._checkpoint(started=call.id)
-            case ToolFinished(record=record, message=message):
+            case tool_loops.ToolFinished(record=record, message=message):
                 if self._desk.away is not None:
                     raise self._desk.away
-                line = ToolLine(
+                line = ports.ToolLine(
                     tool=record.tool_name,
                     arguments=dict(record.arguments),
                     result=record.result,
@@ -297,51 +276,51 @@ class _Work:
             return f"the run has used its budget of {limits.run_seconds:g} s"
         return spent
 
-    async def _ended(self, result: LoopResult, policy: ToolRules) -> RunOutcome:
+    async def _ended(self, result: tool_loops.LoopResult, policy: ToolRules) -> ports.RunOutcome:
         if result.status == "waiting":
-            pending = unanswered(result.messages)
+            pending = tool_loops.unanswered(result.messages)
             asked = tuple(_stored_call(call) for call in pending if policy.verdict(call) == "prompt")
             await self._checkpoint(waiting=asked, waiting_at=self._progress.iterations)
-            return RunOutcome("waiting", self._progress)
+            return ports.RunOutcome("waiting", self._progress)
         self._progress = self._progress.model_copy(update={"iterations": result.iterations})
-        return RunOutcome(result.status, self._progress, error=result.error)
+        return ports.RunOutcome(result.status, self._progress, error=result.error)
 
     async def _settle_interrupted(self) -> None:
         """A call that had begun and never ended: made again only where that does nothing twice."""
-        pending = unanswered(tuple(map(_message, self._progress.turns)))
+        pending = tool_loops.unanswered(tuple(map(_message, self._progress.turns)))
         started = pending[0] if pending and pending[0].id == self._progress.started else None
         if started is None or may_be_repeated(started.name, self._config):
             return
         result: JsonValue = {"error": "the call was interrupted, and whether it took effect is not known"}
-        line = ToolLine(
+        line = ports.ToolLine(
             tool=started.name,
             arguments=dict(started.arguments),
             result=result,
             iteration=self._progress.iterations,
         )
-        answer = StoredTurn(role="tool", content=orjson.dumps(result).decode(), tool_call_id=started.id)
+        answer = ports.StoredTurn(role="tool", content=orjson.dumps(result).decode(), tool_call_id=started.id)
         await self._checkpoint(
             started=None,
             tool_calls=(*self._progress.tool_calls, line),
             turns=(*self._progress.turns, answer),
         )
 
-    def _so_far(self) -> LoopResult | None:
+    def _so_far(self) -> tool_loops.LoopResult | None:
         """The loop as it was when the run stopped; None for one that has not begun."""
         progress = self._progress
         if progress.iterations == 0:
             return None
         records = tuple(
-            ToolCallRecord(line.tool, line.arguments, line.result, line.iteration)
+            tool_loops.ToolCallRecord(line.tool, line.arguments, line.result, line.iteration)
             for line in progress.tool_calls
         )
         messages = tuple(map(_message, progress.turns))
         tokens = progress.input_tokens, progress.output_tokens
-        return LoopResult("waiting", None, records, progress.iterations, None, messages, *tokens)
+        return tool_loops.LoopResult("waiting", None, records, progress.iterations, None, messages, *tokens)
 
     # What both routes have in common ----------------------------------------------------------------
 
-    def _model(self, settings: ModelSettings) -> tuple[LanguageModel, str | None]:
+    def _model(self, settings: ModelSettings) -> tuple[models.LanguageModel, str | None]:
         """The model, with a record of each call, and the name that it is asked for by."""
         parts = self._parts
         name = None if parts.overrides_model else settings.model
@@ -349,7 +328,7 @@ class _Work:
             parts.model, parts.calls, parts.clock, lambda: uuid4().hex, name=settings.model
         ), name
 
-    async def _asked(self, answer: LLMAnswer, **changes: object) -> str | None:
+    async def _asked(self, answer: models.LLMAnswer, **changes: object) -> str | None:
         """Keeps the answer and counts its tokens; the reason why the sender's runs may use no more."""
         await self._checkpoint(
             iterations=self._progress.iterations + 1,
@@ -374,14 +353,14 @@ class _Decided:
         self._calls = {call.id for call in run.progress.waiting}
         self._iteration = iteration
 
-    async def confirms(self, call: ToolCall) -> bool:
+    async def confirms(self, call: models.ToolCall) -> bool:
         if self._decision is None or self._iteration() != self._waiting_at or call.id not in self._calls:
             raise Undecided
         return self._decision == "approved"
 
 
-def _stored(message: Message) -> StoredTurn:
-    return StoredTurn(
+def _stored(message: models.Message) -> ports.StoredTurn:
+    return ports.StoredTurn(
         role=message.role,
         content=message.content,
         tool_call_id=message.tool_call_id,
@@ -389,10 +368,10 @@ def _stored(message: Message) -> StoredTurn:
     )
 
 
-def _stored_call(call: ToolCall) -> StoredCall:
-    return StoredCall(id=call.id, tool=call.name, arguments=dict(call.arguments))
+def _stored_call(call: models.ToolCall) -> ports.StoredCall:
+    return ports.StoredCall(id=call.id, tool=call.name, arguments=dict(call.arguments))
 
 
-def _message(turn: StoredTurn) -> Message:
-    calls = tuple(ToolCall(call.id, call.tool, call.arguments) for call in turn.tool_calls)
-    return Message(turn.role, turn.content, turn.tool_call_id, calls)
+def _message(turn: ports.StoredTurn) -> models.Message:
+    calls = tuple(models.ToolCall(call.id, call.tool, call.arguments) for call in turn.tool_calls)
+    return models.Message(turn.role, turn.content, turn.tool_call_id, calls)

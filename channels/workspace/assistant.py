@@ -31,15 +31,7 @@ from channels.workspace.rules import Rules
 from channels.workspace.shell import Sandbox, Shell
 from channels.workspace.store import FOLDER, Store
 from channels.workspace.toolbox import Person, Toolbox
-from flow_engine.ports.models import (
-    LanguageModel,
-    LLMAnswer,
-    LLMRequest,
-    Message,
-    ModelFailed,
-    TextDelta,
-    ask,
-)
+from flow_engine.ports import models
 
 PROMPTS: Final = Path(__file__).parent / "prompts"
 LONGEST_ANSWER: Final = 8_192
@@ -149,7 +141,7 @@ class Workspace:
             text += f"\n<operator_instructions>\n{own.strip()}\n</operator_instructions>\n"
         return text
 
-    def resume(self, session: str) -> list[Message]:
+    def resume(self, session: str) -> list[models.Message]:
         """The dialogue so far. Calls that were never answered are, as `INTERRUPTED`, so that it is valid."""
         summary = self.store.session(session).metadata
         stored = self.store.messages(session, int(summary.get("summary_upto", 0)))
@@ -157,11 +149,13 @@ class Workspace:
         open_calls = unanswered(messages) if messages and messages[-1].role in ("assistant", "tool") else ()
         for call in open_calls:
             result = failure("INTERRUPTED", "the program ended before this call did; it may have been run")
-            answer = Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
+            answer = models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
             self.store.add(session, stored[-1].turn, answer, call.name)
             messages.append(answer)
         if "summary" in summary:
-            messages.insert(0, Message("user", f"[Summary of the dialogue so far]\n{summary['summary']}"))
+            messages.insert(
+                0, models.Message("user", f"[Summary of the dialogue so far]\n{summary['summary']}")
+            )
         return messages
 
 
@@ -176,16 +170,16 @@ class _Turn:
         self.tokens = 0
         self.streamed = False
 
-    def store(self, message: Message, tool_name: str | None = None) -> None:
+    def store(self, message: models.Message, tool_name: str | None = None) -> None:
         self.workspace.store.add(self.session, self.id, message, tool_name)
 
     async def take(self, event: object, step: str) -> None:
         """Store what an event of the loop is, and show it."""
         match event:
-            case TextDelta(text):
+            case models.TextDelta(text):
                 self.streamed = True
                 await self.emit({"content": text})
-            case LLMAnswer():
+            case models.LLMAnswer():
                 self.store(event.message)
                 self.tokens = event.input_tokens + event.output_tokens
                 if event.text and not self.streamed:
@@ -215,7 +209,7 @@ class _Turn:
 
 async def run_turn(
     workspace: Workspace,
-    model: LanguageModel,
+    model: models.LanguageModel,
     model_name: str | None,
     session: str,
     prompt: str,
@@ -228,13 +222,13 @@ async def run_turn(
     await _shortened(workspace, model, model_name, session)
     turn = _Turn(workspace, session, emit)
     dialogue = workspace.resume(session)
-    asked = Message("user", prompt)
+    asked = models.Message("user", prompt)
     turn.store(asked)
     if not workspace.store.session(session).metadata.get("title"):
         workspace.store.describe(session, title=prompt.strip().splitlines()[0][:80] if prompt.strip() else "")
     toolbox = workspace.toolbox(session)
-    request = LLMRequest(
-        (Message("system", workspace.system_prompt()), *dialogue, asked),
+    request = models.LLMRequest(
+        (models.Message("system", workspace.system_prompt()), *dialogue, asked),
         model=model_name,
         max_tokens=LONGEST_ANSWER,
         deltas=True,
@@ -258,7 +252,7 @@ async def run_turn(
 
 
 async def _shortened(
-    workspace: Workspace, model: LanguageModel, model_name: str | None, session: str
+    workspace: Workspace, model: models.LanguageModel, model_name: str | None, session: str
 ) -> None:
     """Sum up all but the last turns where the context fills, by the usage that the server told, in tokens;
     where it tells none, by the characters of the dialogue."""
@@ -278,12 +272,15 @@ async def _shortened(
         "Sum up this dialogue of a developer with an assistant, for the assistant: the task, decisions, "
         "files that were changed and how, what is still open. Facts only, at most 400 words."
     )
-    request = LLMRequest(
-        (Message("system", instruction), Message("user", f"{earlier}\n{text}"[-4 * int(limit) :])),
+    request = models.LLMRequest(
+        (
+            models.Message("system", instruction),
+            models.Message("user", f"{earlier}\n{text}"[-4 * int(limit) :]),
+        ),
         model=model_name,
         max_tokens=1_500,
         purpose="workspace_summary",
     )
-    with suppress(ModelFailed):  # the turn itself will say what is wrong with the model
-        answer = await ask(model, request)
+    with suppress(models.ModelFailed):  # the turn itself will say what is wrong with the model
+        answer = await models.ask(model, request)
         workspace.store.describe(session, summary=answer.text, summary_upto=old[-1].id, input_tokens=0)

@@ -25,24 +25,9 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from adapters.models.factory import ConnectedModel
-from channels.gateway.app import (
-    Doorkeeper,
-    EventStream,
-    Principal,
-    admitted,
-    error_response,
-    read_body,
-    watched,
-)
+from channels.gateway import app
 from channels.gateway.wire import DONE_FRAME, ApiError, frame, written
-from channels.workspace.assistant import (
-    Frame,
-    MaxIterationsExceeded,
-    TurnFailed,
-    TurnResult,
-    Workspace,
-    run_turn,
-)
+from channels.workspace import assistant
 from channels.workspace.toolbox import Choice, Question
 from flow_engine.errors import FlowEngineError, pointer
 
@@ -67,7 +52,7 @@ class _Decision(BaseModel):
 async def _read(http: Request, kind: type[Any]) -> Any:
     """Raises ApiError 400 that names every field that is wrong."""
     try:
-        return kind.model_validate_json(await read_body(http))
+        return kind.model_validate_json(await app.read_body(http))
     except ValidationError as error:
         places = [f"{pointer(*e['loc'])} {e['msg']}".strip() for e in error.errors(include_input=False)]
         raise ApiError(400, "; ".join(places), code="invalid_body") from None
@@ -78,7 +63,7 @@ class _Nobody:
         return "no"
 
 
-_Item = Frame | MaxIterationsExceeded | TurnFailed | TurnResult
+_Item = assistant.Frame | assistant.MaxIterationsExceeded | assistant.TurnFailed | assistant.TurnResult
 
 
 @dataclass(slots=True)
@@ -102,7 +87,7 @@ class _Run:
             del self.questions[question.call]
 
 
-ModelFor = Callable[[str, Principal], tuple[ConnectedModel, str | None]]
+ModelFor = Callable[[str, app.Principal], tuple[ConnectedModel, str | None]]
 """A model by its public name, paid for by the caller; and the name that requests are to carry."""
 
 
@@ -111,10 +96,10 @@ class AssistantRoutes:
 
     def __init__(
         self,
-        workspaces: Mapping[str, Callable[[], Workspace]],
+        workspaces: Mapping[str, Callable[[], assistant.Workspace]],
         model_for: ModelFor,
         default_model: str | None,
-        doorkeeper: Doorkeeper,
+        doorkeeper: app.Doorkeeper,
         heartbeat_s: float,
     ) -> None:
         self._workspaces = workspaces
@@ -122,7 +107,7 @@ class AssistantRoutes:
         self._default_model = default_model
         self._doorkeeper = doorkeeper
         self._heartbeat_s = heartbeat_s
-        self._open: dict[str, Workspace] = {}
+        self._open: dict[str, assistant.Workspace] = {}
         self._busy: set[tuple[str, str]] = set()
         self._runs: dict[str, _Run] = {}
 
@@ -136,16 +121,16 @@ class AssistantRoutes:
             Route("/v1/assistant/{run}/confirm", self._guarded(self._confirm), methods=["POST"]),
         ]
 
-    def _guarded(self, handler: Callable[[Request, Principal], Awaitable[Any]]) -> Any:
+    def _guarded(self, handler: Callable[[Request, app.Principal], Awaitable[Any]]) -> Any:
         async def handle(request: Request) -> Any:
             try:
-                return await handler(request, admitted(self._doorkeeper, request, "workspace"))
+                return await handler(request, app.admitted(self._doorkeeper, request, "workspace"))
             except ApiError as error:
-                return error_response(error)
+                return app.error_response(error)
 
         return handle
 
-    async def _confirm(self, http: Request, caller: Principal) -> Response:
+    async def _confirm(self, http: Request, caller: app.Principal) -> Response:
         decision: _Decision = await _read(http, _Decision)
         run = self._runs.get(http.path_params["run"])
         question = run.questions.get(decision.call) if run and run.tenant == caller.tenant_id else None
@@ -156,7 +141,7 @@ class AssistantRoutes:
             written({"call": decision.call, "decision": decision.decision}), media_type="application/json"
         )
 
-    async def _assist(self, http: Request, caller: Principal) -> Any:
+    async def _assist(self, http: Request, caller: app.Principal) -> Any:
         body: _Body = await _read(http, _Body)
         if body.workspace not in self._workspaces:
             raise ApiError(
@@ -183,8 +168,14 @@ class AssistantRoutes:
         return _Assistance(self, workspace, body, session, model, caller)
 
     async def run(
-        self, workspace: Workspace, body: Any, session: str, model_name: str, caller: Principal, run_id: str
-    ) -> AsyncGenerator[Frame]:
+        self,
+        workspace: assistant.Workspace,
+        body: Any,
+        session: str,
+        model_name: str,
+        caller: app.Principal,
+        run_id: str,
+    ) -> AsyncGenerator[assistant.Frame]:
         """The frames of one run, the last one `{"result": ...}` or `{"error": ...}`. Closing it cancels."""
         frames: asyncio.Queue[_Item] = asyncio.Queue(256)
         run = self._runs[run_id] = _Run(caller.tenant_id, frames)
@@ -194,10 +185,10 @@ class AssistantRoutes:
 
         async def work() -> None:
             try:
-                done: Any = await run_turn(
+                done: Any = await assistant.run_turn(
                     workspace, model, asked_for, session, body.prompt, person, frames.put
                 )
-            except (MaxIterationsExceeded, TurnFailed) as error:
+            except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
                 done = error
             await frames.put(done)
 
@@ -212,10 +203,10 @@ class AssistantRoutes:
                     working.result()
                     return
                 got = await getting
-                if isinstance(got, TurnResult):
+                if isinstance(got, assistant.TurnResult):
                     yield {"result": got}
                     return
-                if isinstance(got, MaxIterationsExceeded | TurnFailed):
+                if isinstance(got, assistant.MaxIterationsExceeded | assistant.TurnFailed):
                     yield {"error": {"code": got.code, "message": str(got)}}
                     return
                 yield got
@@ -236,11 +227,11 @@ class _Assistance:
     """An ASGI response that does its work while it is sent."""
 
     routes: AssistantRoutes
-    workspace: Workspace
+    workspace: assistant.Workspace
     body: _Body
     session: str
     model: str
-    caller: Principal
+    caller: app.Principal
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         run_id = uuid4().hex
@@ -250,10 +241,10 @@ class _Assistance:
             if self.body.stream
             else self._plain(scope, receive, send, frames, run_id)
         )
-        await watched(receive, work)
+        await app.watched(receive, work)
 
-    async def _stream(self, send: Send, frames: AsyncGenerator[Frame]) -> None:
-        out = EventStream(send, self.routes.heartbeat_s, dict)
+    async def _stream(self, send: Send, frames: AsyncGenerator[assistant.Frame]) -> None:
+        out = app.EventStream(send, self.routes.heartbeat_s, dict)
         beating = asyncio.create_task(out.beating())
         try:
             async with aclosing(frames):
@@ -267,13 +258,18 @@ class _Assistance:
             await asyncio.gather(beating, return_exceptions=True)
 
     async def _plain(
-        self, scope: AsgiScope, receive: Receive, send: Send, frames: AsyncGenerator[Frame], run_id: str
+        self,
+        scope: AsgiScope,
+        receive: Receive,
+        send: Send,
+        frames: AsyncGenerator[assistant.Frame],
+        run_id: str,
     ) -> None:
         response: Response | None = None
         async with aclosing(frames):
             async for each in frames:
                 if "result" in each:
-                    done: TurnResult = each["result"]
+                    done: assistant.TurnResult = each["result"]
                     body = {
                         "run": run_id,
                         "session": self.session,
@@ -284,6 +280,6 @@ class _Assistance:
                 elif "error" in each:
                     failed = each["error"]
                     status = 500 if failed["code"] == "max_iterations_exceeded" else 502
-                    response = error_response(ApiError(status, failed["message"], code=failed["code"]))
+                    response = app.error_response(ApiError(status, failed["message"], code=failed["code"]))
         if response is not None:
             await response(scope, receive, send)

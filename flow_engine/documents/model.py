@@ -8,13 +8,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, PlainValidator, ValidationInfo
 
-from flow_engine.documents.media import (
-    AudioMediaConfig,
-    LanguageDetectionConfig,
-    LocalizedText,
-    MediaConfig,
-    TextMediaConfig,
-)
+from flow_engine.documents import media
 from flow_engine.documents.values import (
     ApiVersion,
     DateTime,
@@ -121,7 +115,7 @@ class WaitingMessagesConfiguration(Document):
         RequiredIf(When("generation_strategy", "prompt"), "when 'generationStrategy' is 'prompt'"),
     ] = absent()
     messages_list: Annotated[
-        Items[LocalizedText],
+        Items[media.LocalizedText],
         RequiredIf(When("generation_strategy", "fixed"), "when 'generationStrategy' is 'fixed'"),
     ] = absent(())
 
@@ -251,8 +245,8 @@ Published = Annotated[T, RequiredIf(When("draft", False), "when 'draft' is false
 """Required unless the version is a draft."""
 
 _SINGLE_CONTACT = ClosureConfig.model_validate({"multiContact": False})
-_DEFAULT_MEDIA = MediaConfig(
-    audio=AudioMediaConfig.model_validate({"presetId": "default"}), text=TextMediaConfig()
+_DEFAULT_MEDIA = media.MediaConfig(
+    audio=media.AudioMediaConfig.model_validate({"presetId": "default"}), text=media.TextMediaConfig()
 )
 
 
@@ -274,8 +268,8 @@ class FlowVersion(Document):
     channels: Published[Channels] = absent(())
     mandatory_channels: Published[Channels] = absent(())
     closure_config: Published[ClosureConfig] = absent(_SINGLE_CONTACT)
-    media_config: Published[MediaConfig] = absent(_DEFAULT_MEDIA)
-    language_detection: LanguageDetectionConfig = LanguageDetectionConfig()
+    media_config: Published[media.MediaConfig] = absent(_DEFAULT_MEDIA)
+    language_detection: media.LanguageDetectionConfig = media.LanguageDetectionConfig()
     default_language: Published[Text] = absent("")
     supported_languages: Published[Texts] = absent(())
     system_prompts_language: Published[Text] = absent("")

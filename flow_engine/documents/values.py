@@ -15,22 +15,7 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainValidator,
-    StrictBool,
-    StrictStr,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+import pydantic
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -49,14 +34,14 @@ def property_name(attribute: str) -> str:
     return _OWN_NAMES.get(attribute) or to_camel(attribute)
 
 
-class Document(BaseModel):
+class Document(pydantic.BaseModel):
     """Base of all document models: frozen, camelCase outside, unknown properties kept in `model_extra`.
 
     `model_fields_set` names exactly the attributes that the document really holds, and
     `model_dump(by_alias=True, exclude_unset=True)` gives the document back.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", alias_generator=property_name)
+    model_config = pydantic.ConfigDict(frozen=True, extra="allow", alias_generator=property_name)
 
     ALSO_READ: ClassVar[tuple[str, ...]] = ()
     """Properties that are read though the schema leaves them unread."""
@@ -82,7 +67,7 @@ def wrong_type(expected: str, value: object) -> PydanticCustomError:
 class _NotNull:
     """Validates a nullable attribute as its inner type: `None` means missing, `null` is refused."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         return cast("CoreSchema", cast("dict[str, object]", handler(source))["schema"])
 
 
@@ -100,7 +85,7 @@ class _Absent:
 def absent(neutral: object = None) -> Any:
     """Default of a property with `RequiredIf`: what the attribute holds where the property is missing
     and may be. It does not count as set."""
-    return Field(default_factory=partial(_Absent, neutral), validate_default=True)
+    return pydantic.Field(default_factory=partial(_Absent, neutral), validate_default=True)
 
 
 class When:
@@ -125,10 +110,12 @@ class RequiredIf:
     when: When
     reason: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return WrapValidator(self._check).__get_pydantic_core_schema__(source, handler)
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+        return pydantic.WrapValidator(self._check).__get_pydantic_core_schema__(source, handler)
 
-    def _check(self, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+    def _check(
+        self, value: object, handler: pydantic.ValidatorFunctionWrapHandler, info: pydantic.ValidationInfo
+    ) -> object:
         if not isinstance(value, _Absent):
             return handler(value)
         if self.when.holds(info.data):
@@ -159,7 +146,9 @@ class ErrorBudget:
     left: int
 
 
-def _within_budget(value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+def _within_budget(
+    value: object, handler: pydantic.ValidatorFunctionWrapHandler, info: pydantic.ValidationInfo
+) -> object:
     budget = info.context
     if not isinstance(budget, ErrorBudget):
         return handler(value)
@@ -168,22 +157,22 @@ def _within_budget(value: object, handler: ValidatorFunctionWrapHandler, info: V
     before = budget.left
     try:
         return handler(value)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         # Counted from before, since what is inside has taken its share of the budget as well.
         budget.left = before - error.error_count()
         raise
 
 
-Items = tuple[Annotated[T, WrapValidator(_within_budget)], ...]
+Items = tuple[Annotated[T, pydantic.WrapValidator(_within_budget)], ...]
 """An array of objects. Three bytes of an empty object break up to eight rules: a hostile document of a
 megabyte would otherwise take many seconds to be told two million errors."""
 
 
-def listed_within_budget(accepts: Callable[[object], bool]) -> BeforeValidator:
+def listed_within_budget(accepts: Callable[[object], bool]) -> pydantic.BeforeValidator:
     """For an array of scalars, of which `accepts` tells the sound ones: the array up to where its errors use
     up the budget. One call for all items, since sound arrays hold tens of thousands."""
 
-    def cut(value: object, info: ValidationInfo) -> object:
+    def cut(value: object, info: pydantic.ValidationInfo) -> object:
         budget = info.context
         if not isinstance(budget, ErrorBudget) or not isinstance(value, list):
             return value
@@ -193,7 +182,7 @@ def listed_within_budget(accepts: Callable[[object], bool]) -> BeforeValidator:
         wrong = (number for number, item in enumerate(items) if not accepts(item))
         return items[: next(islice(wrong, max(budget.left, 0), None), len(items))]
 
-    return BeforeValidator(cut)
+    return pydantic.BeforeValidator(cut)
 
 
 # --- numbers ----------------------------------------------------------------------------------
@@ -217,13 +206,13 @@ def _string_or_number(value: object) -> str | int | float:
     return cast("str | int | float", value)
 
 
-Number = Annotated[int | float, PlainValidator(_number, json_schema_input_type=float)]
+Number = Annotated[int | float, pydantic.PlainValidator(_number, json_schema_input_type=float)]
 # The original schema allows strings only, its own description of the enum type numbers as well (F3).
 EnumValue = Annotated[
-    str | int | float, PlainValidator(_string_or_number, json_schema_input_type=str | float)
+    str | int | float, pydantic.PlainValidator(_string_or_number, json_schema_input_type=str | float)
 ]
-Flag = StrictBool
-Text = StrictStr
+Flag = pydantic.StrictBool
+Text = pydantic.StrictStr
 Texts = Annotated[tuple[Text, ...], listed_within_budget(lambda item: isinstance(item, str))]
 EnumValues = Annotated[
     tuple[EnumValue, ...], listed_within_budget(lambda item: isinstance(item, str) or _is_number(item))
@@ -241,7 +230,7 @@ class _Published:
     value: str
 
     def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+        self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
     ) -> dict[str, Any]:
         return {**handler(schema), self.keyword: self.value}
 
@@ -254,7 +243,7 @@ class _Matching:
     code: str
     meaning: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         compiled = re.compile(self.pattern)
 
         def check(value: str) -> str:
@@ -263,10 +252,10 @@ class _Matching:
                 raise PydanticCustomError(self.code, "must be {meaning}, not {given}", context)  # pyright: ignore[reportArgumentType]
             return value
 
-        return AfterValidator(check).__get_pydantic_core_schema__(source, handler)
+        return pydantic.AfterValidator(check).__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+        self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
     ) -> dict[str, Any]:
         return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
 
@@ -333,7 +322,7 @@ def _is_http_url(value: str) -> bool:
 
 # The original pattern asks for a dot and a short last label, which refuses ports, `localhost`, names of
 # an internal network and IPv6. Which addresses may be called is the outbound policy's decision (F3, F45).
-Url = Annotated[Text, AfterValidator(_url), _Published("pattern", _URL_PATTERN)]
+Url = Annotated[Text, pydantic.AfterValidator(_url), _Published("pattern", _URL_PATTERN)]
 
 _DATE_TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}):(\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
@@ -380,4 +369,4 @@ def _date_time(value: str) -> str:
     return value
 
 
-DateTime = Annotated[Text, AfterValidator(_date_time), _Published("format", "date-time")]
+DateTime = Annotated[Text, pydantic.AfterValidator(_date_time), _Published("format", "date-time")]

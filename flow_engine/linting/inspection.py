@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, cast
 
-from flow_engine.documents import (
-    BaseSttConfig,
-    BaseTtsConfig,
-    Document,
-    FlowVersion,
-    McpToolParameter,
-    ReviewEnvironment,
-    Task,
-    Variable,
-)
+from flow_engine import documents
 from flow_engine.documents.findings import quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
@@ -24,7 +15,7 @@ from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template
 
 
-def usable_values(variable: Variable) -> list[str | int | float]:
+def usable_values(variable: documents.Variable) -> list[str | int | float]:
     """The members of an enum that can be stored: a blank text is no value (F5)."""
     return [value for value in variable.enum_values if not (isinstance(value, str) and not value.strip())]
 
@@ -46,19 +37,19 @@ class ToolParameterUse:
     task_id: str
     server: str
     tool: str
-    parameter: McpToolParameter
-    variable: Variable | None
+    parameter: documents.McpToolParameter
+    variable: documents.Variable | None
 
 
 @dataclass(frozen=True)
 class Inspection:
     """Of a version that passed the checks; what names something unknown all the same is passed over."""
 
-    version: FlowVersion
-    environment: ReviewEnvironment
+    version: documents.FlowVersion
+    environment: documents.ReviewEnvironment
 
     @cached_property
-    def tasks(self) -> Mapping[str, Task]:
+    def tasks(self) -> Mapping[str, documents.Task]:
         return {task.id: task for task in self.version.tasks}
 
     @cached_property
@@ -67,7 +58,7 @@ class Inspection:
         return {task.id: number for number, task in enumerate(self.version.tasks)}
 
     @cached_property
-    def variables(self) -> Mapping[str, Variable]:
+    def variables(self) -> Mapping[str, documents.Variable]:
         return {variable.id: variable for variable in self.version.variables}
 
     @cached_property
@@ -102,7 +93,7 @@ class Inspection:
             if TASK_KINDS[task.type].routed or not self.connections[task.id] or self.closes(task)
         )
 
-    def closes(self, task: Task) -> bool:
+    def closes(self, task: documents.Task) -> bool:
         """Whether the task ends a conversation that otherwise outlives its contacts: a deliberate end."""
         return self.keeps_conversations and not task.closure_config.multi_contact
 
@@ -125,7 +116,7 @@ class Inspection:
         )
         return explore_arrivals(self.version.first_task, self.connections, barriers)
 
-    def requirements(self, task: Task) -> list[tuple[int, Variable]]:
+    def requirements(self, task: documents.Task) -> list[tuple[int, documents.Variable]]:
         """What must have a value when the task is entered, with the number of the parameter. Parameters of
         unknown variables are left out."""
         return [
@@ -134,7 +125,7 @@ class Inspection:
             if parameter.required and (variable := self.variables.get(parameter.variable_id)) is not None
         ]
 
-    def never_stored(self, variable: Variable) -> bool:
+    def never_stored(self, variable: documents.Variable) -> bool:
         return variable.type == "enum" and not usable_values(variable)
 
     def selects_tools(self, task_id: str) -> bool:
@@ -160,7 +151,7 @@ class Inspection:
         for place, config in self.speech():
             if "{{" in config.provider:  # without a tag these are passed on as they are
                 sources.append((f"{place}/provider", config.provider))
-            if isinstance(config, BaseTtsConfig) and "{{" in config.voice:
+            if isinstance(config, documents.BaseTtsConfig) and "{{" in config.voice:
                 sources.append((f"{place}/voice", config.voice))
         media = self.version.media_config
         for channels, llm in (("audio", media.audio.llm), ("text", media.text.llm)):
@@ -192,13 +183,13 @@ class Inspection:
         )
 
     @cached_property
-    def objects(self) -> tuple[tuple[Document, str], ...]:
+    def objects(self) -> tuple[tuple[documents.Document, str], ...]:
         """Every object of the version, itself among them, each with its RFC 6901 pointer."""
         waiting: list[tuple[object, str]] = [(self.version, "")]
-        found: list[tuple[Document, str]] = []
+        found: list[tuple[documents.Document, str]] = []
         while waiting:
             value, place = waiting.pop()
-            if isinstance(value, Document):
+            if isinstance(value, documents.Document):
                 found.append((value, place))
                 held = value.model_fields_set
                 named = [(property_name(name), part) for name, part in vars(value).items() if name in held]
@@ -207,11 +198,11 @@ class Inspection:
             waiting += [
                 (part, place + pointer(name))
                 for name, part in reversed(named)
-                if isinstance(part, (Document, tuple))
+                if isinstance(part, (documents.Document, tuple))
             ]
         return tuple(found)
 
-    def speech(self) -> Iterator[tuple[str, BaseSttConfig | BaseTtsConfig]]:
+    def speech(self) -> Iterator[tuple[str, documents.BaseSttConfig | documents.BaseTtsConfig]]:
         """The settings of recognisers and voices, each with its RFC 6901 pointer."""
         audio = self.version.media_config.audio
         for kind, config in (("stt", audio.stt), ("tts", audio.tts)):

@@ -18,17 +18,8 @@ from typing import Any, Never
 
 import orjson
 
+from flow_engine import values
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointer
-from flow_engine.values import (
-    JsonValue,
-    ValueRejected,
-    VariableIndex,
-    VariableSpec,
-    canonical,
-    check_text,
-    listed,
-    utc_text,
-)
 
 MINER = "convMiner"
 
@@ -52,7 +43,7 @@ class MemoryEntry:
     type: str
     updated_by: str | None
     updated_at: datetime | None
-    value: JsonValue
+    value: values.JsonValue
     contact_id: str
     description_for_llm: tuple[ValueDescription, ...] | None
 
@@ -80,7 +71,7 @@ class MemoryWrite:
     """One entry of a tool's batch, as it was sent. `var` is a variable's `_id` or name. `value` is JSON."""
 
     var: str
-    value: JsonValue
+    value: values.JsonValue
     contact_id: str
     updated_by: str
     description_for_llm: tuple[ValueDescription, ...] | None = None
@@ -96,8 +87,8 @@ def merge(mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) ->
 
 
 def open_for_mining(
-    specs: Iterable[VariableSpec], tools: Mapping[str, MemoryEntry]
-) -> tuple[VariableSpec, ...]:
+    specs: Iterable[values.VariableSpec], tools: Mapping[str, MemoryEntry]
+) -> tuple[values.VariableSpec, ...]:
     """The variables that the miner may look for now (F18), in the flow's order."""
     return tuple(
         spec
@@ -109,7 +100,7 @@ def open_for_mining(
 def prepare_tool_writes(
     writes: Sequence[MemoryWrite],
     *,
-    specs: VariableIndex,
+    specs: values.VariableIndex,
     contacts: Collection[str],
     now: datetime,
     default_region: str | None = None,
@@ -130,15 +121,15 @@ def prepare_tool_writes(
         findings.extend(_breaches_of_sender(at, write, contacts))
         spec = specs.resolve(write.var)
         if spec is None:
-            names = listed(known.name for known in specs)
+            names = values.listed(known.name for known in specs)
             findings.append(_finding(at, "varId", "variable_unknown", f"the flow's variables are {names}"))
             continue
         if first_at.setdefault(spec.id, at) != at:
             other = f"variable {spec.name!r} is already in entry {first_at[spec.id]} of this batch"
             findings.append(_finding(at, "varId", "variable_twice", f"{other}; accepted is one entry each"))
         try:
-            value = canonical(spec, write.value, default_region=default_region, timezone=timezone)
-        except ValueRejected as refused:
+            value = values.canonical(spec, write.value, default_region=default_region, timezone=timezone)
+        except values.ValueRejected as refused:
             findings.append(_finding(at, "value", refused.code, f"{spec.name!r}: {refused.message}"))
             continue
         description = (write.description_for_llm or None) if value is not None else None
@@ -158,7 +149,7 @@ def _finding(at: int, key: str, code: str, message: str) -> Finding:
 def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) -> Iterable[Finding]:
     """What is wrong with an entry whatever its variable: its contact, its author, its texts."""
     if write.contact_id not in contacts:
-        known = f"the conversation's contacts are {listed(sorted(contacts))}"
+        known = f"the conversation's contacts are {values.listed(sorted(contacts))}"
         yield _finding(at, "contactId", "contact_unknown", known)
     author = write.updated_by.strip()
     if not author:
@@ -172,8 +163,8 @@ def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) 
         texts.append((pointer(at, "descriptionForLLM", index, "value"), description.value))
     for place, text in texts:
         try:
-            check_text(text)
-        except ValueRejected as refused:
+            values.check_text(text)
+        except values.ValueRejected as refused:
             yield Finding(place, refused.code, refused.message)
 
 
@@ -186,7 +177,7 @@ def encode_entry(entry: MemoryEntry) -> bytes:
     return orjson.dumps(
         {
             "updatedBy": entry.updated_by,
-            "updatedAt": None if entry.updated_at is None else utc_text(entry.updated_at),
+            "updatedAt": None if entry.updated_at is None else values.utc_text(entry.updated_at),
             "type": entry.type,
             "value": entry.value,
             "contactId": entry.contact_id,
@@ -231,7 +222,7 @@ _decode_empty = lru_cache(maxsize=4096)(_decode)  # entries nobody wrote: their 
 def encode_previous_contact(contact: PreviousContact) -> bytes:
     """`{date, channel, resume}` as JSON (F20)."""
     return orjson.dumps(
-        {"date": utc_text(contact.date), "channel": contact.channel, "resume": contact.resume}
+        {"date": values.utc_text(contact.date), "channel": contact.channel, "resume": contact.resume}
     )
 
 

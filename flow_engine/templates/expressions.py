@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import nodes
 
+from flow_engine.templates import values
 from flow_engine.templates.frame import Frame
 from flow_engine.templates.names import (
     ROOT_NAMES,
@@ -26,21 +27,6 @@ from flow_engine.templates.names import (
     value_of,
 )
 from flow_engine.templates.parsing import FORBIDDEN, JAVASCRIPT, REFERENCE_AS_VALUE, UNKNOWN_NAME, Problem
-from flow_engine.templates.values import (
-    FILTERS,
-    NOTHING,
-    TESTS,
-    Absent,
-    added,
-    contains,
-    equal,
-    joined,
-    member,
-    ordered,
-    section,
-    truth,
-    unknown,
-)
 
 _PRIVATE_BUT_DATA = "_id"
 """The one attribute with an underscore that templates may name: how documents call their identifier."""
@@ -63,7 +49,7 @@ _JAVASCRIPT_WORDS = {"null": "none", "undefined": "none, or the test is defined"
 
 
 def _nothing(_: Frame) -> object:
-    return NOTHING
+    return values.NOTHING
 
 
 def _always(fixed: object) -> Expression:
@@ -72,7 +58,7 @@ def _always(fixed: object) -> Expression:
 
 def _absent(root: str, label: str) -> object:
     """What a missing part is. Which parts a memory's value has is known in the conversation only: null."""
-    return None if root == VALUES else unknown(label)
+    return None if root == VALUES else values.unknown(label)
 
 
 class Expressions:
@@ -107,7 +93,7 @@ class Expressions:
         else:
             hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
         self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
-        return _always(unknown(label_of(node)))
+        return _always(values.unknown(label_of(node)))
 
     def visit_Getattr(self, node: nodes.Getattr) -> Expression:
         if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:
@@ -127,7 +113,7 @@ class Expressions:
             _always(None) if bound is None else self.compile(bound)
             for bound in (bounds.start, bounds.stop, bounds.step)
         )
-        return lambda frame: section(
+        return lambda frame: values.section(
             inner(frame), (start(frame), stop(frame), step(frame)), absent, frame.budget
         )
 
@@ -137,13 +123,13 @@ class Expressions:
             if isinstance(fixed, str):
                 self.uses.append(VariableUse(node.lineno, fixed, label))
             of_variable = reference_to if base.name == VARS else value_of
-            return of_variable(key, unknown(label))
+            return of_variable(key, values.unknown(label))
         root = root_of(node)
         if root == VARS:
             self._suspect(node, UNKNOWN_NAME, f"{label}: a reference has no parts; use $values for the value")
         absent = _absent(root, label)
         inner = self.compile(base)
-        return lambda frame: member(inner(frame), key(frame), absent)
+        return lambda frame: values.member(inner(frame), key(frame), absent)
 
     # Operators
 
@@ -168,18 +154,18 @@ class Expressions:
 
     def visit_Concat(self, node: nodes.Concat) -> Expression:
         parts = [self.compile(part) for part in node.nodes]
-        return lambda frame: joined([part(frame) for part in parts], "", frame.budget)
+        return lambda frame: values.joined([part(frame) for part in parts], "", frame.budget)
 
     def visit_Add(self, node: nodes.Add | nodes.Sub) -> Expression:
         left, right = self.compile(node.left), self.compile(node.right)
         sign = 1 if isinstance(node, nodes.Add) else -1
-        return lambda frame: added(left(frame), right(frame), sign, frame.budget)
+        return lambda frame: values.added(left(frame), right(frame), sign, frame.budget)
 
     visit_Sub = visit_Add
 
     def visit_Neg(self, node: nodes.Neg | nodes.Pos) -> Expression:
         inner, sign = self.compile(node.node), 1 if isinstance(node, nodes.Pos) else -1
-        return lambda frame: added(0, inner(frame), sign, frame.budget)
+        return lambda frame: values.added(0, inner(frame), sign, frame.budget)
 
     visit_Pos = visit_Neg
 
@@ -188,7 +174,7 @@ class Expressions:
 
         def run(frame: Frame) -> object:
             value = left(frame)
-            return right(frame) if truth(value) else value
+            return right(frame) if values.truth(value) else value
 
         return run
 
@@ -197,13 +183,13 @@ class Expressions:
 
         def run(frame: Frame) -> object:
             value = left(frame)
-            return value if truth(value) else right(frame)
+            return value if values.truth(value) else right(frame)
 
         return run
 
     def visit_Not(self, node: nodes.Not) -> Expression:
         inner = self.condition(node.node)
-        return lambda frame: not truth(inner(frame))
+        return lambda frame: not values.truth(inner(frame))
 
     def visit_Compare(self, node: nodes.Compare) -> Expression:
         first = self.condition(node.expr)
@@ -223,7 +209,7 @@ class Expressions:
     def visit_CondExpr(self, node: nodes.CondExpr) -> Expression:
         condition, then = self.condition(node.test), self.compile(node.expr1)
         otherwise = _nothing if node.expr2 is None else self.compile(node.expr2)
-        return lambda frame: then(frame) if truth(condition(frame)) else otherwise(frame)
+        return lambda frame: then(frame) if values.truth(condition(frame)) else otherwise(frame)
 
     def condition(self, node: nodes.Node) -> Expression:
         """An expression whose value decides something, where a reference is surely not meant."""
@@ -240,9 +226,9 @@ class Expressions:
 
     def visit_Filter(self, node: nodes.Filter) -> Expression:
         inner = _nothing if node.node is None else self.compile(node.node)
-        known = FILTERS.get(node.name)
+        known = values.FILTERS.get(node.name)
         if known is None:
-            self.forbid(node, f"no filter {node.name!r}; there are {', '.join(sorted(FILTERS))}")
+            self.forbid(node, f"no filter {node.name!r}; there are {', '.join(sorted(values.FILTERS))}")
             return inner
         names, call, takes_absent = list(known.parameters), known.call, known.takes_absent
         by_name = dict(zip(names, node.args, strict=False)) | {pair.key: pair.value for pair in node.kwargs}
@@ -256,16 +242,16 @@ class Expressions:
 
         def run(frame: Frame) -> object:
             value = inner(frame)
-            if isinstance(value, Absent) and not takes_absent:
+            if isinstance(value, values.Absent) and not takes_absent:
                 return value
             return call(value, tuple([argument(frame) for argument in arguments]), frame.budget)
 
         return run
 
     def visit_Test(self, node: nodes.Test) -> Expression:
-        inner, known = self.compile(node.node), TESTS.get(node.name)
+        inner, known = self.compile(node.node), values.TESTS.get(node.name)
         if known is None or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
-            self.forbid(node, f"no test {node.name!r} like this; there are {', '.join(TESTS)}")
+            self.forbid(node, f"no test {node.name!r} like this; there are {', '.join(values.TESTS)}")
             return inner
         return lambda frame: known(inner(frame))
 
@@ -275,7 +261,9 @@ class Expressions:
             message = f"{method}(…) is JavaScript; write {_JAVASCRIPT_METHODS[method]}"
             self.problems.append(Problem(node.lineno, JAVASCRIPT, message))
         else:
-            self.forbid(node, f"nothing can be called; there are the filters {', '.join(sorted(FILTERS))}")
+            self.forbid(
+                node, f"nothing can be called; there are the filters {', '.join(sorted(values.FILTERS))}"
+            )
         return _nothing
 
     def forbid(self, node: nodes.Node, message: str) -> None:
@@ -286,12 +274,12 @@ class Expressions:
 
 
 _COMPARISONS: Mapping[str, Callable[[object, object, Frame], bool]] = {
-    "eq": lambda left, right, frame: equal(left, right, frame.budget),
-    "ne": lambda left, right, frame: not equal(left, right, frame.budget),
-    "lt": lambda left, right, frame: ordered(left, right, operator.lt, frame.budget),
-    "gt": lambda left, right, frame: ordered(left, right, operator.gt, frame.budget),
-    "lteq": lambda left, right, frame: ordered(left, right, operator.le, frame.budget),
-    "gteq": lambda left, right, frame: ordered(left, right, operator.ge, frame.budget),
-    "in": lambda left, right, frame: contains(left, right, frame.budget),
-    "notin": lambda left, right, frame: not contains(left, right, frame.budget),
+    "eq": lambda left, right, frame: values.equal(left, right, frame.budget),
+    "ne": lambda left, right, frame: not values.equal(left, right, frame.budget),
+    "lt": lambda left, right, frame: values.ordered(left, right, operator.lt, frame.budget),
+    "gt": lambda left, right, frame: values.ordered(left, right, operator.gt, frame.budget),
+    "lteq": lambda left, right, frame: values.ordered(left, right, operator.le, frame.budget),
+    "gteq": lambda left, right, frame: values.ordered(left, right, operator.ge, frame.budget),
+    "in": lambda left, right, frame: values.contains(left, right, frame.budget),
+    "notin": lambda left, right, frame: not values.contains(left, right, frame.budget),
 }

@@ -11,18 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
-from jinja2.lexer import (
-    TOKEN_BLOCK_BEGIN,
-    TOKEN_FLOAT,
-    TOKEN_INTEGER,
-    TOKEN_NAME,
-    TOKEN_OPERATOR,
-    TOKEN_STRING,
-    TOKEN_VARIABLE_BEGIN,
-    Lexer,
-    Token,
-    TokenStream,
-)
+from jinja2 import lexer as jinja_lexer
 from jinja2.parser import Parser
 
 FORBIDDEN = "template_forbidden"
@@ -106,11 +95,15 @@ def _is_unclosed(source: str) -> bool:
     return opened
 
 
-class _DollarLexer(Lexer):
+class _DollarLexer(jinja_lexer.Lexer):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        ours = {TOKEN_NAME: _NAME, TOKEN_INTEGER: _INTEGER, TOKEN_FLOAT: _FLOAT}
-        for state in (TOKEN_BLOCK_BEGIN, TOKEN_VARIABLE_BEGIN):
+        ours = {
+            jinja_lexer.TOKEN_NAME: _NAME,
+            jinja_lexer.TOKEN_INTEGER: _INTEGER,
+            jinja_lexer.TOKEN_FLOAT: _FLOAT,
+        }
+        for state in (jinja_lexer.TOKEN_BLOCK_BEGIN, jinja_lexer.TOKEN_VARIABLE_BEGIN):
             end, *rules = self.rules[state]
             script = end._replace(pattern=_JAVASCRIPT, tokens=_SCRIPT, command=None)
             self.rules[state] = [end, script] + [
@@ -122,7 +115,7 @@ class _DollarLexer(Lexer):
 
     def tokenize(
         self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
-    ) -> TokenStream:
+    ) -> jinja_lexer.TokenStream:
         """Lex all of it before the parser starts: limits hold early, JavaScript is told in full."""
         tokens: list[tuple[int, str, str]] = []
         scripts: list[Problem] = []
@@ -135,7 +128,7 @@ class _DollarLexer(Lexer):
                     scripts.append(
                         Problem(line, JAVASCRIPT, f"{text!r} is JavaScript; write {_INSTEAD[text]}")
                     )
-                elif kind == TOKEN_OPERATOR:
+                elif kind == jinja_lexer.TOKEN_OPERATOR:
                     brackets += (text in "([{") - (text in ")]}")
                 if len(tokens) > MAX_TOKENS:
                     message = f"at most {MAX_TOKENS} tokens in a template"
@@ -149,25 +142,25 @@ class _DollarLexer(Lexer):
         if scripts:
             unclosed = Problem(scripts[-1].line, UNCLOSED, "a tag is not closed")
             raise UnusableTemplate(*scripts, *([unclosed] if _is_unclosed(source) else ()))
-        return TokenStream(self.wrap(tokens, name, filename), name, filename)
+        return jinja_lexer.TokenStream(self.wrap(tokens, name, filename), name, filename)
 
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
-    ) -> Iterator[Token]:
+    ) -> Iterator[jinja_lexer.Token]:
         for line, kind, text in stream:
-            if kind == TOKEN_NAME:
+            if kind == jinja_lexer.TOKEN_NAME:
                 # `\w` knows more than names may have, such as `²`.
                 if not text.removeprefix("$").isidentifier():
                     raise TemplateSyntaxError(f"{text!r} is not a name", line)
-                yield Token(line, kind, text)
-            elif kind == TOKEN_STRING:
-                yield Token(line, kind, _unquoted(text, line))
-            elif kind == TOKEN_INTEGER:
+                yield jinja_lexer.Token(line, kind, text)
+            elif kind == jinja_lexer.TOKEN_STRING:
+                yield jinja_lexer.Token(line, kind, _unquoted(text, line))
+            elif kind == jinja_lexer.TOKEN_INTEGER:
                 value: Any = int(text)
                 if value and text.startswith("0"):  # a mistake or a code, so text
                     message = f"{text!r} begins with 0; write {value}, or quotes around a text"
                     raise TemplateSyntaxError(message, line)
-                yield Token(line, kind, value)
+                yield jinja_lexer.Token(line, kind, value)
             else:
                 yield from super().wrap([(line, kind, text)], name, filename)
 
@@ -180,7 +173,7 @@ class _DollarEnvironment(Environment):
         self._dollar_lexer = _DollarLexer(self)
 
     @property
-    def lexer(self) -> Lexer:
+    def lexer(self) -> jinja_lexer.Lexer:
         return self._dollar_lexer
 
 

@@ -10,17 +10,10 @@ from typing import Any, TypeVar
 from jinja2 import nodes
 
 from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.templates import parsing
 from flow_engine.templates.expressions import Expressions
 from flow_engine.templates.frame import Allowance, Frame, OutOfBudget, TemplateScope
 from flow_engine.templates.names import Expression, VariableUse, label_of, suspicions_in_prose
-from flow_engine.templates.parsing import (
-    ERROR_CODES,
-    UNKNOWN_NAME,
-    Problem,
-    UnusableTemplate,
-    check_size,
-    parse,
-)
 from flow_engine.templates.values import Absent, elements, text, truth
 
 _TAGS = ("{{", "{%", "{#")
@@ -54,8 +47,8 @@ class Template:
     """
 
     source: str
-    problems: tuple[Problem, ...] = ()
-    suspicions: tuple[Problem, ...] = ()
+    problems: tuple[parsing.Problem, ...] = ()
+    suspicions: tuple[parsing.Problem, ...] = ()
     uses: tuple[VariableUse, ...] = ()
     _program: Statement | None = None
     _slots: int = 0
@@ -308,25 +301,25 @@ def lint_template(
         *template.problems,
         *template.suspicions,
         *(
-            Problem(use.line, UNKNOWN_NAME, f"{use.label}: no variable {use.key!r}; {listed}")
+            parsing.Problem(use.line, parsing.UNKNOWN_NAME, f"{use.label}: no variable {use.key!r}; {listed}")
             for use in missing
         ),
     ]
     errors: list[Finding] = []
     warnings: list[Finding] = []
     for problem in sorted(problems, key=lambda problem: problem.line):
-        (errors if problem.code in ERROR_CODES else warnings).append(_finding(pointer, problem))
+        (errors if problem.code in parsing.ERROR_CODES else warnings).append(_finding(pointer, problem))
     return errors, warnings
 
 
 def _compile(source: str) -> Template:
     try:
-        check_size(source)
+        parsing.check_size(source)
         if not any(tag in source for tag in _TAGS):
             return Template(source, suspicions=tuple(suspicions_in_prose(source, 1)))
         compiler = _Compiler()
-        program = compiler.block(parse(source).body)
-    except UnusableTemplate as error:
+        program = compiler.block(parsing.parse(source).body)
+    except parsing.UnusableTemplate as error:
         return Template(source, error.problems)
     found = compiler.expressions
     return Template(
@@ -339,5 +332,5 @@ def _compile(source: str) -> Template:
     )
 
 
-def _finding(pointer: str, problem: Problem) -> Finding:
+def _finding(pointer: str, problem: parsing.Problem) -> Finding:
     return Finding(pointer, problem.code, str(problem))

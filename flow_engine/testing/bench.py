@@ -19,13 +19,7 @@ from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.storage import (
-    Changes,
-    ConversationMemory,
-    Erasure,
-    LoadedConversation,
-    Outcome,
-)
+from flow_engine.runtime.storage import Changes, ConversationMemory, Erasure, LoadedConversation, Outcome
 from flow_engine.testing.format import Verdict
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService

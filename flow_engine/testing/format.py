@@ -6,17 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+import pydantic
 from pydantic_core import PydanticCustomError
 
 from flow_engine.runtime.compiled import LONGEST_S
@@ -29,7 +19,7 @@ REFUSED = "refused"
 TOOL = "flow-test"
 """Who writes to the memory where a scenario does not say."""
 
-_Text = Annotated[str, Field(min_length=1, max_length=512)]
+_Text = Annotated[str, pydantic.Field(min_length=1, max_length=512)]
 _Facts = Mapping[str, object]
 _Item = TypeVar("_Item")
 _UNITS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
@@ -50,7 +40,7 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def _short_for(key: str, kind: type = str) -> BeforeValidator:
+def _short_for(key: str, kind: type = str) -> pydantic.BeforeValidator:
     """A text (or list) alone stands for the mapping with that one key, nothing for the empty mapping."""
 
     def expand(value: object) -> object:
@@ -58,7 +48,7 @@ def _short_for(key: str, kind: type = str) -> BeforeValidator:
             return {}
         return {key: value} if isinstance(value, kind) else value
 
-    return BeforeValidator(expand)
+    return pydantic.BeforeValidator(expand)
 
 
 def _entries(value: object) -> object:
@@ -80,8 +70,8 @@ def _not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:
     return items
 
 
-class Shape(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+class Shape(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 # --- what a step does -------------------------------------------------------------------------
@@ -111,11 +101,13 @@ class DescriptionBody(Shape):
 class MemoryEntryBody(Shape):
     """An entry as tools send it; `varId` is a variable's `_id` or name. `value` is any JSON."""
 
-    var_id: _Text = Field(alias="varId")
+    var_id: _Text = pydantic.Field(alias="varId")
     value: object
-    updated_by: str = Field(default=TOOL, alias="updatedBy")
-    contact_id: _Text | None = Field(default=None, alias="contactId")
-    description_for_llm: tuple[DescriptionBody, ...] | None = Field(default=None, alias="descriptionForLLM")
+    updated_by: str = pydantic.Field(default=TOOL, alias="updatedBy")
+    contact_id: _Text | None = pydantic.Field(default=None, alias="contactId")
+    description_for_llm: tuple[DescriptionBody, ...] | None = pydantic.Field(
+        default=None, alias="descriptionForLLM"
+    )
 
 
 class HumanTaskBody(Shape):
@@ -136,7 +128,7 @@ class Names(Shape):
     exactly: tuple[str, ...] | None = None
     includes: tuple[str, ...] | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _one_of_two(self) -> Names:
         if (self.exactly is None) == (self.includes is None):
             raise refused("accepted is a list of all names, or a mapping with `includes` alone")
@@ -148,7 +140,7 @@ class Names(Shape):
 
 
 NameList = Annotated[Names, _short_for("exactly", list)]
-Texts = Annotated[tuple[_Text, ...], BeforeValidator(_texts)]
+Texts = Annotated[tuple[_Text, ...], pydantic.BeforeValidator(_texts)]
 
 
 class ExpectBody(Shape):
@@ -172,14 +164,14 @@ class ExpectBody(Shape):
     mcp_tools: NameList | None = None
     error: _Text | None = None
 
-    @field_validator("*", mode="before")
+    @pydantic.field_validator("*", mode="before")
     @classmethod
     def _null_where_it_means_something(cls, value: object, info: Any) -> object:
         if value is None and info.field_name not in cls.NULLABLE:
             raise refused("accepted is a value here: leave the key out to expect nothing of it")
         return value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _something(self) -> ExpectBody:
         if not self.model_fields_set:
             raise refused(f"accepted is at least one of {', '.join(type(self).model_fields)}")
@@ -202,7 +194,9 @@ class Say(Shape):
 
 
 class Remember(Shape):
-    memory: Annotated[tuple[MemoryEntryBody, ...], BeforeValidator(_entries), AfterValidator(_not_empty)]
+    memory: Annotated[
+        tuple[MemoryEntryBody, ...], pydantic.BeforeValidator(_entries), pydantic.AfterValidator(_not_empty)
+    ]
 
 
 class ChangeTask(Shape):
@@ -218,7 +212,7 @@ class EndContact(Shape):
 
 
 class Wait(Shape):
-    wait: Annotated[float, BeforeValidator(_seconds)]
+    wait: Annotated[float, pydantic.BeforeValidator(_seconds)]
 
 
 class Expect(Shape):
@@ -245,15 +239,15 @@ def _kind(step: object) -> str | None:
 
 
 Action = (
-    Annotated[OpenContact, Tag("contact")]
-    | Annotated[Say, Tag("utterance")]
-    | Annotated[Remember, Tag("memory")]
-    | Annotated[ChangeTask, Tag("change_task")]
-    | Annotated[HumanTask, Tag("human_task")]
-    | Annotated[EndContact, Tag("end_contact")]
-    | Annotated[Wait, Tag("wait")]
+    Annotated[OpenContact, pydantic.Tag("contact")]
+    | Annotated[Say, pydantic.Tag("utterance")]
+    | Annotated[Remember, pydantic.Tag("memory")]
+    | Annotated[ChangeTask, pydantic.Tag("change_task")]
+    | Annotated[HumanTask, pydantic.Tag("human_task")]
+    | Annotated[EndContact, pydantic.Tag("end_contact")]
+    | Annotated[Wait, pydantic.Tag("wait")]
 )
-Step = Action | Annotated[Expect, Tag("expect")]
+Step = Action | Annotated[Expect, pydantic.Tag("expect")]
 
 
 class Scenario(Shape):
@@ -263,11 +257,13 @@ class Scenario(Shape):
     name: _Text
     channel: Channel | None = None
     language: _Text | None = None
-    tenant: _Facts = Field(default_factory=dict[str, object])
-    contact: _Facts = Field(default_factory=dict[str, object])
-    steps: Annotated[tuple[Annotated[Step, Discriminator(_kind)], ...], AfterValidator(_not_empty)]
+    tenant: _Facts = pydantic.Field(default_factory=dict[str, object])
+    contact: _Facts = pydantic.Field(default_factory=dict[str, object])
+    steps: Annotated[
+        tuple[Annotated[Step, pydantic.Discriminator(_kind)], ...], pydantic.AfterValidator(_not_empty)
+    ]
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _ends_in_time(self) -> Scenario:
         if sum(step.wait for step in self.steps if isinstance(step, Wait)) > LONGEST_S:
             raise refused(f"accepted are waits of at most {LONGEST_S} seconds together")
@@ -279,7 +275,7 @@ class ScenarioFile(Shape):
     document of at most 512 KiB. Refused without a scenario."""
 
     flow: _Text | None = None
-    scenarios: Annotated[tuple[Scenario, ...], AfterValidator(_not_empty)]
+    scenarios: Annotated[tuple[Scenario, ...], pydantic.AfterValidator(_not_empty)]
 
 
 def kind_of(step: Step) -> str:

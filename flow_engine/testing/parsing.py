@@ -12,28 +12,18 @@ from pydantic import ValidationError
 from flow_engine.documents.findings import Problem, problems_of
 from flow_engine.errors import pointer
 from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.testing.format import (
-    BODIES,
-    REFUSED,
-    DescriptionBody,
-    Expect,
-    ExpectBody,
-    Names,
-    Scenario,
-    ScenarioFile,
-    Shape,
-)
+from flow_engine.testing import format
 from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, Path, read_yaml
 from flow_engine.values import listed
 
-_ONE_KEY = f"a step is a mapping with exactly one key, one of {', '.join(BODIES)}"
+_ONE_KEY = f"a step is a mapping with exactly one key, one of {', '.join(format.BODIES)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """A parsed file, with the text's lines."""
 
-    file: ScenarioFile
+    file: format.ScenarioFile
     root: Node
 
     def line_of_scenario(self, number: int) -> int:
@@ -50,7 +40,7 @@ def parse_scenarios(text: bytes) -> Suite:
     """Raises FileRejected with every mistake. `text` is YAML in UTF-8, at most 512 KiB."""
     root, mistakes = read_yaml(text)
     try:
-        file = ScenarioFile.model_validate(root.value)
+        file = format.ScenarioFile.model_validate(root.value)
     except ValidationError as error:
         raise FileRejected([*mistakes, *(_mistake(found, root) for found in problems_of(error))]) from None
     first: dict[str, int] = {}
@@ -96,23 +86,23 @@ def _mistake(problem: Problem, root: Node) -> Mistake:
             message = f"accepted is one of {problem.context['expected']}"
         case known:
             message = _WORDING.get(known, problem.message)
-    code = "wrong_value" if problem.kind == REFUSED else problem.kind
+    code = "wrong_value" if problem.kind == format.REFUSED else problem.kind
     return Mistake(root.line_of(path), pointer(*path), code, message)
 
 
-def shape_at(path: Path) -> type[Shape] | None:
+def shape_at(path: Path) -> type[format.Shape] | None:
     """The model of the mapping at `path`; None for a step itself, which has one key only."""
     match tuple(part for part in path if isinstance(part, str)):
         case ():
-            return ScenarioFile
+            return format.ScenarioFile
         case ("scenarios",):
-            return Scenario
+            return format.Scenario
         case ("scenarios", "steps", "memory", "descriptionForLLM"):
-            return DescriptionBody
+            return format.DescriptionBody
         case ("scenarios", "steps", "expect", _):
-            return Names
+            return format.Names
         case ("scenarios", "steps", kind):
-            return BODIES[kind]
+            return format.BODIES[kind]
         case _:
             return None
 
@@ -131,7 +121,7 @@ def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
     tools = {tool.tool_name for tool in included if tool.tool_name is not None}
     for number, scenario in enumerate(suite.file.scenarios):
         for index, step in enumerate(scenario.steps):
-            if not isinstance(step, Expect):
+            if not isinstance(step, format.Expect):
                 continue
             for key, names in named_by(step.expect).items():
                 if key in ("missing", "memory"):
@@ -152,7 +142,7 @@ def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
     return mistakes
 
 
-def named_by(expected: ExpectBody) -> Mapping[str, Iterable[str]]:
+def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:
     """The names of tasks, variables and tools in an expectation, by its key."""
     return {
         "task": () if expected.task is None else (expected.task,),

@@ -16,25 +16,9 @@ from flow_engine.idempotency import FinalReply
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
+from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
-from flow_engine.testing.format import (
-    ChangeTask,
-    EndContact,
-    EndContactBody,
-    Expect,
-    HumanTask,
-    MemoryEntryBody,
-    NewContactBody,
-    OpenContact,
-    Remember,
-    Say,
-    Scenario,
-    Step,
-    UtteranceBody,
-    Wait,
-    kind_of,
-)
 from flow_engine.testing.parsing import Suite
 from flow_engine.use_cases.conversations import VersionChoice
 from flow_engine.use_cases.dialogue import Utterance
@@ -65,7 +49,7 @@ class Played:
     taken: frozenset[tuple[str, str]]
 
 
-async def play(scenario: Scenario, flow: InstalledFlow, stopwatch: Callable[[], float]) -> Played:
+async def play(scenario: format.Scenario, flow: InstalledFlow, stopwatch: Callable[[], float]) -> Played:
     """`stopwatch` counts seconds from any beginning."""
     started = stopwatch()
     player = _Player(scenario, flow.stage())
@@ -91,7 +75,7 @@ async def play_all(
 
 @dataclass
 class _Player:
-    scenario: Scenario
+    scenario: format.Scenario
     stage: Stage
     contact_id: str = NOBODY
     task_id: str = ""
@@ -101,16 +85,16 @@ class _Player:
     taken: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     async def play(self) -> Failure | None:
-        steps: Sequence[Step] = self.scenario.steps
+        steps: Sequence[format.Step] = self.scenario.steps
         outcome = Outcome(kind="contact")
-        if not isinstance(steps[0], OpenContact):
-            opening = OpenContact(contact=NewContactBody())
+        if not isinstance(steps[0], format.OpenContact):
+            opening = format.OpenContact(contact=format.NewContactBody())
             outcome = await self.act(opening)
             complaints = _complaints(outcome, steps)
             if complaints:
                 return Failure(None, "contact", complaints)
         for number, step in enumerate(steps):
-            if isinstance(step, Expect):
+            if isinstance(step, format.Expect):
                 # Read what is there now, as the next request would find it; nothing is written.
                 transactor, conversation = self.stage.transactor, self.stage.conversation
                 loaded = await transactor.memory.load(conversation)
@@ -120,39 +104,39 @@ class _Player:
                 outcome = await self.act(step)
                 complaints = _complaints(outcome, steps[number + 1 :])
             if complaints:
-                return Failure(number, kind_of(step), complaints)
+                return Failure(number, format.kind_of(step), complaints)
         return None
 
-    async def act(self, step: Step) -> Outcome:
-        stage, kind = self.stage, kind_of(step)
+    async def act(self, step: format.Step) -> Outcome:
+        stage, kind = self.stage, format.kind_of(step)
         try:
             match step:
-                case OpenContact():
+                case format.OpenContact():
                     return await self.open(step.contact)
-                case Say():
+                case format.Say():
                     await stage.dialogue.utterance(stage.conversation, self.utterance(step.utterance))
-                case Remember():
+                case format.Remember():
                     writes = [self.memory_write(entry) for entry in step.memory]
                     await stage.dialogue.put_memory(stage.conversation, writes)
-                case ChangeTask():
+                case format.ChangeTask():
                     return await self.change_task(step.change_task)
-                case HumanTask():
+                case format.HumanTask():
                     human = step.human_task
                     answer = await stage.conversations.human_task(
                         stage.conversation, self.contact_id, human.outcome, human.reason
                     )
                     return Outcome(kind=kind, command=_reply(answer)["command"])
-                case EndContact():
+                case format.EndContact():
                     return await self.end(step.end_contact)
-                case Wait():
+                case format.Wait():
                     stage.clock.advance(step.wait)
-                case Expect():
+                case format.Expect():
                     raise TypeError("an expectation is not an action")
         except FlowEngineError as problem:
             return Outcome(kind=kind, problem=problem)
         return Outcome(kind=kind)
 
-    async def open(self, body: NewContactBody) -> Outcome:
+    async def open(self, body: format.NewContactBody) -> Outcome:
         scenario, flow = self.scenario, self.stage.flow
         self.opened += 1
         contact = NewContact(
@@ -180,7 +164,7 @@ class _Player:
         self.entered.add(self.task_id)
         return Outcome(kind="change_task", command=reply["command"])
 
-    async def end(self, body: EndContactBody) -> Outcome:
+    async def end(self, body: format.EndContactBody) -> Outcome:
         handler = self.stage.handler
         handler.verdict = False if body.closes is None else body.closes
         requests_before = handler.requests
@@ -188,7 +172,7 @@ class _Player:
         unasked = body.closes is not None and handler.requests == requests_before
         return Outcome(kind="end_contact", handler_unasked=unasked)
 
-    def utterance(self, body: UtteranceBody) -> Utterance:
+    def utterance(self, body: format.UtteranceBody) -> Utterance:
         self.utterances += 1
         return Utterance(
             contact_id=self.contact_id,
@@ -200,7 +184,7 @@ class _Player:
             language=body.language,
         )
 
-    def memory_write(self, entry: MemoryEntryBody) -> MemoryWrite:
+    def memory_write(self, entry: format.MemoryEntryBody) -> MemoryWrite:
         described = entry.description_for_llm
         return MemoryWrite(
             var=entry.var_id,
@@ -217,10 +201,10 @@ def _reply(answer: FinalReply) -> dict[str, Any]:
     return orjson.loads(answer.body)
 
 
-def _complaints(outcome: Outcome, following: Sequence[Step]) -> tuple[str, ...]:
+def _complaints(outcome: Outcome, following: Sequence[format.Step]) -> tuple[str, ...]:
     """What is wrong with an action, unless the expectations right after it take note of that."""
     for step in following:
-        if not isinstance(step, Expect):
+        if not isinstance(step, format.Expect):
             break
         if step.expect.takes_note_of_refusals:
             return ()

@@ -8,49 +8,24 @@ applied to whatever the state has become.
 import asyncio
 from dataclasses import dataclass, replace
 
-from flow_engine.listening.conclusions import (
-    conclusion_call,
-    conclusion_events,
-    missed_events,
-    read_conclusion,
-    summary_call,
-    with_summary,
-)
-from flow_engine.listening.mining import (
-    MiningEffects,
-    MiningRequest,
-    MiningResult,
-    extraction_requests,
-    is_last_turn,
-    is_unread,
-    mining_effects,
-    mining_request_of,
-    model_call,
-    read_answer,
-    was_read,
-)
+from flow_engine.listening import conclusions, mining
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import Extractor
 from flow_engine.ports.jobs import Job, TryJobAgain
 from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask
 from flow_engine.ports.telemetry import Observer
+from flow_engine.runtime import storage
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
-from flow_engine.runtime.storage import (
-    FormerConversation,
-    LoadedConversation,
-    ReplyTemplate,
-    turns_of_contact,
-)
 from flow_engine.task_types import BETWEEN_CONTACTS
 from flow_engine.use_cases.transactor import Decision, Transactor, Transition
 from flow_engine.values import JsonValue
 
 LAST_WORDS_WITHIN_S = 6.0
 """How long after a contact's end its last words may take to be read, before what was missed is told."""
-_SILENT = ReplyTemplate(b"")
+_SILENT = storage.ReplyTemplate(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +53,13 @@ class BackgroundWork:
         if loaded.session is None:
             return
         runner = await self._transactor.resume(job.conversation, loaded)
-        request = mining_request_of(runner)
+        request = mining.mining_request_of(runner)
         if request is None:
             return
         result = await self._read(job.conversation, runner, request)
         started_at = runner.session.started_at
 
-        async def decide(fresh: LoadedConversation) -> Decision[MiningEffects | None]:
+        async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:
             if fresh.session is None or fresh.session.started_at != started_at:
                 return Decision(None)
             return _reading(await self._transactor.resume(job.conversation, fresh), request, result)
@@ -104,14 +79,14 @@ class BackgroundWork:
             raise TryJobAgain("the model gave no usable answer")
 
     async def _read(
-        self, conversation: ConversationRef, runner: ConversationalFlowRunner, request: MiningRequest
-    ) -> MiningResult:
+        self, conversation: ConversationRef, runner: ConversationalFlowRunner, request: mining.MiningRequest
+    ) -> mining.MiningResult:
         """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
         by_rules = await asyncio.to_thread(self._by_rules, request)
         if not self._dependencies.has_model:
             return by_rules
         sections = runner.platform.prompt_sections(runner.flow, runner.session.latest_contact.channel)
-        call = model_call(request, by_rules.values, sections)
+        call = mining.model_call(request, by_rules.values, sections)
         if call is None:
             return by_rules
         try:
@@ -121,7 +96,7 @@ class BackgroundWork:
                 "model_calls_failed", purpose=call.purpose, reason=failure.reason
             )
             return replace(by_rules, failed=True)
-        result = read_answer(request, answer.data, runner)
+        result = mining.read_answer(request, answer.data, runner)
         values = {**result.values, **by_rules.values}
         return replace(result, values=values, said_in=by_rules.said_in)
 
@@ -129,15 +104,15 @@ class BackgroundWork:
         """On behalf of the conversation, for the record and its tenant's share. Raises ModelFailed."""
         return await ask(self._dependencies.model, replace(request, conversation=conversation))
 
-    def _by_rules(self, request: MiningRequest) -> MiningResult:
+    def _by_rules(self, request: mining.MiningRequest) -> mining.MiningResult:
         """What was said later counts."""
         values: dict[str, tuple[JsonValue, MinedBy]] = {}
         said_in: dict[str, str] = {}
-        for message_id, extraction in extraction_requests(request):
+        for message_id, extraction in mining.extraction_requests(request):
             found = self._dependencies.extractor.extract(extraction)
             values |= {var_id: (value, "rules") for var_id, value in found.items()}
             said_in |= dict.fromkeys(found, message_id)
-        return MiningResult(values, said_in)
+        return mining.MiningResult(values, said_in)
 
     async def conclude(self, job: Job) -> None:
         """Classify an ended contact, tell what was missed, improve its summary; first those of conversations
@@ -159,14 +134,14 @@ class BackgroundWork:
         conclusion = await self._conclusion(job.conversation, runner, job.subject)
         summary = await self._summary(job.conversation, runner, job.subject)
 
-        async def decide(fresh: LoadedConversation) -> Decision[None]:
+        async def decide(fresh: storage.LoadedConversation) -> Decision[None]:
             state = fresh.mining
             if fresh.session is None or job.subject not in fresh.session.own_contacts:
                 return Decision(None)
             if job.subject in state.conclusions:
                 return Decision(None)
             now = await self._transactor.resume(job.conversation, fresh)
-            summed_up = with_summary(fresh.previous_contacts, contact, summary)
+            summed_up = conclusions.with_summary(fresh.previous_contacts, contact, summary)
             if summed_up is not None:
                 now.previous_contacts = summed_up
             return Decision(
@@ -177,7 +152,7 @@ class BackgroundWork:
                     mining=state.model_copy(
                         update={"conclusions": {**state.conclusions, job.subject: conclusion}}
                     ),
-                    events=conclusion_events(now, job.subject, conclusion),
+                    events=conclusions.conclusion_events(now, job.subject, conclusion),
                     rewrite_previous_contacts=summed_up is not None,
                 ),
             )
@@ -188,13 +163,13 @@ class BackgroundWork:
         """Of a conversation that is over, once. False while its last words may still be read: the job comes
         again then."""
 
-        async def decide(loaded: LoadedConversation) -> Decision[bool]:
+        async def decide(loaded: storage.LoadedConversation) -> Decision[bool]:
             state = loaded.mining
             if loaded.session is None or not loaded.session.closed or state.missed_reported:
                 return Decision(True)
             runner = await self._transactor.resume(job.conversation, loaded)
             waited = (runner.now - (contact.ended_at or runner.now)).total_seconds()
-            if self._dependencies.has_model and is_unread(runner) and waited < LAST_WORDS_WITHIN_S:
+            if self._dependencies.has_model and mining.is_unread(runner) and waited < LAST_WORDS_WITHIN_S:
                 again = runner.due("conclude", subject=job.subject, after_s=1.0)
                 return Decision(False, Transition(runner, _SILENT, jobs=(again,)))
             return Decision(
@@ -203,27 +178,31 @@ class BackgroundWork:
                     runner,
                     _SILENT,
                     mining=state.model_copy(update={"missed_reported": True}),
-                    events=missed_events(runner, job.subject, judged=self._dependencies.has_model),
+                    events=conclusions.missed_events(
+                        runner, job.subject, judged=self._dependencies.has_model
+                    ),
                 ),
             )
 
         return (await self._transactor.apply(job.conversation, decide)).result
 
-    async def _conclude_former(self, conversation: ConversationRef, former: FormerConversation) -> None:
+    async def _conclude_former(
+        self, conversation: ConversationRef, former: storage.FormerConversation
+    ) -> None:
         """What a conversation left behind when it was started anew under its id."""
-        left = LoadedConversation(session=former.session, mining=former.mining, turns=former.turns)
+        left = storage.LoadedConversation(session=former.session, mining=former.mining, turns=former.turns)
         before = await self._transactor.resume(conversation, left)
         own = former.session.own_contacts
         events: list[bytes] = []
         if not former.mining.missed_reported:
             latest = max(own, key=lambda id: own[id].started_at)
-            events += missed_events(before, latest, judged=self._dependencies.has_model)
+            events += conclusions.missed_events(before, latest, judged=self._dependencies.has_model)
         for contact_id in own.keys() - former.mining.conclusions.keys():
             if self._dependencies.has_model:
                 conclusion = await self._conclusion(conversation, before, contact_id)
-                events += conclusion_events(before, contact_id, conclusion)
+                events += conclusions.conclusion_events(before, contact_id, conclusion)
 
-        async def decide(loaded: LoadedConversation) -> Decision[None]:
+        async def decide(loaded: storage.LoadedConversation) -> Decision[None]:
             if former.name not in [other.name for other in loaded.former]:
                 return Decision(None)
             runner = await self._transactor.resume(conversation, loaded)
@@ -237,21 +216,21 @@ class BackgroundWork:
         self, conversation: ConversationRef, runner: ConversationalFlowRunner, contact_id: str
     ) -> Conclusion:
         """Raises TryJobAgain when the model gives no usable answer."""
-        turns = turns_of_contact(runner.loaded.turns, contact_id)
+        turns = storage.turns_of_contact(runner.loaded.turns, contact_id)
         sections = runner.platform.prompt_sections(runner.flow, runner.session.contacts[contact_id].channel)
-        request = conclusion_call(runner, turns, sections)
+        request = conclusions.conclusion_call(runner, turns, sections)
         if request is None:
             return Conclusion()
-        return read_conclusion(runner, (await self._concluding(request, conversation)).data)
+        return conclusions.read_conclusion(runner, (await self._concluding(request, conversation)).data)
 
     async def _summary(
         self, conversation: ConversationRef, runner: ConversationalFlowRunner, contact_id: str
     ) -> str:
         """Empty where there is nothing to sum up, or no later contact to tell it. Raises TryJobAgain."""
         contact = runner.session.contacts[contact_id]
-        turns = turns_of_contact(runner.loaded.turns, contact_id)
+        turns = storage.turns_of_contact(runner.loaded.turns, contact_id)
         sections = runner.platform.prompt_sections(runner.flow, contact.channel)
-        request = summary_call(turns, contact, sections)
+        request = conclusions.summary_call(turns, contact, sections)
         if request is None or runner.remembered(contact) is None:
             return ""
         return (await self._concluding(request, conversation)).text
@@ -269,7 +248,7 @@ class BackgroundWork:
         """Close a conversation whose time is over, unless somebody is talking: then its end closes it. A job
         that comes some seconds too early is put off. Raises RetryLater."""
 
-        async def decide(loaded: LoadedConversation) -> Decision[None]:
+        async def decide(loaded: storage.LoadedConversation) -> Decision[None]:
             if loaded.session is None or loaded.session.states.phase != BETWEEN_CONTACTS:
                 return Decision(None)
             runner = await self._transactor.resume(job.conversation, loaded)
@@ -289,7 +268,7 @@ class BackgroundWork:
         """Fail a transfer that found nobody in time (F34): resuming the conversation does it. Put off where
         its deadline (UTC) is later than the job."""
 
-        async def decide(loaded: LoadedConversation) -> Decision[None]:
+        async def decide(loaded: storage.LoadedConversation) -> Decision[None]:
             if loaded.session is None:
                 return Decision(None)
             runner = await self._transactor.resume(job.conversation, loaded)
@@ -305,15 +284,15 @@ class BackgroundWork:
 
 
 def _reading(
-    runner: ConversationalFlowRunner, request: MiningRequest, result: MiningResult
-) -> Decision[MiningEffects | None]:
+    runner: ConversationalFlowRunner, request: mining.MiningRequest, result: mining.MiningResult
+) -> Decision[mining.MiningEffects | None]:
     """A reading on the state as it is now; nothing when somebody else was faster."""
     state, turn = runner.loaded.mining, request.turn
     # Somebody has read since, and there is a later turn: this reading may be older than what is known.
-    overtaken = state.mined_through != request.read_through and not is_last_turn(turn, runner.loaded)
-    if was_read(turn, state) or overtaken:
+    overtaken = state.mined_through != request.read_through and not mining.is_last_turn(turn, runner.loaded)
+    if mining.was_read(turn, state) or overtaken:
         return Decision(None)
-    effects = mining_effects(runner, request, result, runner.now)
+    effects = mining.mining_effects(runner, request, result, runner.now)
     events = [
         checkpoint_event(
             runner.flow, runner.session, point, effects.state.checkpoints[point.id], turn.contact_id

@@ -22,19 +22,12 @@ from datetime import datetime, timedelta
 
 from flow_engine.errors import CallTheOperator, FlowEngineError, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
+from flow_engine.ports import flow_store
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.flow_store import (
-    FlowRecord,
-    FlowStore,
-    StoredReply,
-    StoredVersion,
-    VersionEntry,
-    VersionStore,
-)
 from flow_engine.use_cases import publishing
 from flow_engine.use_cases.publishing import VersionRow
 
-Respond = Callable[[FlowRecord], FinalReply]
+Respond = Callable[[flow_store.FlowRecord], FinalReply]
 
 KEPT_FOR = timedelta(hours=24)
 # A flow's record is read and written whole, and a MongoDB document ends at 16 MB. Whoever sends more
@@ -55,7 +48,12 @@ class FlowService:
     """
 
     def __init__(
-        self, *, flows: FlowStore, versions: VersionStore, clock: Clock, new_id: Callable[[], str]
+        self,
+        *,
+        flows: flow_store.FlowStore,
+        versions: flow_store.VersionStore,
+        clock: Clock,
+        new_id: Callable[[], str],
     ) -> None:
         self._flows = flows
         self._versions = versions
@@ -66,13 +64,13 @@ class FlowService:
 
     async def list_flows(
         self, tenant_id: str, *, campaign_id: str | None = None, channel: str | None = None
-    ) -> tuple[FlowRecord, ...]:
+    ) -> tuple[flow_store.FlowRecord, ...]:
         """Flows by name; of one campaign, and with a tagged version for `channel`, where given."""
         flows = await self._flows.list(tenant_id, campaign_id)
         kept = (flow for flow in flows if channel is None or publishing.supports_channel(flow, channel))
         return tuple(sorted(kept, key=lambda flow: (flow.name, flow.flow_id)))
 
-    async def get_flow(self, tenant_id: str, flow_id: str) -> FlowRecord:
+    async def get_flow(self, tenant_id: str, flow_id: str) -> flow_store.FlowRecord:
         flow = await self._flows.get(tenant_id, flow_id)
         if flow is None:
             raise LookElsewhere("flow_unknown", f"there is no flow {flow_id!r}")
@@ -89,7 +87,7 @@ class FlowService:
         publishing.find_entry(flow, version_id)
         return (await self._listed_document(tenant_id, version_id)).document
 
-    async def find_version(self, tenant_id: str, version_id: str) -> StoredVersion:
+    async def find_version(self, tenant_id: str, version_id: str) -> flow_store.StoredVersion:
         """A version by its id alone. Raises LookElsewhere (`version_unknown`), also for an unlisted one. Its
         bytes of JSON are as they were saved."""
         version = await self._versions.get(tenant_id, version_id)
@@ -105,7 +103,7 @@ class FlowService:
         flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
         return flow is not None and publishing.lists_version(flow, version_id)
 
-    async def find_by_tag(self, tenant_id: str, flow_id: str, tag: str) -> StoredVersion:
+    async def find_by_tag(self, tenant_id: str, flow_id: str, tag: str) -> flow_store.StoredVersion:
         """The version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
         flow = await self.get_flow(tenant_id, flow_id)
         return await self._listed_document(tenant_id, publishing.resolve_tag(flow, tag))
@@ -136,7 +134,7 @@ class FlowService:
             if idempotency is not None:
                 derived = json.dumps([tenant_id, idempotency.key, attempt]).encode()
                 flow_id = hashlib.sha256(derived).hexdigest()[:32]
-            flow = FlowRecord(flow_id, name, campaign_id, schema_version, updated_by, now)
+            flow = flow_store.FlowRecord(flow_id, name, campaign_id, schema_version, updated_by, now)
             reply = respond(flow)
             if await self._flows.insert(tenant_id, keep_reply(flow, idempotency, reply, now)):
                 return reply
@@ -155,7 +153,7 @@ class FlowService:
         respond: Respond,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        def change(flow: FlowRecord, now: datetime) -> FlowRecord:
+        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
             return publishing.rename(flow, name=name, updated_by=updated_by, now=now)
 
         return await self._commit(tenant_id, flow_id, change, respond, idempotency)
@@ -166,7 +164,7 @@ class FlowService:
         flow_id: str,
         *,
         document: bytes,
-        entry: VersionEntry,
+        entry: flow_store.VersionEntry,
         parent_version_id: str | None,
         tag: str | None,
         respond: Respond,
@@ -178,9 +176,9 @@ class FlowService:
         under that id by a save that did not come to its end. Such a document is never written over: the save
         that left it may only be slow, and about to list it. `document` are bytes of JSON.
         """
-        stored = StoredVersion(entry.version_id, flow_id, document)
+        stored = flow_store.StoredVersion(entry.version_id, flow_id, document)
 
-        def change(flow: FlowRecord, now: datetime) -> FlowRecord:
+        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
             return publishing.place_version(
                 flow, version=entry, parent_version_id=parent_version_id, tag=tag, now=now
             )
@@ -200,7 +198,7 @@ class FlowService:
     ) -> FinalReply:
         """Promote or roll back. Raises what `publishing.move_tag` raises."""
 
-        def change(flow: FlowRecord, now: datetime) -> FlowRecord:
+        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
             return publishing.move_tag(flow, tag=tag, version_id=version_id, moved_by=moved_by, now=now)
 
         return await self._commit(tenant_id, flow_id, change, respond, idempotency)
@@ -211,14 +209,14 @@ class FlowService:
         self,
         tenant_id: str,
         flow_id: str,
-        change: Callable[[FlowRecord, datetime], FlowRecord],
+        change: Callable[[flow_store.FlowRecord, datetime], flow_store.FlowRecord],
         respond: Respond,
         idempotency: IdempotencyKey | None,
         *,
-        document: StoredVersion | None = None,
+        document: flow_store.StoredVersion | None = None,
     ) -> FinalReply:
         """Apply `change` to the newest record. Nothing stays written when the rules refuse it."""
-        left_behind: StoredVersion | None = None  # stored by this call, and listed by no flow yet
+        left_behind: flow_store.StoredVersion | None = None  # stored by this call, and listed by no flow yet
         for _ in range(ATTEMPTS):
             flow = await self.get_flow(tenant_id, flow_id)
             now = self._clock.now()
@@ -252,12 +250,12 @@ class FlowService:
             f"flow {flow_id!r} changed {ATTEMPTS} times before this change could be stored: send it again",
         )
 
-    async def _take_back(self, tenant_id: str, version: StoredVersion | None) -> None:
+    async def _take_back(self, tenant_id: str, version: flow_store.StoredVersion | None) -> None:
         """Free the id of a save that was refused after its document had been stored."""
         if version is not None:
             await self._versions.remove(tenant_id, version)
 
-    async def _listed_document(self, tenant_id: str, version_id: str) -> StoredVersion:
+    async def _listed_document(self, tenant_id: str, version_id: str) -> flow_store.StoredVersion:
         version = await self._versions.get(tenant_id, version_id)
         if version is None:
             raise CallTheOperator(
@@ -267,7 +265,9 @@ class FlowService:
         return version
 
 
-def find_reply(flow: FlowRecord, request: IdempotencyKey | None, now: datetime) -> FinalReply | None:
+def find_reply(
+    flow: flow_store.FlowRecord, request: IdempotencyKey | None, now: datetime
+) -> FinalReply | None:
     """The reply that this request got in the last 24 hours, or None when it is new.
 
     Raises CorrectTheInput (`idempotency_key_reused`) when another request came under the same key.
@@ -281,15 +281,17 @@ def find_reply(flow: FlowRecord, request: IdempotencyKey | None, now: datetime) 
 
 
 def keep_reply(
-    flow: FlowRecord, request: IdempotencyKey | None, reply: FinalReply, now: datetime
-) -> FlowRecord:
+    flow: flow_store.FlowRecord, request: IdempotencyKey | None, reply: FinalReply, now: datetime
+) -> flow_store.FlowRecord:
     """Forget the replies older than 24 hours, and keep this one if it came under a key; the newest that
     `MAX_BYTES` hold, at most `MAX_REPLIES`."""
     replies = [kept for kept in flow.replies if now - kept.stored_at < KEPT_FOR]
     if request is not None:
         replies = [kept for kept in replies if kept.key != request.key]
-        replies.append(StoredReply(request.key, request.fingerprint, reply.status, reply.body, now))
-    fitting: list[StoredReply] = []
+        replies.append(
+            flow_store.StoredReply(request.key, request.fingerprint, reply.status, reply.body, now)
+        )
+    fitting: list[flow_store.StoredReply] = []
     size = 0
     for kept in reversed(replies[-MAX_REPLIES:]):
         size += len(kept.body)

@@ -16,14 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flow_engine.errors import (
-    CallTheOperator,
-    CorrectTheInput,
-    Finding,
-    LookElsewhere,
-    ReloadAndDecide,
-    pointer,
-)
+from flow_engine import errors
 from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry
@@ -132,11 +125,11 @@ class Migrations:
         old = (await versions.to_start(tenant_id, order.from_version_id)).version.flow
         new = (await versions.to_start(tenant_id, order.to_version_id)).version.flow
         if old.flow_id != flow_id or new.flow_id != flow_id:
-            raise LookElsewhere("version_unknown", f"both versions must be of flow {flow_id!r}")
+            raise errors.LookElsewhere("version_unknown", f"both versions must be of flow {flow_id!r}")
         if old.version_id == new.version_id:
             message = "choose another version than 'fromVersionId'"
-            finding = Finding("/toVersionId", "same_version", message)
-            raise CorrectTheInput("body_invalid", message, [finding])
+            finding = errors.Finding("/toVersionId", "same_version", message)
+            raise errors.CorrectTheInput("body_invalid", message, [finding])
         mapping = _by_id(order.mapping, old, new)
         rows: list[Migrated] = []
         moved = 0
@@ -177,7 +170,7 @@ class Migrations:
 
         try:
             return (await self._transactor.apply(conversation, decide)).result
-        except (ReloadAndDecide, CallTheOperator, CorrectTheInput) as problem:
+        except (errors.ReloadAndDecide, errors.CallTheOperator, errors.CorrectTheInput) as problem:
             reason = f"{problem.code}: {problem.detail}"
             return Migrated(conversation.conversation_id, "cannot", None, None, reason, False, None)
 
@@ -196,7 +189,7 @@ def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, r
 
 def _by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> dict[str, str]:
     """Raises CorrectTheInput with every task of the mapping that its version lacks."""
-    findings: list[Finding] = []
+    findings: list[errors.Finding] = []
     resolved: dict[str, str] = {}
     for source, target in mapping.items():
         ends = old.task_named(source), new.task_named(target)
@@ -204,9 +197,9 @@ def _by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> 
             if end is None:
                 known = ", ".join(repr(task.name) for task in version.tasks.values())
                 message = f"version {version.version_id!r} has no task {name!r}; it has: {known}"
-                findings.append(Finding(pointer("mapping", source), "unknown_task", message))
+                findings.append(errors.Finding(errors.pointer("mapping", source), "unknown_task", message))
         if ends[0] is not None and ends[1] is not None:
             resolved[ends[0].id] = ends[1].id
     if findings:
-        raise CorrectTheInput("body_invalid", "the mapping names unknown tasks", findings)
+        raise errors.CorrectTheInput("body_invalid", "the mapping names unknown tasks", findings)
     return resolved

@@ -7,15 +7,7 @@ from typing import cast
 
 import orjson
 
-from flow_engine.documents import (
-    DocumentLimits,
-    ReviewEnvironment,
-    changed_integers,
-    complete_version,
-    content_hash,
-    parse_json,
-    parse_version,
-)
+from flow_engine import documents
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.linting import lint
 from flow_engine.ports.flow_store import VersionEntry
@@ -39,13 +31,13 @@ class Submissions:
     def __init__(
         self,
         prompts: SystemPrompts,
-        limits: DocumentLimits,
+        limits: documents.DocumentLimits,
         new_id: Callable[[], str],
         url_refusal: Callable[[str], str | None] = lambda url: None,
     ) -> None:
         versions = prompts.api_versions()
         languages = {language for v in versions for language in prompts.available_languages(v)}
-        self._environment = ReviewEnvironment(
+        self._environment = documents.ReviewEnvironment(
             api_versions=frozenset(versions),
             audio_presets=frozenset(prompts.audio_presets()),
             system_prompt_languages=frozenset(languages),
@@ -57,20 +49,20 @@ class Submissions:
     def check(self, body: bytes, *, flow_id: str, created_by: str, now: datetime) -> Submission:
         """Raises CorrectTheInput with every error at once; nothing is kept of what is refused. `body` are
         bytes of JSON in UTF-8."""
-        raw = parse_json(body, self._limits)
+        raw = documents.parse_json(body, self._limits)
         if not isinstance(raw, dict):
             message = "a version is a JSON object"
             raise CorrectTheInput("document_invalid", message, [Finding("", "wrong_type", message)])
-        completed = complete_version(
+        completed = documents.complete_version(
             cast("Mapping[str, object]", raw),
             version_id=self._new_id(),
             flow_id=flow_id,
             created_at=utc_text(now),
             created_by=created_by,
         )
-        integers = changed_integers(body)
+        integers = documents.changed_integers(body)
         try:
-            version = parse_version(completed, limits=self._limits, environment=self._environment)
+            version = documents.parse_version(completed, limits=self._limits, environment=self._environment)
         except CorrectTheInput as refused:
             raise CorrectTheInput(refused.code, refused.detail, [*integers, *refused.findings]) from None
         findings = lint(version, self._environment)
@@ -84,7 +76,7 @@ class Submissions:
             version_id=version.id or cast("str", completed["_id"]),
             draft=version.draft,
             channels=tuple(version.channels),
-            content_hash=content_hash(completed),
+            content_hash=documents.content_hash(completed),
             created_by=created_by,
             created_at=now,
         )
@@ -95,6 +87,8 @@ class Submissions:
         Bytes of JSON."""
         document = {**orjson.loads(submission.document), "_id": self._new_id()}
         entry = replace(
-            submission.entry, version_id=cast("str", document["_id"]), content_hash=content_hash(document)
+            submission.entry,
+            version_id=cast("str", document["_id"]),
+            content_hash=documents.content_hash(document),
         )
         return replace(submission, document=orjson.dumps(document), entry=entry)

@@ -17,21 +17,11 @@ from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
 from flow_engine.ports.jobs import DueJob
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.telemetry import Observer, Unobserved
+from flow_engine.runtime import storage
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import (
-    MAX_STATE_BYTES,
-    MAX_TURN_BYTES,
-    AlreadyAnswered,
-    Changes,
-    Committed,
-    ConversationMemory,
-    DuplicateMessage,
-    LoadedConversation,
-    ReplyTemplate,
-)
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 ATTEMPTS = 24
@@ -45,7 +35,7 @@ _Result = TypeVar("_Result")
 class ConversationDependencies:
     """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds."""
 
-    memory: ConversationMemory
+    memory: storage.ConversationMemory
     versions: VersionsInUse
     platform: Platform
     clock: Clock
@@ -65,12 +55,12 @@ class Transition:
     """
 
     runner: ConversationalFlowRunner
-    reply: ReplyTemplate
+    reply: storage.ReplyTemplate
     guards_memory: bool = False
     set_tools: Mapping[str, MemoryEntry] | None = None
     added_variables: Mapping[str, MemoryEntry] | None = None
     turn: DialogueTurn | None = None
-    on_seen: ReplyTemplate | None = None
+    on_seen: storage.ReplyTemplate | None = None
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()
     set_mined: Mapping[str, MemoryEntry] | None = None
@@ -98,7 +88,7 @@ class Transactor:
         self.observer = dependencies.observer
 
     async def resume(
-        self, conversation: ConversationRef, loaded: LoadedConversation
+        self, conversation: ConversationRef, loaded: storage.LoadedConversation
     ) -> ConversationalFlowRunner:
         """Raises LookElsewhere `conversation_unknown` when nothing is stored."""
         session = loaded.session
@@ -113,7 +103,7 @@ class Transactor:
         self,
         conversation: ConversationRef,
         idempotency: IdempotencyKey | None,
-        decide: Callable[[LoadedConversation], Awaitable[Transition]],
+        decide: Callable[[storage.LoadedConversation], Awaitable[Transition]],
         *,
         with_turns: bool = False,
     ) -> FinalReply:
@@ -142,8 +132,8 @@ class Transactor:
         self,
         conversation: ConversationRef,
         idempotency: IdempotencyKey | None,
-        decide: Callable[[LoadedConversation], Awaitable[Transition]],
-        held: LoadedConversation,
+        decide: Callable[[storage.LoadedConversation], Awaitable[Transition]],
+        held: storage.LoadedConversation,
     ) -> FinalReply | None:
         """One trip instead of two. None when what is held may be over: then it has to be read."""
         try:
@@ -156,7 +146,7 @@ class Transactor:
     async def apply(
         self,
         conversation: ConversationRef,
-        decide: Callable[[LoadedConversation], Awaitable[Decision[_Result]]],
+        decide: Callable[[storage.LoadedConversation], Awaitable[Decision[_Result]]],
         *,
         with_turns: bool = False,
     ) -> Decision[_Result]:
@@ -180,13 +170,13 @@ class Transactor:
         conversation: ConversationRef,
         idempotency: IdempotencyKey | None,
         transition: Transition,
-        loaded: LoadedConversation,
+        loaded: storage.LoadedConversation,
         *,
         expected_state: bytes = b"",
     ) -> FinalReply | None:
         """None when another writer was faster."""
         match await self.memory.commit(conversation, to_changes(transition, idempotency, expected_state)):
-            case Committed() as done:
+            case storage.Committed() as done:
                 if not done.definition_present:
                     flow, tenant_id = transition.runner.flow, conversation.tenant_id
                     version = await self.versions.pinned(tenant_id, flow.version_id, flow.content_hash)
@@ -197,9 +187,9 @@ class Transactor:
                 if transition.set_mined:
                     self.observer.count("memory_writes", len(transition.set_mined), source="mining")
                 return FinalReply(done.status, done.body)
-            case AlreadyAnswered() as earlier if idempotency is not None:
+            case storage.AlreadyAnswered() as earlier if idempotency is not None:
                 return self._replayed(idempotency, earlier.reply)
-            case DuplicateMessage() if transition.on_seen is not None:
+            case storage.DuplicateMessage() if transition.on_seen is not None:
                 return FinalReply(transition.on_seen.status, transition.on_seen.body(loaded.memory_revision))
             case _:
                 if not expected_state:
@@ -239,7 +229,7 @@ def _check_size(transition: Transition) -> None:
             runner.tenant,
         )
     ) + sum(other.turn_bytes + FORMER_BYTES for other in former)
-    most = MAX_STATE_BYTES - MAX_TURN_BYTES
+    most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
     if size > most:
         message = f"a conversation holds at most {most} bytes of caller data, variables and texts"
         raise CorrectTheInput(
@@ -249,13 +239,13 @@ def _check_size(transition: Transition) -> None:
 
 def to_changes(
     transition: Transition, idempotency: IdempotencyKey | None, expected_state: bytes = b""
-) -> Changes:
+) -> storage.Changes:
     runner = transition.runner
     loaded = runner.loaded
     anew = runner.new_memory is not None or transition.rewrite_previous_contacts
     known = 0 if anew else len(loaded.previous_contacts)
     events = (*runner.outbox, *transition.events)
-    return Changes(
+    return storage.Changes(
         expected_revision=loaded.revision,
         expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,
         expected_state=expected_state,

@@ -12,18 +12,7 @@ from typing import Annotated, Literal, LiteralString, Self, TypeAlias, cast
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from channels.http_tools.documents import (
-    BuiltinTool,
-    Compiled,
-    ConditionText,
-    Document,
-    HttpRequest,
-    HttpTool,
-    LifecycleCall,
-    PathText,
-    TemplateText,
-    ToolConfig,
-)
+from channels.http_tools import documents
 from channels.http_tools.json_paths import JsonPath
 from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import Template
@@ -51,7 +40,7 @@ def _address(value: str) -> str:
     return value.rstrip("/")
 
 
-class Agent(Document):
+class Agent(documents.Document):
     """Who answers. `type` is for logs; `language` is a BCP 47 tag, that of what the agent says by itself and,
     where the config names it, what callers are expected to speak."""
 
@@ -61,7 +50,7 @@ class Agent(Document):
     language: Text = "fr-FR"
 
 
-class Vad(Document):
+class Vad(documents.Document):
     """When the model takes a turn as begun and ended; `threshold` is from 0 to 1, durations in
     milliseconds."""
 
@@ -70,7 +59,7 @@ class Vad(Document):
     prefix_padding_ms: Milliseconds = 300
 
 
-class Transcription(Document):
+class Transcription(documents.Document):
     model: Text = "whisper-1"
 
 
@@ -80,10 +69,10 @@ def _voice(value: object, info: ValidationInfo) -> str | CustomVoice:
     return voice
 
 
-Voice: TypeAlias = Annotated[str | CustomVoice, Compiled(_voice)]
+Voice: TypeAlias = Annotated[str | CustomVoice, documents.Compiled(_voice)]
 
 
-class OpenAi(Document):
+class OpenAi(documents.Document):
     """The model. `temperature` is accepted and dropped: the model's protocol has none any more."""
 
     model: Text = "gpt-realtime"
@@ -100,16 +89,16 @@ class OpenAi(Document):
         return self.voice if is_known(self.voice) else DEFAULT_VOICE
 
 
-class ResponseMapping(Document):
+class ResponseMapping(documents.Document):
     """Where the reply has what a session is made of."""
 
-    instructions: PathText
-    tools: PathText | None = None
-    voice: PathText | None = None
-    ctx_init: dict[str, PathText] = Field(default_factory=dict[str, JsonPath])
+    instructions: documents.PathText
+    tools: documents.PathText | None = None
+    voice: documents.PathText | None = None
+    ctx_init: dict[str, documents.PathText] = Field(default_factory=dict[str, JsonPath])
 
 
-class ConfigUrlSession(HttpRequest):
+class ConfigUrlSession(documents.HttpRequest):
     """Instructions and tools are fetched from a URL for every call. Without them the call is refused."""
 
     mode: Literal["config_url"]
@@ -155,14 +144,14 @@ def _located(kind: LiteralString, found: Sequence[tuple[tuple[str | int, ...], s
     )
 
 
-InlineTools: TypeAlias = Annotated[ToolDeclarations, Compiled(_inline_tools)]
+InlineTools: TypeAlias = Annotated[ToolDeclarations, documents.Compiled(_inline_tools)]
 
 
-class InlineSession(Document):
+class InlineSession(documents.Document):
     """Instructions and tools are in the config."""
 
     mode: Literal["inline"]
-    instructions: TemplateText
+    instructions: documents.TemplateText
     tools: InlineTools = Field(default_factory=ToolDeclarations)
 
 
@@ -172,10 +161,10 @@ def _facts(value: object, info: ValidationInfo) -> Mapping[str, JsonValue]:
     return cast("dict[str, JsonValue]", value)
 
 
-Tenant: TypeAlias = Annotated[Mapping[str, JsonValue], Compiled(_facts)]
+Tenant: TypeAlias = Annotated[Mapping[str, JsonValue], documents.Compiled(_facts)]
 
 
-class FlowSession(Document):
+class FlowSession(documents.Document):
     """A flow of the engine at the URL `engine_url` leads the call: version `version`, or whatever `tag` of
     `flow_id` points to. `tenant` is what the flow's templates know as `$tenant`. `transfers` maps the skills
     and agent ids of its human tasks to phone numbers or SIP addresses, `transfer_to` is for all others. The
@@ -224,16 +213,16 @@ def _session(value: object, info: ValidationInfo) -> ConfigUrlSession | InlineSe
     return model.model_validate(value, context=info.context)
 
 
-Session: TypeAlias = Annotated[ConfigUrlSession | InlineSession | FlowSession, Compiled(_session)]
+Session: TypeAlias = Annotated[ConfigUrlSession | InlineSession | FlowSession, documents.Compiled(_session)]
 
 
-class PreCallCheck(HttpRequest):
+class PreCallCheck(documents.HttpRequest):
     """A question to the business whether the call is taken: refused, where `block_if` holds for the reply."""
 
     name: Text
-    block_if: ConditionText
+    block_if: documents.ConditionText
     on_block: Literal["hangup", "message"] = "hangup"
-    message: TemplateText | None = None
+    message: documents.TemplateText | None = None
 
     @model_validator(mode="after")
     def _message_is_spoken(self) -> Self:
@@ -259,14 +248,14 @@ def _field_path(value: object, info: ValidationInfo) -> Path | None:
     return placeholders[0].path
 
 
-FieldPath: TypeAlias = Annotated[Path | None, Compiled(_field_path)]
+FieldPath: TypeAlias = Annotated[Path | None, documents.Compiled(_field_path)]
 
 
-class Greeting(Document):
+class Greeting(documents.Document):
     """What makes the model speak first: `known_customer` where `condition_field` has a value."""
 
-    unknown_customer: TemplateText
-    known_customer: TemplateText | None = None
+    unknown_customer: documents.TemplateText
+    known_customer: documents.TemplateText | None = None
     condition_field: FieldPath = None
 
     @model_validator(mode="after")
@@ -276,7 +265,7 @@ class Greeting(Document):
         return self
 
 
-class OutcomeRule(Document):
+class OutcomeRule(documents.Document):
     """The call's outcome where `flag` is set in ctx and no rule of a smaller `priority` applies. Null applies
     always."""
 
@@ -285,16 +274,16 @@ class OutcomeRule(Document):
     priority: Annotated[int, Field(strict=True)]
 
 
-class Lifecycle(Document):
+class Lifecycle(documents.Document):
     """The business's bookkeeping of a call."""
 
-    on_start: LifecycleCall | None = None
-    on_end: LifecycleCall | None = None
-    on_no_action: LifecycleCall | None = None
+    on_start: documents.LifecycleCall | None = None
+    on_end: documents.LifecycleCall | None = None
+    on_no_action: documents.LifecycleCall | None = None
     outcome_rules: tuple[OutcomeRule, ...] = ()
 
 
-class Fallback(Document):
+class Fallback(documents.Document):
     """For a caller whose call has no model: `message` is spoken by the carrier, the call given to `number`, a
     phone number or SIP address."""
 
@@ -313,7 +302,7 @@ class Fallback(Document):
 ToolName: TypeAlias = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
-class VoiceConfig(Document):
+class VoiceConfig(documents.Document):
     """`max_duration_s` seconds end a call that never ends. After `silence_s` seconds in which nobody spoke,
     the agent asks whether the caller is still there. `apology` is spoken when a call is refused."""
 
@@ -324,7 +313,9 @@ class VoiceConfig(Document):
     pre_call_checks: tuple[PreCallCheck, ...] = ()
     greeting: Greeting | None = None
     lifecycle: Lifecycle = Lifecycle()
-    tools: dict[ToolName, ToolConfig] = Field(default_factory=dict[str, HttpTool | BuiltinTool])
+    tools: dict[ToolName, documents.ToolConfig] = Field(
+        default_factory=dict[str, documents.HttpTool | documents.BuiltinTool]
+    )
     base_url: Text | None = None
     max_duration_s: float = Field(default=3600.0, gt=0, le=MAX_DURATION_S, strict=True)
     silence_s: float | None = Field(default=None, ge=1, le=600, strict=True)

@@ -24,16 +24,9 @@ import orjson
 import structlog
 
 from adapters.models.tools import Approval
+from channels.engine_client import replies
 from channels.engine_client.client import EngineClient, Utterance
 from channels.engine_client.mcp_tools import McpServers
-from channels.engine_client.replies import (
-    AgentData,
-    EngineError,
-    PromptReply,
-    ReachableTask,
-    StateConflict,
-    TaskRefused,
-)
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
 from channels.voice.call import ports
@@ -99,7 +92,7 @@ class FlowCallHandler:
         self._name_call()
         try:
             data = await self._engine.new_contact(self._new)
-        except EngineError as error:
+        except replies.EngineError as error:
             log.error("flow_not_started", reason=str(error))
             return ports.Refused(self._start.apology)
         model = None if data.llm is None else data.llm.model
@@ -200,7 +193,7 @@ class FlowCallHandler:
             reason = END_REASONS.get(ending.reason, ending.reason)
             reply = await self._engine.end_contact(self.contact, reason)
             log.info("contact_ended", status=reply.status, reason=reason)
-        except EngineError as error:
+        except replies.EngineError as error:
             log.error("contact_not_ended", reason=str(error))
 
     def _name_call(self) -> None:
@@ -219,7 +212,7 @@ class FlowCallHandler:
             self._base, task.data, task.declarations(), first_words=self._first_words
         )
 
-    async def _set_task(self, data: AgentData) -> None:
+    async def _set_task(self, data: replies.AgentData) -> None:
         tools = await self._toolbox.of_task(data)
         self._task = task_context.TaskContext(data, tools, data.reachable_tasks)
         self._watch.knows(data.prefix_hash, data.prompt)
@@ -234,17 +227,17 @@ class FlowCallHandler:
                 reply = await self._engine.change_task(
                     self.contact, task_name if isinstance(task_name, str) else ""
                 )
-            except StateConflict as conflict:
+            except replies.StateConflict as conflict:
                 return await self._after_conflict(conflict)
-            except EngineError as error:
+            except replies.EngineError as error:
                 log.error("task_not_changed", reason=str(error))
                 return {"result": False, "reason": task_context.TRY_AGAIN}
-            if isinstance(reply, TaskRefused):
+            if isinstance(reply, replies.TaskRefused):
                 return self._refused(reply)
             await self._enter(reply)
             return {"result": True, "task": reply.task_name, "type": reply.task_type}
 
-    async def _enter(self, data: AgentData) -> None:
+    async def _enter(self, data: replies.AgentData) -> None:
         """Another task: the old one's words and tools stop, and the model begins by the command."""
         data = await self._transfer.or_without(data)
         await self._set_task(data)
@@ -253,7 +246,7 @@ class FlowCallHandler:
         if self._transfer.target is not None:
             self._controls.transfer(self._transfer.target)
 
-    def _refused(self, refusal: TaskRefused) -> JsonValue:
+    def _refused(self, refusal: replies.TaskRefused) -> JsonValue:
         log.info("task_refused", code=refusal.code)
         task = self._current
         data = task.data.model_copy(update={"revision": max(refusal.revision, task.data.revision)})
@@ -271,7 +264,7 @@ class FlowCallHandler:
             "reachableTasks": _named(refusal.reachable_tasks),
         }
 
-    async def _after_conflict(self, conflict: StateConflict) -> JsonValue:
+    async def _after_conflict(self, conflict: replies.StateConflict) -> JsonValue:
         """Somebody else has changed the conversation: go on by what it is now."""
         alive = await self._reload()
         detail = "" if conflict.problem is None else conflict.problem.detail
@@ -293,7 +286,7 @@ class FlowCallHandler:
         async with self._task_lock:
             try:
                 data = await self._engine.new_contact(self._new)
-            except EngineError as error:
+            except replies.EngineError as error:
                 log.warning("conversation_not_reloaded", reason=str(error))
                 return
             await self._set_task(data)
@@ -305,11 +298,11 @@ class FlowCallHandler:
         before = self._current.data
         try:
             data = await self._engine.new_contact(self._new)
-        except StateConflict as conflict:
+        except replies.StateConflict as conflict:
             log.info("conversation_not_active", reason=str(conflict))
             self._lose()
             return False
-        except EngineError as error:
+        except replies.EngineError as error:
             log.warning("conversation_not_reloaded", reason=str(error))
             return True
         if data.task_id != before.task_id:
@@ -326,7 +319,7 @@ class FlowCallHandler:
             self._is_lost = True
             self._controls.instruct(task_context.LOST)
 
-    async def _refreshed(self, reply: PromptReply) -> bool:
+    async def _refreshed(self, reply: replies.PromptReply) -> bool:
         """Give the model a prompt that says something new; False for one that is too late."""
         async with self._task_lock:
             task = self._current
@@ -340,12 +333,12 @@ class FlowCallHandler:
             self._controls.reconfigure(self._settings())
             return True
 
-    async def _reachable_now(self, task: task_context.TaskContext) -> tuple[ReachableTask, ...]:
+    async def _reachable_now(self, task: task_context.TaskContext) -> tuple[replies.ReachableTask, ...]:
         if not any(task.required_variables for task in task.reachable):
             return task.reachable
         try:
             memory = await self._engine.memory(self.contact.conversation_id)
-        except EngineError as error:
+        except replies.EngineError as error:
             log.warning("memory_not_read", reason=str(error))
             return task.reachable
         return with_missing(task.reachable, memory)
@@ -383,7 +376,7 @@ class FlowCallHandler:
         await self._watch.look()
 
 
-def _named(tasks: tuple[ReachableTask, ...]) -> JsonValue:
+def _named(tasks: tuple[replies.ReachableTask, ...]) -> JsonValue:
     return [
         {"task": name, "missing": list(task.missing_variables)}
         for name, task in zip(task_names(tasks), tasks, strict=True)

@@ -10,23 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 import orjson
 import structlog
 
-from channels.voice.manager.fleet import (
-    Action,
-    AgentSpec,
-    AgentState,
-    Answer,
-    BridgeSpec,
-    Command,
-    Health,
-    Limits,
-    Moment,
-    NoAnswer,
-    Phase,
-    ProcessState,
-    Role,
-    Seen,
-    reconcile,
-)
+from channels.voice.manager import fleet
 from channels.voice.manager.processes import Child, Programs, end_all
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 
@@ -35,7 +19,7 @@ SOON_S = 1.0
 
 TIMEOUT_S = 5.0
 
-Order: TypeAlias = Literal[Action.DRAIN, Action.RELOAD]
+Order: TypeAlias = Literal[fleet.Action.DRAIN, fleet.Action.RELOAD]
 """What an agent is asked to do over HTTP, at the path of that name."""
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
@@ -57,7 +41,7 @@ class Supervisor:
         self,
         programs: Programs,
         local: OutboundSender,
-        limits: Limits,
+        limits: fleet.Limits,
         *,
         health_s: float,
         tasks: asyncio.TaskGroup,
@@ -71,13 +55,13 @@ class Supervisor:
         self._tasks = tasks
         self._wake = wake
         self._timing = timing
-        self._children: dict[tuple[str, Role], Child] = {}
+        self._children: dict[tuple[str, fleet.Role], Child] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._asked: dict[str, float] = {}
-        self._health: dict[str, Health] = {}
-        self.states: dict[str, AgentState] = {}
+        self._health: dict[str, fleet.Health] = {}
+        self.states: dict[str, fleet.AgentState] = {}
 
-    def pid(self, agent_id: str, role: Role) -> int | None:
+    def pid(self, agent_id: str, role: fleet.Role) -> int | None:
         child = self._children.get((agent_id, role))
         return None if child is None else child.pid
 
@@ -88,18 +72,20 @@ class Supervisor:
         """Wait for no call any more."""
         self._limits = replace(self._limits, drain_s=0.0)
 
-    async def step(self, wanted: Mapping[str, AgentSpec]) -> frozenset[str]:
+    async def step(self, wanted: Mapping[str, fleet.AgentSpec]) -> frozenset[str]:
         """One step of every agent towards what is wanted. Returns those that are gone now."""
-        seen: Mapping[tuple[str, Role], Seen] = {
-            (agent_id, role): Seen(child.alive, self._health.pop(agent_id, None) if role == "agent" else None)
+        seen: Mapping[tuple[str, fleet.Role], fleet.Seen] = {
+            (agent_id, role): fleet.Seen(
+                child.alive, self._health.pop(agent_id, None) if role == "agent" else None
+            )
             for (agent_id, role), child in self._children.items()
         }
         self._bury()
         before = self.states
-        moment = Moment(self._timing.clock(), self._limits, self._timing.jitter)
-        self.states, commands = reconcile(wanted, before, seen, moment)
+        moment = fleet.Moment(self._timing.clock(), self._limits, self._timing.jitter)
+        self.states, commands = fleet.reconcile(wanted, before, seen, moment)
         for agent_id, state in self.states.items():
-            old = before.get(agent_id, AgentState())
+            old = before.get(agent_id, fleet.AgentState())
             for role, was, now in (("agent", old.agent, state.agent), ("bridge", old.bridge, state.bridge)):
                 if now.crashes > was.crashes:
                     again_in_s = round(now.not_before - now.since, 1)
@@ -133,26 +119,26 @@ class Supervisor:
                 )
                 del self._children[agent_id, role]
 
-    async def _carry_out(self, command: Command) -> None:
+    async def _carry_out(self, command: fleet.Command) -> None:
         agent_id, role, action = command
-        if action is Action.START:
+        if action is fleet.Action.START:
             await self._start(agent_id, role)
             return
         child = self._children[agent_id, role]
         log.info("process_told", agent_id=agent_id, role=role, pid=child.pid, action=action.value)
         match action:
-            case Action.DRAIN | Action.RELOAD:
+            case fleet.Action.DRAIN | fleet.Action.RELOAD:
                 self._ask(agent_id, action)
-            case Action.TERMINATE:
+            case fleet.Action.TERMINATE:
                 child.terminate()
-            case Action.KILL:
+            case fleet.Action.KILL:
                 child.kill()
 
-    async def _start(self, agent_id: str, role: Role) -> None:
+    async def _start(self, agent_id: str, role: fleet.Role) -> None:
         """A process that cannot be started is one that is not there: the rules take it for a crash."""
         state = self.states[agent_id]
-        process: ProcessState[Any] = state.agent if role == "agent" else state.bridge
-        spec = cast("AgentSpec | BridgeSpec", process.spec)  # one that is not idle has one
+        process: fleet.ProcessState[Any] = state.agent if role == "agent" else state.bridge
+        spec = cast("fleet.AgentSpec | fleet.BridgeSpec", process.spec)  # one that is not idle has one
         try:
             child = await self._programs.start(agent_id, spec, stop_s=self._limits.stop_s, on_end=self._wake)
         except OSError as error:
@@ -165,9 +151,14 @@ class Supervisor:
         """Ask an agent how it is, if it is time and nobody does, after an order to it. One that falls on
         another talk is repeated when that has shown that the agent does not know it."""
         process, child = self.states[agent_id].agent, self._children.get((agent_id, "agent"))
-        if child is None or process.spec is None or process.phase is Phase.ENDING or agent_id in self._asking:
+        if (
+            child is None
+            or process.spec is None
+            or process.phase is fleet.Phase.ENDING
+            or agent_id in self._asking
+        ):
             return
-        pause = self._health_s if process.phase is Phase.RUNNING else min(SOON_S, self._health_s)
+        pause = self._health_s if process.phase is fleet.Phase.RUNNING else min(SOON_S, self._health_s)
         if order is not None or self._timing.clock() >= self._asked.get(agent_id, 0.0) + pause:
             talk = self._talk(agent_id, child, process.spec.port, order)
             self._asking[agent_id] = self._tasks.create_task(talk)
@@ -184,21 +175,21 @@ class Supervisor:
             self._wake()
 
 
-async def check_health(caller: OutboundSender, port: int) -> Health:
+async def check_health(caller: OutboundSender, port: int) -> fleet.Health:
     """Within 5 s `GET /healthz` answers 200, or 503 for an agent that takes no calls, with `{"liveCalls": 0,
     "draining": false}`, or the agent is not healthy. `config` may be with it."""
     try:
         reply = await caller.request("GET", f"http://127.0.0.1:{port}/healthz", timeout_s=TIMEOUT_S)
         document: object = orjson.loads(reply.body) if reply.status in (200, 503) else None
     except (OutboundRefused, OutboundFailed, orjson.JSONDecodeError):
-        return NoAnswer()
+        return fleet.NoAnswer()
     if not isinstance(document, dict):
-        return NoAnswer()
+        return fleet.NoAnswer()
     fields = cast("dict[str, object]", document)
     live_calls, draining, config = (fields.get(name) for name in ("liveCalls", "draining", "config"))
     if isinstance(live_calls, bool) or not isinstance(live_calls, int) or not isinstance(draining, bool):
-        return NoAnswer()
-    return Answer(live_calls, draining, config if isinstance(config, str) else None)
+        return fleet.NoAnswer()
+    return fleet.Answer(live_calls, draining, config if isinstance(config, str) else None)
 
 
 async def give_order(caller: OutboundSender, port: int, order: Order) -> bool:

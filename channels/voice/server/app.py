@@ -27,15 +27,8 @@ from channels.voice.carriers.carrier import (
 from channels.voice.carriers.sip.calls import SipCalls
 from channels.voice.carriers.sip.webhook import SipWebhookHandler, WebhookVerifier
 from channels.voice.metrics import Counting
-from channels.voice.server import line_sockets
+from channels.voice.server import http, line_sockets
 from channels.voice.server.call_server import Admission, CallServer, ChangingServer
-from channels.voice.server.http import (
-    STATUS_OF_CODE,
-    json_response,
-    problem_response,
-    read_body,
-    request_info,
-)
 from channels.voice.server.line_sockets import LineSockets
 from channels.voice.server.public_address import PublicAddress, RequestInfo, is_forwarded, is_local
 from channels.voice.server.settings import VoiceSettings
@@ -138,7 +131,7 @@ class _Routes:
         return app
 
     async def incoming_call(self, request: Request) -> Response:
-        info = request_info(request)
+        info = http.request_info(request)
         offer = await self._admitted(request, info)
         refusal = self._admission.promise()
         call_id = uuid.uuid4().hex
@@ -154,21 +147,21 @@ class _Routes:
 
     async def stream_ended(self, request: Request) -> Response:
         """What is to become of a call whose stream has ended: nobody is left in silence (V12)."""
-        offer = await self._admitted(request, request_info(request))
+        offer = await self._admitted(request, http.request_info(request))
         lost = self._call_server.lost(offer.call_id)
         log.info("stream_ended", call_sid=offer.call_id[:64], model_lost=lost is not None)
         return self._instructed(lost or HangUp())
 
     async def _admitted(self, request: Request, info: RequestInfo) -> CallOffer:
         try:
-            return self._carrier.admit(info, await read_body(request))
+            return self._carrier.admit(info, await http.read_body(request))
         except CorrectTheInput as error:
-            if STATUS_OF_CODE[error.code] == 403:
+            if http.STATUS_OF_CODE[error.code] == 403:
                 self._counting.call_refused("not_allowed")
             raise
 
     async def media_stream(self, request: Request) -> Response:
-        return problem_response(
+        return http.problem_response(
             "upgrade_needed", "a call's audio comes by WebSocket", {"Upgrade": "websocket"}
         )
 
@@ -177,37 +170,37 @@ class _Routes:
             raise CorrectTheInput(
                 "sip_not_configured", "SIP calls need OPENAI_WEBHOOK_SECRET and OPENAI_API_KEY to be set"
             )
-        outcome = self._sip.receive(request.headers, await read_body(request))
+        outcome = self._sip.receive(request.headers, await http.read_body(request))
         log.info("sip_webhook", outcome=outcome)
-        return json_response({"outcome": outcome})
+        return http.json_response({"outcome": outcome})
 
     async def health(self, request: Request) -> Response:
         """`status` is `ok`, `draining` with 503, or `key_missing`: the process is well, its calls are not."""
         up = "ok" if self._has_key else "key_missing"
         status = "draining" if self._admission.draining else up
-        return json_response({"status": status, **self._state()}, 503 if status == "draining" else 200)
+        return http.json_response({"status": status, **self._state()}, 503 if status == "draining" else 200)
 
     async def metrics(self, request: Request) -> Response:
-        if is_forwarded(request_info(request)):
+        if is_forwarded(http.request_info(request)):
             raise CorrectTheInput("not_local", "metrics are not shown through a proxy")
         return Response(generate_latest(self._counting.registry), media_type="text/plain; version=0.0.4")
 
     async def drain(self, request: Request) -> Response:
-        if not is_local(request_info(request)):
+        if not is_local(http.request_info(request)):
             raise CorrectTheInput("not_local", "only this machine may drain the agent")
         self._admission.drain()
         log.info("draining", live_calls=self._admission.live)
-        return json_response(self._state(), 202)
+        return http.json_response(self._state(), 202)
 
     async def reload(self, request: Request) -> Response:
         """New calls have the config as its file is now; those that go on keep theirs."""
-        if not is_local(request_info(request)):
+        if not is_local(http.request_info(request)):
             raise CorrectTheInput("not_local", "only this machine may have the config reloaded")
         if self._changing is None:
             raise CorrectTheInput("path_unknown", "this agent's config does not come from a file")
         await self._changing.reload()
         log.info("config_reloaded", live_calls=self._admission.live)
-        return json_response(self._state())
+        return http.json_response(self._state())
 
     def _instructed(self, instruction: Instruction) -> Response:
         document = self._carrier.answer(instruction)
@@ -224,7 +217,7 @@ def _answered(handler: Handler) -> Handler:
             return await handler(request)
         except FlowEngineError as error:
             log.warning("request_refused", route=request.scope["path"], code=error.code)
-            return problem_response(error.code, error.detail)
+            return http.problem_response(error.code, error.detail)
 
     return answer
 
@@ -234,9 +227,9 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = "path_unknown" if error.status_code == 404 else "method_not_allowed"
-    return problem_response(code, str(error.detail), error.headers)
+    return http.problem_response(code, str(error.detail), error.headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     log.error("bug", route=request.scope["path"], exc_info=error)
-    return problem_response("internal_error", "the agent has an error, which is logged")
+    return http.problem_response("internal_error", "the agent has an error, which is logged")

@@ -20,13 +20,7 @@ from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableT
 
 from channels.voice.carriers.call_control import address_in
 from channels.voice.carriers.sip.calls import sip_call
-from channels.voice.sip_bridge.messages import (
-    AudioOffer,
-    SipMessage,
-    read_offer,
-    write_answer,
-    write_response,
-)
+from channels.voice.sip_bridge import messages
 from channels.voice.sip_bridge.rtp import RtpStream
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MessageSocket
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
@@ -184,13 +178,15 @@ class Server(Protocol):
 
     async def request(
         self, method: str, uri: str, headers: list[tuple[str, str]], *, number: int, branch: str | None = None
-    ) -> SipMessage: ...
+    ) -> messages.SipMessage: ...
 
 
 class SipDialog:
     """One call, from its INVITE to its end. `task` is done when nothing is left of it."""
 
-    def __init__(self, phone: Server, invite: SipMessage, agent_port: int, local: OutboundSender) -> None:
+    def __init__(
+        self, phone: Server, invite: messages.SipMessage, agent_port: int, local: OutboundSender
+    ) -> None:
         self._phone = phone
         self._invite = invite
         self._agent_port = agent_port
@@ -209,7 +205,7 @@ class SipDialog:
         """Hang up."""
         self._over.set()
 
-    def take(self, message: SipMessage) -> None:
+    def take(self, message: messages.SipMessage) -> None:
         """A request of the other side in this call."""
         match message.method:
             case "ACK":
@@ -217,16 +213,18 @@ class SipDialog:
             case "INVITE" if message.first("cseq") == self._invite.first("cseq"):
                 self._phone.send(self._last)
             case "INVITE":  # the same audio goes on
-                self._phone.send(write_response(message, "200 OK", tag=self._tag, body=self._description))
+                self._phone.send(
+                    messages.write_response(message, "200 OK", tag=self._tag, body=self._description)
+                )
             case "BYE" | "CANCEL":
-                self._phone.send(write_response(message, "200 OK", tag=self._tag))
+                self._phone.send(messages.write_response(message, "200 OK", tag=self._tag))
                 if message.method == "BYE" or not self._is_answered:  # too late to cancel otherwise
                     self._by_caller = True
                     self._over.set()
             case _:
                 if self._stream is not None and (key := _SIGNAL.search(message.body)) is not None:
                     self._stream.pressed(key[1].decode())
-                self._phone.send(write_response(message, "200 OK", tag=self._tag, headers=[ALLOW]))
+                self._phone.send(messages.write_response(message, "200 OK", tag=self._tag, headers=[ALLOW]))
 
     @property
     def _is_answered(self) -> bool:
@@ -234,7 +232,7 @@ class SipDialog:
 
     async def _run(self) -> None:
         self._answer("100 Trying")
-        offer = read_offer(self._invite.body)
+        offer = messages.read_offer(self._invite.body)
         if offer is None:
             self._answer("488 Not Acceptable Here")
             return
@@ -249,7 +247,7 @@ class SipDialog:
             self._answer("486 Busy Here" if str(away) == "busy" else "480 Temporarily Unavailable")
         log.info("sip_call_ended", call_sid=call_sid)
 
-    async def _talk(self, offer: AudioOffer, call_sid: str, wanted: dict[str, str]) -> None:
+    async def _talk(self, offer: messages.AudioOffer, call_sid: str, wanted: dict[str, str]) -> None:
         """Raises AgentAway before the call is answered."""
         loop = asyncio.get_running_loop()
         stream = self._stream = AgentStream(self._over.set)
@@ -258,7 +256,9 @@ class SipDialog:
         )
         # The server says where audio comes from: any address of this machine may be the one.
         transport, _ = await loop.create_datagram_endpoint(lambda: rtp, local_addr=("0.0.0.0", 0))  # noqa: S104
-        self._description = write_answer(offer, self._phone.host, transport.get_extra_info("sockname")[1])
+        self._description = messages.write_answer(
+            offer, self._phone.host, transport.get_extra_info("sockname")[1]
+        )
         try:
             await stream.open(self._agent_port, call_sid, wanted)
             speaking = loop.create_task(rtp.speak())
@@ -308,5 +308,5 @@ class SipDialog:
         self, status: str, *, headers: list[tuple[str, str]] | None = None, body: bytes = b""
     ) -> None:
         tag = "" if status.startswith("100") else self._tag
-        self._last = write_response(self._invite, status, tag=tag, headers=headers or (), body=body)
+        self._last = messages.write_response(self._invite, status, tag=tag, headers=headers or (), body=body)
         self._phone.send(self._last)

@@ -21,15 +21,8 @@ from typing import Any, cast
 import structlog
 from pydantic import SecretStr
 
+from channels.voice.sip_bridge import messages
 from channels.voice.sip_bridge.dialog import AGAIN_S, ALLOW, MOST_TRIES, SipDialog
-from channels.voice.sip_bridge.messages import (
-    NotSip,
-    SipMessage,
-    credentials,
-    read_message,
-    write_message,
-    write_response,
-)
 from flow_engine.ports.outbound import OutboundSender
 
 SIP_PORT = 5060
@@ -70,7 +63,7 @@ class SipPhone(asyncio.DatagramProtocol):
         self._agent_port = agent_port
         self._local = local
         self._calls: dict[str, SipDialog] = {}
-        self._answers: dict[str, asyncio.Future[SipMessage]] = {}
+        self._answers: dict[str, asyncio.Future[messages.SipMessage]] = {}
         self._identity = uuid.uuid4().hex
         self._numbers = 0
         self._transport: asyncio.DatagramTransport | None = None
@@ -127,13 +120,13 @@ class SipPhone(asyncio.DatagramProtocol):
 
     async def request(
         self, method: str, uri: str, headers: list[tuple[str, str]], *, number: int, branch: str | None = None
-    ) -> SipMessage:
+    ) -> messages.SipMessage:
         """The last response to a request, which is sent until one comes; `number` is that of its CSeq. Raises
         TimeoutError after 15 s."""
         branch = branch or "z9hG4bK" + uuid.uuid4().hex
         via = f"SIP/2.0/UDP {self._address[0]}:{self._address[1]};rport;branch={branch}"
         own = [("via", via), ("max-forwards", "70"), ("cseq", f"{number} {method}")]
-        datagram = write_message(f"{method} {uri} SIP/2.0", [*own, *headers])
+        datagram = messages.write_message(f"{method} {uri} SIP/2.0", [*own, *headers])
         answer = self._answers[branch] = asyncio.get_running_loop().create_future()
         try:
             pause_s = AGAIN_S
@@ -172,7 +165,7 @@ class SipPhone(asyncio.DatagramProtocol):
                 raise RegistrationFailed(f"the server answered with status {reply.status}")
         raise RegistrationFailed("the server sees another address every time")
 
-    def _proof(self, reply: SipMessage, uri: str) -> tuple[str, str]:
+    def _proof(self, reply: messages.SipMessage, uri: str) -> tuple[str, str]:
         challenge, answered = (
             ("www-authenticate", "authorization")
             if reply.status == 401
@@ -180,7 +173,7 @@ class SipPhone(asyncio.DatagramProtocol):
         )
         account = self.account
         try:
-            return answered, credentials(
+            return answered, messages.credentials(
                 reply.first(challenge),
                 account.username,
                 account.password.get_secret_value(),
@@ -188,10 +181,10 @@ class SipPhone(asyncio.DatagramProtocol):
                 uri,
                 uuid.uuid4().hex[:16],
             )
-        except NotSip as error:
+        except messages.NotSip as error:
             raise RegistrationFailed(str(error)) from error
 
-    def _see_address(self, reply: SipMessage) -> bool:
+    def _see_address(self, reply: messages.SipMessage) -> bool:
         """Whether the server sees another address than the one that was named to it."""
         via = reply.first("via")
         host, port = _RECEIVED.search(via), _RPORT.search(via)
@@ -222,8 +215,8 @@ class SipPhone(asyncio.DatagramProtocol):
         if not data.strip():
             return  # what keeps an address
         try:
-            message = read_message(data)
-        except NotSip as error:
+            message = messages.read_message(data)
+        except messages.NotSip as error:
             log.debug("datagram_unreadable", reason=str(error))
             return
         if message.status:
@@ -238,13 +231,13 @@ class SipPhone(asyncio.DatagramProtocol):
         elif message.method == "INVITE" and len(self._calls) < MOST_CALLS:
             self._begin(message)
         elif message.method == "INVITE":
-            self.send(write_response(message, "486 Busy Here", tag=uuid.uuid4().hex[:8]))
+            self.send(messages.write_response(message, "486 Busy Here", tag=uuid.uuid4().hex[:8]))
         elif message.method == "OPTIONS":
-            self.send(write_response(message, "200 OK", tag=self._identity[:8], headers=[ALLOW]))
+            self.send(messages.write_response(message, "200 OK", tag=self._identity[:8], headers=[ALLOW]))
         elif message.method != "ACK":
-            self.send(write_response(message, "481 Call/Transaction Does Not Exist"))
+            self.send(messages.write_response(message, "481 Call/Transaction Does Not Exist"))
 
-    def _begin(self, invite: SipMessage) -> None:
+    def _begin(self, invite: messages.SipMessage) -> None:
         call_id = invite.first("call-id")
         call = self._calls[call_id] = SipDialog(self, invite, self._agent_port, self._local)
         call.task.add_done_callback(lambda _: self._calls.pop(call_id, None))

@@ -13,15 +13,7 @@ import orjson
 import structlog
 
 from channels.voice.call.events import Audio
-from channels.voice.carriers.call_control import (
-    LineControlFailed,
-    address_in,
-    caller_number,
-    check,
-    number_in,
-    parse_target,
-    post,
-)
+from channels.voice.carriers import call_control
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 
@@ -51,22 +43,25 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
     first: dict[str, str] = {}
     for name, value in headers:
         first.setdefault(name.strip().lower(), value.strip())
-    caller, called = address_in(first.get("from", "")), address_in(first.get("to", ""))
+    caller, called = (
+        call_control.address_in(first.get("from", "")),
+        call_control.address_in(first.get("to", "")),
+    )
     is_private = first.get("privacy", "none").lower() not in ("", "none")
     asserted = (
-        caller_number(address_in(entry))
+        call_control.caller_number(call_control.address_in(entry))
         for name, value in headers
         if name.strip().lower() == "p-asserted-identity"
         for entry in value.split(",")
     )
-    phone = None if is_private else next(filter(None, asserted), None) or caller_number(caller)
+    phone = None if is_private else next(filter(None, asserted), None) or call_control.caller_number(caller)
     own = [(name, value) for name, value in first.items() if name.startswith("x-")][:MOST_OWN_HEADERS]
     parameters = {
         **dict(own),
         "from": "" if is_private else caller,
         "to": called,
         "callerPhone": phone or "",
-        "calledPhone": number_in(called) or "",
+        "calledPhone": call_control.number_in(called) or "",
     }
     return SipCall(
         call_id, phone, {name: value[:LONGEST_VALUE] for name, value in parameters.items() if value}
@@ -94,7 +89,7 @@ class SipCalls:
     async def refer(self, call_id: str, target: str) -> None:
         """Give the call to a phone number or SIP address. Raises CorrectTheInput
         `transfer_target_invalid` too, before anything is sent."""
-        await self._do("refer", call_id, {"target_uri": parse_target(target).uri})
+        await self._do("refer", call_id, {"target_uri": call_control.parse_target(target).uri})
 
     async def hang_up(self, call_id: str) -> None:
         """A call that has ended already is no error. Raises LineControlFailed for any other refusal."""
@@ -106,9 +101,9 @@ class SipCalls:
         step = f"{action} of a SIP call"
         url = f"{self._calls}/{quote(call_id, safe='')}/{action}"
         content = b"" if body is None else orjson.dumps(body)
-        reply = await post(self._sender, step, url, self._headers, content)
+        reply = await call_control.post(self._sender, step, url, self._headers, content)
         if not (gone_is_fine and reply.status == 404):
-            check(step, reply)
+            call_control.check(step, reply)
 
 
 class SipLine:
@@ -150,5 +145,5 @@ class SipLine:
     async def _hang_up(self) -> None:
         try:
             await self._calls.hang_up(self._call_id)
-        except LineControlFailed as failed:
+        except call_control.LineControlFailed as failed:
             log.warning("hang_up_failed", reason=str(failed))

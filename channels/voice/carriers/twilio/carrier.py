@@ -22,13 +22,7 @@ from urllib.parse import quote, urlencode
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings
 
-from channels.voice.carriers.call_control import (
-    LineControlFailed,
-    caller_number,
-    check,
-    parse_target,
-    post,
-)
+from channels.voice.carriers.call_control import LineControlFailed, caller_number, check, parse_target, post
 from channels.voice.carriers.carrier import CallOffer
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.carriers.twilio.twiml import TwiMl, dial_twiml, form_fields
