@@ -1,4 +1,4 @@
-"""Connections to Redis: by URL (standalone or cluster), or in this process for the embedded default.
+"""Connections to Redis by URL, standalone or cluster.
 
 Whether a Redis may hold conversations (F44) is decided here too: it must not evict, and must be as durable as
 the installation asks for.
@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from fakeredis import FakeServer
-
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory.driver import Driver, ServerState
 from memory.keys import READY_KEY, snapshots_of
 from memory.manager import MemoryManager, RedisDefinitions
 from memory.multiplexed import Address, MultiplexedDriver
-from memory.redis_py import driver_in_process, driver_to
+from memory.redis_py import driver_to
 
 READY_KEY_LIFETIME_S = 60
 
@@ -129,15 +127,11 @@ def connect(
     address = None if cluster else Address.of(url)
     if address is not None:
         driver = MultiplexedDriver(address, driver.client, wait_replicas=wait_replicas)
-    return _memory_on(driver, durability)
+    return memory_on(driver, durability)
 
 
-def embedded(server: FakeServer | None = None) -> RedisMemory:
-    """Redis inside this process, gone with it. Pass one server to share it between connections."""
-    return _memory_on(driver_in_process(server or FakeServer()))
-
-
-def _memory_on(driver: Driver, durability: Durability | None = None) -> RedisMemory:
+def memory_on(driver: Driver, durability: Durability | None = None) -> RedisMemory:
+    """The stores of conversations on an open driver."""
     return RedisMemory(
         driver, MemoryManager(driver), RedisDefinitions(driver), RedisConversationIndex(driver), durability
     )

@@ -1,4 +1,4 @@
-"""`Driver` on redis-py's asyncio clients: one server, a cluster, or fakeredis inside this process.
+"""`Driver` on redis-py's asyncio clients: one server, or a cluster.
 
 The only module that knows redis-py and its errors. Its clients have no common type that pyright could
 check, so `client` is untyped here, and here only.
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fakeredis import FakeAsyncRedis, FakeServer
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
@@ -187,9 +186,6 @@ class RedisPyDriver:
 
     async def servers(self) -> Sequence[ServerState]:
         with errors_translated():
-            if isinstance(self.client, FakeAsyncRedis):
-                await self.client.ping()
-                return ()
             if self.single_node:
                 return [await self._state("", {})]
             await self.client.initialize()
@@ -265,8 +261,3 @@ def driver_to(url: str, *, cluster: bool, wait_replicas: int) -> RedisPyDriver:
     }
     client: Any = RedisCluster.from_url(url, **options) if cluster else Redis.from_url(url, **options)
     return RedisPyDriver(client, wait_replicas=wait_replicas)
-
-
-def driver_in_process(server: FakeServer) -> RedisPyDriver:
-    """Redis inside this process, gone with it."""
-    return RedisPyDriver(FakeAsyncRedis(server=server))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from channels.voice.server import settings as voice_settings
     from channels.workspace import assistant as workspace_settings
     from flow_engine.testing import report as scenario_results
+    from memory import in_process as in_process_memory
     from service import (
         background,
         chat,
@@ -48,6 +49,7 @@ __all__ = [
     "gateway_database",
     "gateway_settings",
     "gateway_usage",
+    "in_process_memory",
     "mail",
     "mail_demo",
     "mail_serve",
@@ -73,6 +75,7 @@ _ELSEWHERE = {
     "gateway_database": "channels.gateway.database",
     "gateway_settings": "channels.gateway.config",
     "gateway_usage": "channels.gateway.usage",
+    "in_process_memory": "memory.in_process",
     "scenario_results": "flow_engine.testing.report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",

@@ -23,7 +23,7 @@ from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import unwrapped
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
-from memory.connection import embedded
+from memory.in_process import embedded
 from memory.keys import ConversationKeys
 from system_prompts.loader import load_system_prompts
 

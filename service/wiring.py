@@ -54,9 +54,10 @@ from flows.records import MongoRecords, SqliteRecords
 from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
-from memory.connection import RedisMemory, connect, embedded
+from memory.connection import RedisMemory, connect
 from memory.schedule import RedisBacklog
 from memory.streams import CtiStream
+from service import late
 from service.background import JobDependencies, job_runner, tuning_of
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
@@ -114,7 +115,7 @@ def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
 
 def open_memory(settings: Settings) -> RedisMemory:
     if settings.redis_url is None:
-        return embedded()
+        return late.in_process_memory.embedded()
     return connect(
         settings.redis_url,
         cluster=settings.redis_cluster,

@@ -17,7 +17,8 @@ from fastapi import FastAPI
 from adapters.outbound.fake import Answer, ScriptedOutbound
 from api.auth import Authenticator, Keyring, LocalOnly
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
-from memory.connection import RedisMemory, embedded
+from memory.connection import RedisMemory
+from memory.in_process import embedded
 from service.settings import Settings
 from service.wiring import FlowDatabase, ServiceDependencies, assemble
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version

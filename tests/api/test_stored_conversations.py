@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from flow_engine.ports.outbound import OutboundReply
-from memory.connection import embedded
+from memory.in_process import embedded
 from tests.api.harness import Scene, open_scene
 
 pytestmark = pytest.mark.anyio

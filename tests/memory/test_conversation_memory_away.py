@@ -10,7 +10,8 @@ from fakeredis import FakeServer
 
 from flow_engine.errors import RetryLater
 from flow_engine.runtime.storage import Committed
-from memory.connection import RedisMemory, connect, embedded
+from memory.connection import RedisMemory, connect
+from memory.in_process import embedded
 from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver
 from tests.memory.conversation_samples import HASH, Conversation, written
 from tests.redis_fixture import CLUSTER, DURABLE, RedisServer, StartRedis

@@ -36,8 +36,9 @@ from flow_engine.runtime.storage import (
 from memory import connection
 from memory import manager as manager_module
 from memory.codec import encode_turn
-from memory.connection import RedisMemory, connect, embedded
+from memory.connection import RedisMemory, connect
 from memory.driver import Script
+from memory.in_process import embedded
 from memory.keys import ConversationKeys, definition_key
 from memory.manager import TURNS_KEPT, MemoryManager, RedisDefinitions
 from tests.memory.conversation_samples import (

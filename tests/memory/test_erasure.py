@@ -14,7 +14,8 @@ from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.storage import Conflict, Erasure, LoadedConversation
 from flow_engine.use_cases.delivery import Relay
-from memory.connection import RedisMemory, connect, embedded
+from memory.connection import RedisMemory, connect
+from memory.in_process import embedded
 from memory.keys import JOBS_KEY, ConversationKeys
 from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from memory.streams import RedisEvents, Routing

@@ -12,7 +12,8 @@ from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases.delivery import Relay
 from memory.call_budget import RedisCallBudget
-from memory.connection import connect, embedded
+from memory.connection import connect
+from memory.in_process import embedded
 from memory.streams import RedisEvents, Routing
 from tests.memory.events_scene import in_stream, left_in_outbox, some_events, write_down
 from tests.redis_fixture import RedisServer, client_of

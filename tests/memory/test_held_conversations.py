@@ -16,9 +16,9 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
-from memory.connection import embedded
 from memory.driver import Driver, Script
 from memory.held import HeldConversations
+from memory.in_process import embedded
 from memory.manager import MemoryManager
 from tests.memory.conversation_samples import (
     LIFETIME_S,

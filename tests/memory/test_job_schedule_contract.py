@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, DueJob, Job, JobKind
-from memory.connection import RedisMemory, connect, embedded
+from memory.connection import RedisMemory, connect
+from memory.in_process import embedded
 from memory.keys import (
     DEAD_LETTER_TEXTS_KEY,
     DEAD_LETTERS_KEY,

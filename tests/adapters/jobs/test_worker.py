@@ -20,7 +20,8 @@ from adapters.jobs import UNHANDLED_AGAIN_AFTER, JobRunner, Tuning, Worker
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
-from memory.connection import RedisMemory, embedded
+from memory.connection import RedisMemory
+from memory.in_process import embedded
 from memory.keys import JOBS_KEY, due_score
 from memory.schedule import RedisDeadLetters, RedisJobSchedule
 

@@ -10,7 +10,8 @@ from fakeredis import FakeServer
 from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from flow_engine.errors import RetryLater
 from memory.call_budget import RedisCallBudget
-from memory.connection import connect, embedded
+from memory.connection import connect
+from memory.in_process import embedded
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from adapters.telemetry.otel import OpenTelemetryTracing
 from api.auth import LocalOnly
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.ports.telemetry import Tracing, Untraced
-from memory.connection import embedded
+from memory.in_process import embedded
 from service.logs import configure_logging
 from service.observing import ObservedCalls, PrometheusObserver, own_observer
 from service.settings import Settings

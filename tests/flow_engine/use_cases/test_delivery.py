@@ -19,7 +19,8 @@ from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases import delivery as delivery_module
 from flow_engine.use_cases.delivery import Relay
-from memory.connection import connect, embedded
+from memory.connection import connect
+from memory.in_process import embedded
 from memory.keys import EVENTS_KEY
 from memory.streams import WEBHOOK_QUEUE_LIFETIME_S, RedisEvents
 from tests.memory.events_scene import (

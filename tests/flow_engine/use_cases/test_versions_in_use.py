@@ -14,7 +14,7 @@ from fakeredis import FakeServer
 from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.versions_in_use import StartableVersion, VersionsInUse
-from memory.connection import embedded
+from memory.in_process import embedded
 from tests.api.harness import (
     Scene,
     SettableClock,

@@ -1,0 +1,26 @@
+"""Redis inside this process, gone with it: the embedded default, on fakeredis.
+
+Nothing else knows fakeredis, which takes longer to load than all the rest of this package.
+"""
+
+from collections.abc import Sequence
+
+from fakeredis import FakeAsyncRedis, FakeServer
+
+from memory.connection import RedisMemory, memory_on
+from memory.driver import ServerState
+from memory.redis_py import RedisPyDriver, errors_translated
+
+
+class DriverInProcess(RedisPyDriver):
+    """Implements `Driver` on a server in this process. It names no server: nothing of it can be set wrong."""
+
+    async def servers(self) -> Sequence[ServerState]:
+        with errors_translated():
+            await self.client.ping()
+            return ()
+
+
+def embedded(server: FakeServer | None = None) -> RedisMemory:
+    """The stores on a Redis of their own, or on `server` to share it between connections."""
+    return memory_on(DriverInProcess(FakeAsyncRedis(server=server or FakeServer())))
