@@ -214,13 +214,15 @@ def origin(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 is any free one. Raises CallTheOperator `address_not_free`."""
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening TCP socket; port 0 is any free one. Between all that are `shared` on one port the kernel
+    spreads its connections. Raises CallTheOperator `address_not_free`."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listening = socket.create_server(cast("tuple[str, int]", address[:2]), family=family, backlog=2048)
+        where = cast("tuple[str, int]", address[:2])
+        listening = socket.create_server(where, family=family, backlog=2048, reuse_port=shared)
     except OSError as error:
         raise CallTheOperator(
             "address_not_free", f"cannot listen on {host!r} port {port}: {error}"

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -63,6 +63,10 @@ class Metrics:
 
     def problem(self, code: str) -> None:
         self._problems.labels(code).inc()
+
+    async def scrape(self) -> bytes:
+        """Of this process alone, in Prometheus's text format."""
+        return generate_latest(self.registry)
 
 
 class Gateway:

@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.endpoints import Call, Endpoint, json_response
-from api.gateway import Metrics
 from flow_engine.errors import FlowEngineError
 
 Probe = Callable[[], Awaitable[None]]
@@ -25,11 +24,12 @@ class Readiness(TypedDict):
 
 
 class OperatorRoutes:
-    """`probes` by the name of what they ask; one raises a FlowEngineError while its store is not ready."""
+    """`probes` by the name of what they ask; one raises a FlowEngineError while its store is not ready.
+    `scrape` gives the metrics in Prometheus's text format."""
 
-    def __init__(self, probes: Mapping[str, Probe], metrics: Metrics) -> None:
+    def __init__(self, probes: Mapping[str, Probe], scrape: Callable[[], Awaitable[bytes]]) -> None:
         self._probes = dict(probes)
-        self._metrics = metrics
+        self._scrape = scrape
 
     async def live(self, call: Call) -> Response:
         return json_response(Health(status="ok"))
@@ -48,7 +48,7 @@ class OperatorRoutes:
         return json_response(reply, 200 if ready else 503, None if ready else {"Retry-After": "1"})
 
     async def metrics(self, call: Call) -> Response:
-        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(await self._scrape(), media_type=CONTENT_TYPE_LATEST)
 
     def endpoints(self) -> list[Endpoint]:
         return [

@@ -1,25 +1,37 @@
-"""Run the service, or its background work alone, in this process until SIGINT or SIGTERM."""
+"""Run the service, in this process or in several, or its background work alone, until SIGINT or SIGTERM."""
 
 import asyncio
 import gc
 import signal
-from contextlib import AsyncExitStack
-from typing import Any, cast
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any, Final, cast
 
 import structlog
 import typer
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 from prometheus_client import start_http_server
 
-from adapters.http_door import Door, origin
+from adapters.http_door import Door, listen, origin
 from adapters.jobs import Worker
 from adapters.telemetry import tracing_to
+from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service.background import check_workable
 from service.logs import configure_logging
 from service.settings import Settings
-from service.wiring import build_service
+from service.supervisor import ChannelEnd, Supervisor
+from service.wiring import Service, build_service
+
+FINISHED_WITHIN_S: Final = 10
+"""So long may the requests of one of several workers go on when it stops; then they are cut off."""
 
 log: Any = structlog.get_logger("flow_engine.service")
 
@@ -32,14 +44,102 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tracing_to(settings.traces) as tracing:
         configure_logging(settings.log_level, tracing)
+
+        async def serve() -> None:
+            async with _open(build_service(settings, host=host, port=port, tracing=tracing), settings) as app:
+                _announce(host, port)
+                await uvicorn.Server(_config(app, host=host, port=port)).serve()
+
         try:
-            uvloop.run(_serve(settings, host, port, tracing))
+            uvloop.run(serve())
         except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
             return
 
 
-async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> None:
-    service = build_service(settings, host=host, port=port, tracing=tracing)
+def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> int:
+    """The exit status, after SIGINT or SIGTERM. They need a Redis that they share. Raises CallTheOperator
+    `address_not_free`; what else forbids to start ends the first worker, and with it this."""
+    listen(host, port).close()  # a socket that is shared would split the requests of whoever serves there
+    configure_logging(settings.log_level)
+
+    def serve(listening: socket.socket, channel: Connection) -> None:
+        try:
+            _serve_as_worker(settings, (host, port), listening, ChannelEnd(channel))
+        except FlowEngineError as refused:
+            typer.echo(f"flow-engine: {refused.detail}", err=True)
+            raise SystemExit(2) from None
+
+    gc.collect()
+    gc.freeze()  # the workers share what lives now, as long as no collection touches it
+    return Supervisor(
+        workers,
+        partial(listen, host, port, shared=True),
+        serve,
+        all_ready=lambda: _announce(host, port, f" with {workers} workers"),
+    ).run()
+
+
+def _serve_as_worker(
+    settings: Settings, address: tuple[str, int], listening: socket.socket, channel: ChannelEnd
+) -> None:
+    host, port = address
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+
+        async def serve() -> None:
+            service = build_service(settings, host=host, port=port, tracing=tracing, scrape=channel.merged)
+            async with _open(service, settings) as app:
+                server = _WorkerServer(_config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S))
+                registry = service.metrics.registry
+                try:
+                    await server.serve_beside_others(
+                        listening, lambda: channel.open(registry, leave=server.leave, stop=server.stop)
+                    )
+                finally:
+                    channel.close(registry)
+
+        with suppress(KeyboardInterrupt):  # SIGTERM before it served
+            uvloop.run(serve())
+
+
+class _WorkerServer(uvicorn.Server):
+    """One of several on a port: on SIGTERM its requests have FINISHED_WITHIN_S seconds, whatever follows."""
+
+    _when_started: Callable[[], None]
+    _leaves_by = 0.0
+
+    async def serve_beside_others(self, listening: socket.socket, when_started: Callable[[], None]) -> None:
+        self._when_started = when_started
+        await self.serve([listening])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._when_started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    def leave(self) -> None:
+        """Take no new connection, close each kept one with its next reply, and stop when none is left. Idle
+        ones end by the time limit that they have anyway: closed now, they might lose a request under way."""
+        for server in self.servers:
+            server.close()
+        closing = [(b"connection", b"close")]
+        self.config.encoded_headers += closing  # from these uvicorn makes the others, once a second
+        self.server_state.default_headers = [*self.server_state.default_headers, *closing]
+        self._leaves_by = time.monotonic() + FINISHED_WITHIN_S
+
+    async def on_tick(self, counter: int) -> bool:
+        left_by_all = not self.server_state.connections or time.monotonic() >= self._leaves_by
+        return (self._leaves_by > 0 and left_by_all) or await super().on_tick(counter)
+
+
+@asynccontextmanager
+async def _open(service: Service, settings: Settings) -> AsyncGenerator[FastAPI]:
+    """The service's application while its stores are open and its background work goes on."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.opened())
         if settings.works_in_serve:
@@ -51,19 +151,24 @@ async def _serve(settings: Settings, host: str, port: int, tracing: Tracing) -> 
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
-        config = uvicorn.Config(
-            service.app,
-            host=host,
-            port=port,
-            http=cast("type[asyncio.Protocol]", Door),
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            proxy_headers=False,  # nothing here depends on who forwarded a request
-            log_config=None,
-        )
-        typer.echo(f"Flow Engine on {origin(host, port)} (API reference: /docs). Ctrl-C stops it.", err=True)
-        await uvicorn.Server(config).serve()
+        yield service.app
+
+
+def _config(app: FastAPI, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", Door),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,  # nothing here depends on who forwarded a request
+        log_config=None,
+        **more,
+    )
+
+
+def _announce(host: str, port: int, how: str = "") -> None:
+    typer.echo(f"Flow Engine on {origin(host, port)}{how} (API reference: /docs). Ctrl-C stops it.", err=True)
 
 
 def _report(taking: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
 """The composition root: settings in, a running application out. Concrete stores are named only here."""
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,6 +62,8 @@ from service.background import JobDependencies, job_runner, tuning_of
 from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
 from system_prompts.loader import load_model_catalog, load_system_prompts
+
+Scrape = Callable[[], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ class ServiceDependencies:
     model: LanguageModel = field(default_factory=NoModel)
     observer: PrometheusObserver = field(default_factory=own_observer)
     tracing: Tracing = field(default_factory=Untraced)
+    scrape: Scrape | None = None
+    """Where `/metrics` answers for more than this process."""
 
     @asynccontextmanager
     async def opened(self, settings: Settings, submissions: Submissions) -> AsyncGenerator[None]:
@@ -155,8 +159,13 @@ class ServiceDependencies:
             yield
 
 
-def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing | None = None) -> Service:
-    """Raises CallTheOperator when the service must not start with these settings."""
+def build_service(
+    settings: Settings, *, host: str, port: int, tracing: Tracing | None = None, scrape: Scrape | None = None
+) -> Service:
+    """`scrape` gives the metrics, as Prometheus's text, where they are not those of this process alone.
+
+    Raises CallTheOperator when the service must not start with these settings.
+    """
     observer, tracing = own_observer(), tracing or Untraced()
     authenticator = authenticator_for(settings.api_keys_file, host, settings.origins)
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
@@ -165,7 +174,7 @@ def build_service(settings: Settings, *, host: str, port: int, tracing: Tracing 
     calls = ObservedCalls(LoggedCalls(), observer, tracing)
     model = build_model(settings, clock, budget=budget, log=calls)
     dependencies = ServiceDependencies(
-        clock, outbound, memory, open_flow_database(settings), model, observer, tracing
+        clock, outbound, memory, open_flow_database(settings), model, observer, tracing, scrape
     )
     watch = Watch(observer, RedisBacklog(memory.driver), clock)
     service = assemble(settings, dependencies, authenticator, base_url=_base_url(host, port))
@@ -266,7 +275,8 @@ def _application(
         helpers=HelperRoutes(load_model_catalog(), designers.prompts, rewriter),
         schemas=SchemaRoutes(),
         operators=OperatorRoutes(
-            {"memory": memory.ready, "flows": dependencies.database.connection.ready}, metrics
+            {"memory": memory.ready, "flows": dependencies.database.connection.ready},
+            dependencies.scrape or metrics.scrape,
         ),
     )
     release = version("flow-engine")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
-from flow_engine.errors import FlowEngineError
+from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
 from service.cli import flow, gateway, mail, voice, workspace
 from service.settings import SECRET, Settings, read_settings, variable_of
@@ -48,9 +48,24 @@ PORT = Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")
 
 
 @app.command()
-def serve(host: HOST = "127.0.0.1", port: PORT = 8080) -> None:
-    """Serve the API until SIGINT or SIGTERM."""
-    late.running.serve_until_stopped(read_settings(Settings), host, port)
+def serve(
+    host: HOST = "127.0.0.1",
+    port: PORT = 8080,
+    workers: Annotated[
+        int, typer.Option(min=1, max=1_024, help="Processes on this port, one for each core; needs Redis.")
+    ] = 1,
+) -> None:
+    """Serve the API until SIGINT or SIGTERM; with several workers SIGHUP renews them."""
+    settings = read_settings(Settings)
+    if workers > 1 and settings.redis_url is None:
+        raise CallTheOperator(
+            "redis_needed",
+            f"--workers {workers} needs FLOW_ENGINE_REDIS_URL, the URL of a Redis that all workers share: "
+            "without it conversations are kept inside one process, where the others do not find them",
+        )
+    if workers > 1:
+        raise typer.Exit(late.running.serve_by_workers(settings, host, port, workers))
+    late.running.serve_until_stopped(settings, host, port)
 
 
 @app.command()
