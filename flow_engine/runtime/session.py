@@ -4,25 +4,31 @@ The stored form is JSON with its own format number: an older one is read, a newe
 that replicas of two releases can run side by side without one destroying what the other wrote.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+import msgspec
 
 from flow_engine.errors import CallTheOperator
 from flow_engine.runtime.statechart import StateConfiguration
+from flow_engine.task_types import CLOSED
 from flow_engine.vocabulary import Channel, ContactStatus
 
 SNAPSHOT_FORMAT = 2
 _ADDED_IN_2 = ("deadline", "pending_command")
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+class _Stored(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Checked when it is read, and not again: what a step makes of it has the types that pyright has seen."""
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Self:
+        """The same with these fields changed. Its parts are immutable, and shared."""
+        return msgspec.structs.replace(self, **update)
 
 
-class Contact(_Stored):
+class Contact(_Stored, frozen=True, kw_only=True):
     """One contact of the conversation. `data` is the caller data that the agent sent (F28). Times are in UTC,
     `data` is JSON."""
 
@@ -30,11 +36,11 @@ class Contact(_Stored):
     status: ContactStatus
     started_at: datetime
     ended_at: datetime | None = None
-    data: Mapping[str, object] = Field(default_factory=dict[str, object])
+    data: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
     tasks: tuple[str, ...] = ()
 
 
-class TaskEntry(_Stored):
+class TaskEntry(_Stored, frozen=True, kw_only=True):
     """The task that is entered, with every template of it as it was rendered then (F23). Times are in UTC."""
 
     task_id: str
@@ -46,7 +52,7 @@ class TaskEntry(_Stored):
     human_reason: str | None = None
 
 
-class Session(_Stored):
+class Session(_Stored, frozen=True, kw_only=True):
     """A conversation between two requests. Immutable: a step makes a new one.
 
     `revision` counts the commits of the snapshot; `entered` and `refused` count by task id how often
@@ -69,8 +75,8 @@ class Session(_Stored):
     language: str
     started_at: datetime
     task: TaskEntry
-    entered: Mapping[str, int] = Field(default_factory=dict[str, int])
-    refused: Mapping[str, int] = Field(default_factory=dict[str, int])
+    entered: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    refused: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     deadline: datetime | None = None
     pending_command: str | None = None
 
@@ -94,41 +100,57 @@ class Session(_Stored):
 
     @property
     def closed(self) -> bool:
-        return self.states.phase == "closed"
+        return self.configuration[0] == CLOSED
 
 
-class _FormatOnly(BaseModel):
+class _FormatOnly(msgspec.Struct):
     format: int
+
+
+_FORMAT_1, _FORMAT_2 = b'{"format":1,', b'{"format":2,'
+_UNUSED_IN_1 = b',"deadline":null,"pendingCommand":null}'
+_PLACE = re.compile(r"`\$\.?(?P<place>[^`]*)`\Z")
+_FIELD = re.compile(r"(?:required|unknown) field `(?P<field>[^`]*)`")
 
 
 def encode_session(session: Session) -> bytes:
     """In format 1 where nothing of format 2 is used: the release before reads it during an update. A JSON
     text in UTF-8."""
-    unused = {name for name in _ADDED_IN_2 if getattr(session, name) is None}
-    stored = session.model_copy(update={"format": SNAPSHOT_FORMAT if len(unused) < len(_ADDED_IN_2) else 1})
-    return stored.model_dump_json(by_alias=True, exclude=unused).encode()
+    stored = msgspec.json.encode(session)
+    if session.deadline is None and session.pending_command is None:
+        return _FORMAT_1 + stored[len(_FORMAT_2) : -len(_UNUSED_IN_1)] + b"}"
+    return stored
 
 
 def decode_session(stored: bytes) -> Session:
     """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`. `stored` is a JSON text."""
     try:
-        session = Session.model_validate_json(stored)
-    except ValidationError as error:
+        session = _read_session(stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         try:
-            found = _FormatOnly.model_validate_json(stored).format
-        except ValidationError:
+            found = msgspec.json.decode(stored, type=_FormatOnly).format
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             found = None
         if found is not None and found > SNAPSHOT_FORMAT:
             raise _too_new(found) from error
-        places = sorted({"/".join(map(str, e["loc"])) for e in error.errors(include_input=False)})
+        # Its text may quote a stored value: only the place is told.
+        place, field = _PLACE.search(str(error)), _FIELD.search(str(error))
+        parts = [*(place["place"].split(".") if place else ()), *(field.groups() if field else ())]
         raise CallTheOperator(
-            "snapshot_unreadable", f"the stored snapshot does not fit its format at: {', '.join(places)}"
+            "snapshot_unreadable", f"the stored snapshot does not fit its format at: {'/'.join(parts)}"
         ) from error
     if session.format > SNAPSHOT_FORMAT:
         raise _too_new(session.format)
     if not session.contacts or session.active_contact_id not in (None, *session.contacts):
         raise CallTheOperator("snapshot_unreadable", "the stored snapshot lacks its own active contact")
-    return session.model_copy(update={"format": SNAPSHOT_FORMAT})
+    return (
+        session
+        if session.format == SNAPSHOT_FORMAT
+        else session.model_copy(update={"format": SNAPSHOT_FORMAT})
+    )
+
+
+_read_session = msgspec.json.Decoder(Session).decode
 
 
 def _too_new(found: int) -> CallTheOperator:

@@ -12,8 +12,7 @@ what a snapshot stores and people read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 from statemachine import StateChart, registry
@@ -42,8 +41,7 @@ class EntryGuard(Protocol):
     def allows(self, task_id: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StateConfiguration:
+class StateConfiguration(NamedTuple):
     """Where a conversation stands: active state values, outermost first, and what history holds. At most
     three values; ids in them are percent-encoded in UTF-8."""
 
@@ -84,6 +82,7 @@ class Chart:
         self._machine_class = _build_class(tasks, first_task, self._events)
         self._idle: list[StateChart[Any]] = []
         self._reached: dict[tuple[StateConfiguration, str], StateConfiguration] = {}
+        self._legal: set[StateConfiguration] = set()
         first = self._take()
         self.start = StateConfiguration(_values(first.configuration_values))
         self._values = frozenset(first.states_map)
@@ -161,7 +160,10 @@ class Chart:
         return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
 
     def check(self, states: StateConfiguration) -> None:
-        """Refuse a stored configuration at load: an unknown state is noticed late by the machine (F13)."""
+        """Refuse a stored configuration at load: an unknown state is noticed late by the machine (F13). What
+        is legal is remembered: a conversation is taken up with every request."""
+        if states in self._legal:
+            return
         unknown = [v for v in (*states.configuration, *states.history) if v not in self._values]
         if unknown:
             raise UnknownStates(f"states {unknown!r} are not in this version")
@@ -179,6 +181,9 @@ class Chart:
             raise UnknownStates(f"states {states.history!r} cannot be what history holds")
         if states.phase != ACTIVE and not remembered:
             raise UnknownStates(f"{states.phase!r} without the task that it was reached from")
+        if len(self._legal) >= REMEMBERED_MOVES:
+            self._legal.clear()
+        self._legal.add(states)
 
     def _take(self) -> StateChart[Any]:
         return self._idle.pop() if self._idle else self._machine_class()
