@@ -1,24 +1,17 @@
 """A version made ready to run: chart, names and texts, built once per content (F13, F22, F23)."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from flow_engine.documents import FlowVersion, Task, normalise_name, parse_version
 from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import ReloadAndDecide
-from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.runtime.session import Session
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.templates import Allowance, TemplateScope, render_source
 from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import TaskType
 
 DAY_S = 24 * 60 * 60
-
-_HEADING = re.compile(r" *#{1,6} ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,59 +117,3 @@ def plan_of(task: Task) -> TaskPlan:
         transfer_tags=tuple((kind, tuple(values)) for kind, values in tags.items() if values),
         document=task,
     )
-
-
-def scope_of(
-    flow: CompiledFlow,
-    session: Session,
-    memory: Mapping[str, MemoryEntry],
-    tenant: Mapping[str, object],
-) -> TemplateScope:
-    """Variables by id and by name; `memory` gives the values at this moment.
-
-    Values and contact data come from callers, and prompts are trusted text: their texts stay on one line, and
-    begin no heading.
-    """
-    contact, task = session.latest_contact, flow.tasks[session.task.task_id]
-    names = {v.id: v.name for v in flow.variables}
-    values = {key: _inert(entry.value) for key, entry in memory.items()}
-    by_name = {name: values.get(var_id) for var_id, name in names.items()}
-    return TemplateScope(
-        variables={name: name for name in names.values()} | names,
-        values=by_name | values,
-        tenant=tenant,
-        contact=cast("Mapping[str, object]", _inert(contact.data)),
-        channel=contact.channel,
-        language=session.language,
-        flow={"id": flow.flow_id, "versionId": flow.version_id, "campaignId": session.campaign_id},
-        task={"id": task.id, "name": task.name, "type": task.type},
-    )
-
-
-def _inert(value: object) -> object:
-    """The same JSON, its texts and keys without line breaks and heading signs."""
-    if isinstance(value, str):
-        text = value if value.isprintable() else " ".join(value.split())
-        return f"\\{text}" if _HEADING.match(text) else text
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, object]", value)
-        return {cast("str", _inert(key)): _inert(inner) for key, inner in members.items()}
-    if isinstance(value, (list, tuple)):
-        return [_inert(inner) for inner in cast("Sequence[object]", value)]
-    return value
-
-
-def render_task(flow: CompiledFlow, task: TaskPlan, scope: TemplateScope) -> dict[str, object]:
-    """The texts of a `TaskEntry`, by field; what they may spend, they spend together.
-
-    Compiled at their first use and kept: most tasks of a version are entered rarely, or never. Bounded by an
-    `Allowance` of CPU seconds and bytes; never raises, a template that cannot be rendered stands as its own
-    source.
-    """
-    allowance = Allowance()
-    sources = {t: flow.tasks[t].document.description for t in task.connected}
-    return {
-        "global_prompt": render_source(flow.document.global_prompt, scope, allowance).text,
-        "prompt": render_source(task.document.prompt, scope, allowance).text,
-        "descriptions": {t: render_source(source, scope, allowance).text for t, source in sources.items()},
-    }

@@ -7,9 +7,10 @@ from flow_engine.documents import ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, JobKind
-from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan, scope_of
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
+from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.rendered import scope_of
 from flow_engine.runtime.rules import TaskGuard, TaskRefusal
 from flow_engine.runtime.session import Contact, Session
 from flow_engine.runtime.storage import FormerConversation, LoadedConversation, NewMemory
@@ -43,7 +44,7 @@ class ConversationState:
         self.loaded = loaded
         self.platform = platform
         self.now = now
-        self.memory: Mapping[str, MemoryEntry] = merge(loaded.mined, loaded.tools)
+        self.memory: Mapping[str, MemoryEntry] = loaded.merged
         self.tenant = loaded.tenant
         self.previous_contacts: tuple[PreviousContact, ...] = loaded.previous_contacts
         self.new_memory: NewMemory | None = None
@@ -94,7 +95,7 @@ class ConversationState:
         return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel)
 
     def template_scope(self) -> TemplateScope:
-        return scope_of(self.flow, self.session, self.memory, self.tenant)
+        return scope_of(self.flow, self.task, self.session, self.memory, self.tenant)
 
     def remembered(self, contact: Contact) -> str | None:
         """The summary that was written of an ended contact, if one was. None where none was written."""

@@ -11,6 +11,7 @@ from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.prompt import Composer, PromptSections
+from flow_engine.runtime.rendered import TaskTexts
 from flow_engine.runtime.replies import JsonObject, MediaReply
 from flow_engine.templates import REFERENCE, Allowance, TemplateScope, render_source
 from flow_engine.vocabulary import MemoryFormat
@@ -30,6 +31,7 @@ class Platform:
         self.address = address
         self.memory_format: MemoryFormat = memory_format
         self.composer = Composer()
+        self.texts = TaskTexts()
         self._media: dict[str, MediaSettings] = {}
 
     def prompt_sections(self, flow: CompiledFlow, channel: str) -> PromptSections:

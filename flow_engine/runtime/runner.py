@@ -6,6 +6,7 @@ changes meanwhile: a step that loses its commit is simply done again on fresh st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from pydantic.alias_generators import to_camel
@@ -15,7 +16,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime import commands, events
 from flow_engine.runtime.agent_data import agent_data_of
 from flow_engine.runtime.commands import NewContact, check_channel
-from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, compile_flow, render_task
+from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, compile_flow
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.events import ended_by
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
@@ -172,8 +173,7 @@ class ConversationalFlowRunner(ConversationState):
             self._update(refused=counts)
             self._note("task_refused", code=refusal.code, task=name[:200])
             return False
-        self._update(configuration=after.configuration, history=after.history)
-        self._enter(target.id)
+        self._enter(target.id, configuration=after.configuration, history=after.history)
         self._note("task_changed", **{"from": left.name, "to": target.name})
         self._start_routing()
         return True
@@ -187,7 +187,7 @@ class ConversationalFlowRunner(ConversationState):
         self._set_states(self.flow.chart.resume(states))
         self._replace_contact(contact)
         if not self._put_elsewhere(self.task.id, contact.channel):
-            self._pass(self.task.name)
+            self._update(contacts=self._passed(self.task.name))
         self._start_routing()
 
     def end_for(self, contact_id: str) -> None:
@@ -260,8 +260,9 @@ class ConversationalFlowRunner(ConversationState):
         states = flow.chart.moved(self.session.states, old_task, task_id)
         self.flow = flow
         self._set_states(states)
-        self._update(version_id=flow.version_id, content_hash=flow.content_hash)
-        self._render(task_id)
+        self._update(
+            version_id=flow.version_id, content_hash=flow.content_hash, task=self._rendered(task_id, {})
+        )
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 
     def set_language(self, language: str | None) -> None:
@@ -315,34 +316,35 @@ class ConversationalFlowRunner(ConversationState):
         finished = contact.model_copy(update={"status": status, "ended_at": self.now})
         self._update(contacts={**self.session.contacts, contact_id: finished})
 
-    def _enter(self, task_id: str) -> None:
-        """Enter a task as the active contact; its texts stay until it is left (F23)."""
+    def _enter(self, task_id: str, **states: object) -> None:
+        """Enter a task as the active contact; its texts stay until it is left (F23). `states` are those that
+        the chart reached."""
         entered = self.session.entered
-        self._pass(self.flow.tasks[task_id].name)
+        entry = {"entered_at": self.now, "routing_deadline": None, "human_reason": None}
         self._update(
-            task=self.session.task.model_copy(
-                update={"entered_at": self.now, "routing_deadline": None, "human_reason": None}
-            ),
+            **states,
+            contacts=self._passed(self.flow.tasks[task_id].name),
+            task=self._rendered(task_id, entry),
             entered={**entered, task_id: entered.get(task_id, 0) + 1},
         )
-        self._render(task_id)
         deadline = self.task_deadline
         if deadline is not None:
             self._update(deadline=deadline)
             self.jobs.append(self.due_at("expire", deadline))
 
-    def _pass(self, task_name: str) -> None:
-        """Remember that the active contact was in the task."""
+    def _passed(self, task_name: str) -> Mapping[str, Contact]:
+        """The contacts, of which the active one was in the task now."""
         contact_id, contact = self.session.active_contact_id, self.session.active_contact
-        if contact_id is not None and contact is not None:
-            passed = contact.model_copy(update={"tasks": (*contact.tasks, task_name)[-CONTACTS_KEPT:]})
-            self._update(contacts={**self.session.contacts, contact_id: passed})
+        if contact_id is None or contact is None:
+            return self.session.contacts
+        passed = contact.model_copy(update={"tasks": (*contact.tasks, task_name)[-CONTACTS_KEPT:]})
+        return {**self.session.contacts, contact_id: passed}
 
-    def _render(self, task_id: str) -> None:
-        """Render every template of the task, with the task's own facts in scope."""
-        self._update(task=self.session.task.model_copy(update={"task_id": task_id}))
-        texts = render_task(self.flow, self.task, self.template_scope())
-        self._update(task=self.session.task.model_copy(update=texts))
+    def _rendered(self, task_id: str, entry: Mapping[str, object]) -> TaskEntry:
+        """The entry of a task with every template of it, the task's own facts in scope."""
+        task = self.flow.tasks[task_id]
+        texts = self.platform.texts.of(self.flow, task, self.session, self.memory, self.tenant)
+        return self.session.task.model_copy(update={"task_id": task_id, **entry, **texts})
 
     def _start_routing(self) -> None:
         if not self.looks_for_somebody:

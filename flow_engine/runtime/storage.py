@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Protocol
 
 from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
 from flow_engine.ports.jobs import DueJob
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.session import Session
 
@@ -81,7 +82,7 @@ class FormerConversation:
         return cls(bare, loaded.mining, tuple(reversed(kept)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadedConversation:
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
@@ -103,6 +104,11 @@ class LoadedConversation:
     replay: KeptReply | None = None
     former: tuple[FormerConversation, ...] = ()
     state: bytes = field(default=b"", compare=False)
+
+    @cached_property
+    def merged(self) -> Mapping[str, MemoryEntry]:
+        """The memory as everybody reads it (F18), by variable id."""
+        return merge(self.mined, self.tools)
 
     @property
     def revision(self) -> int:

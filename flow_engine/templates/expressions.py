@@ -22,6 +22,7 @@ from flow_engine.templates.names import (
     Expression,
     VariableUse,
     label_of,
+    path_of,
     reference_to,
     root_of,
     value_of,
@@ -65,7 +66,8 @@ class Expressions:
     """Compiles the expressions of one template and keeps what it notices on the way.
 
     `names` are the loop variables in sight, by the slot of the frame that holds them; `operations` counts
-    what was compiled so far, from which loops learn the price of their body.
+    what was compiled so far, from which loops learn the price of their body. `reads` are the parts of the
+    scope that the template may look at, each the name of a root and keys; all values have no key.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,8 @@ class Expressions:
         self.uses: list[VariableUse] = []
         self.names: Mapping[str, int] = {}
         self.operations = 0
+        self.reads: set[tuple[str, ...]] = set()
+        self._read_by_path = False
 
     # Names and paths
 
@@ -83,6 +87,8 @@ class Expressions:
             return lambda frame: frame.slots[slot]
         root = ROOTS.get(node.name)
         if root is not None:
+            if not self._read_by_path:
+                self.reads.add((node.name,))
             return root
         if node.name in (VARS, VALUES):
             hint = f"{node.name} needs the name of a variable: {node.name}.name or {node.name}['a name']"
@@ -122,13 +128,22 @@ class Expressions:
         if isinstance(base, nodes.Name) and base.name in (VARS, VALUES):
             if isinstance(fixed, str):
                 self.uses.append(VariableUse(node.lineno, fixed, label))
+            if base.name == VALUES:
+                self.reads.add((VALUES, fixed) if isinstance(fixed, str) else (VALUES,))
             of_variable = reference_to if base.name == VARS else value_of
             return of_variable(key, values.unknown(label))
         root = root_of(node)
         if root == VARS:
             self._suspect(node, UNKNOWN_NAME, f"{label}: a reference has no parts; use $values for the value")
         absent = _absent(root, label)
-        inner = self.compile(base)
+        path = () if self._read_by_path or root in self.names else path_of(node)
+        if len(path) > 1 and root in ROOTS:
+            self.reads.add(path)
+            self._read_by_path = True
+            inner = self.compile(base)
+            self._read_by_path = False
+        else:
+            inner = self.compile(base)
         return lambda frame: values.member(inner(frame), key(frame), absent)
 
     # Operators

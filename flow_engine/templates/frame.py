@@ -39,16 +39,18 @@ class OutOfBudget(Exception):
 class Allowance:
     """What the texts that are rendered one after the other may spend together.
 
-    Compiling counts by the clock only. `clock` counts seconds of CPU.
+    Compiling counts by the clock only. `clock` counts seconds of CPU. `cut`: a text was, so that another
+    rendering of the same may become longer.
     """
 
-    __slots__ = ("bytes_left", "clock", "deadline", "steps_left")
+    __slots__ = ("bytes_left", "clock", "cut", "deadline", "steps_left")
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self.clock = clock
         self.deadline = clock() + MAX_ENTRY_CPU_SECONDS
         self.steps_left = MAX_ENTRY_STEPS
         self.bytes_left = MAX_ENTRY_OUTPUT_BYTES
+        self.cut = False
 
     @property
     def is_spent(self) -> bool:

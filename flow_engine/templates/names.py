@@ -71,6 +71,18 @@ def root_of(node: nodes.Node) -> str:
     return node.name if isinstance(node, nodes.Name) else ""
 
 
+def path_of(node: nodes.Node) -> tuple[str, ...]:
+    """The name that a path starts with and its keys, empty for a path with a computed or numeric one."""
+    keys: list[str] = []
+    while isinstance(node, (nodes.Getattr, nodes.Getitem)):
+        key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
+        if not isinstance(key, str):
+            return ()
+        keys.append(key)
+        node = node.node
+    return (node.name, *reversed(keys)) if isinstance(node, nodes.Name) else ()
+
+
 def label_of(node: nodes.Node) -> str:
     """How the template wrote a path; computed keys, which may hold personal data, are left out. At most 80
     characters."""

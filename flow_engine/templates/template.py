@@ -43,13 +43,15 @@ class Template:
     """A template compiled once and rendered often; made by `compile_template`.
 
     `problems` make it unusable: it renders as its own source under a visible marker. `suspicions` do not,
-    and neither do unknown variables among `uses`.
+    and neither do unknown variables among `uses`. `reads`: on what of the scope the text depends, beside the
+    names of variables; each the name of a root and keys, as `("$tenant", "name")`.
     """
 
     source: str
     problems: tuple[parsing.Problem, ...] = ()
     suspicions: tuple[parsing.Problem, ...] = ()
     uses: tuple[VariableUse, ...] = ()
+    reads: frozenset[tuple[str, ...]] = frozenset()
     _program: Statement | None = None
     _slots: int = 0
 
@@ -72,6 +74,7 @@ class Template:
                 self._program(frame)
         except OutOfBudget as cut:
             whole = False
+            allowance.cut = True
             frame.parts.append(cut.marker)
         rendered = "".join(frame.parts)
         allowance.steps_left -= steps - frame.budget.steps_left
@@ -279,6 +282,7 @@ def render_source(source: str, scope: TemplateScope, allowance: Allowance) -> Re
     if not any(tag in source for tag in _TAGS):
         return Rendering(source, whole=True)
     if allowance.is_spent:
+        allowance.cut = True
         return Rendering("[template cut: the texts of this task take too long]", whole=False)
     return compile_template(source, lenient=True).render(scope, allowance)
 
@@ -327,6 +331,7 @@ def _compile(source: str) -> Template:
         tuple(found.problems),
         tuple(found.suspicions),
         tuple(found.uses),
+        frozenset(found.reads),
         None if found.problems else program,
         compiler.slots,
     )
