@@ -1,9 +1,14 @@
 """JSON values as such: their size, their parts, when two are equal, whatever they mean."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import orjson
+
+from flow_engine.values import JsonValue
+
+_INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
 def rough_size(value: object) -> int:
@@ -54,3 +59,17 @@ def as_object(value: object) -> Mapping[str, object]:
     """The value where it is a JSON object, else an empty one: no stranger's answer is trusted to have its
     shape."""
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def walk(value: JsonValue, path: Sequence[str]) -> JsonValue:
+    """What lies at `path` under a JSON value: fields of objects, items of lists by number (from the end when
+    it is negative); None where there is nothing."""
+    for part in path:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and _INDEX.fullmatch(part):
+            index = int(part)
+            value = value[index] if -len(value) <= index < len(value) else None
+        else:
+            return None
+    return value

@@ -22,8 +22,9 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from channels.http_tools.placeholders import real_number
-from channels.http_tools.scope import Values, walk
+from channels.http_tools.scope import Values
 from flow_engine.errors import CallTheOperator
+from flow_engine.json_values import walk
 from flow_engine.values import JsonValue, listed, utc_text
 
 _log: Any = structlog.get_logger("flow_engine.agents.body_builders")

@@ -17,9 +17,9 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from channels.http_tools.expressions import Condition
 from channels.http_tools.json_paths import JsonPath
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.scope import NAMESPACES
 from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlTemplate
+from flow_engine.conditions.lexing import Mistake
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue, listed
 

@@ -1,7 +1,5 @@
-"""Conditions: `block_if`, `condition`, `fail_if` (V9). Read into a small tree once; nothing is ever executed.
+"""Conditions: `block_if`, `condition`, `fail_if` (V9), by the grammar of `flow_engine/conditions/syntax.py`.
 
-    condition  =  comparisons joined by `and`, `or`, `not` and parentheses; `not` binds closest, then `and`
-    comparison =  operand == != < <= > >= operand  |  operand [not] in [operand, ...]  |  operand
     operand    =  $.x.y   ctx.x   pre.x   args.x   session.x   agent.x   a name that the step extracts
                |  null true false  |  numbers  |  'text'  |  {{placeholder}}, always a value
 
@@ -21,13 +19,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 from channels.http_tools import placeholders
-from channels.http_tools.lexing import Mistake, Reader, path_of
-from channels.http_tools.scope import NAMESPACES, Path, Scope, Values, walk
-from flow_engine.json_values import same_json
+from channels.http_tools.scope import NAMESPACES, Scope, Values
+from flow_engine.conditions import syntax
+from flow_engine.conditions.lexing import Mistake, Path, path_of
+from flow_engine.json_values import same_json, walk
 from flow_engine.values import JsonValue
-
-MAX_CHARS: Final = 2_000
-MAX_NESTING: Final = 40
 
 _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
@@ -35,7 +31,6 @@ _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_COMPARISONS: Final = ("==", "!=", *_ORDERS)
 _NO_NAMES: Final[Values] = {}
 
 
@@ -67,86 +62,49 @@ _Operand: TypeAlias = placeholders.Constant | placeholders.Template | placeholde
 
 
 @dataclass(frozen=True, slots=True)
-class _Lone:
-    operand: _Operand
-
-    def holds(self, facts: _Facts) -> bool:
-        return bool(_value(self.operand, facts))
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    left: _Operand
-    sign: str
-    right: _Operand
-
-    def holds(self, facts: _Facts) -> bool:
-        left, right = _value(self.left, facts), _value(self.right, facts)
-        if self.sign in _ORDERS:
-            before = _ORDERS[self.sign]
-            if isinstance(left, bool) or isinstance(right, bool):
-                return False
-            if isinstance(left, int | float) and isinstance(right, int | float):
-                return before(left, right)
-            if isinstance(left, str) and isinstance(right, str):
-                return cast("Callable[[str, str], bool]", before)(left, right)
-            return False
-        return same_json(left, right) == (self.sign == "==")
-
-
-@dataclass(frozen=True, slots=True)
-class _Membership:
-    operand: _Operand
-    members: tuple[_Operand, ...]
-    inside: bool
-
-    def holds(self, facts: _Facts) -> bool:
-        value = _value(self.operand, facts)
-        return any(same_json(value, _value(member, facts)) for member in self.members) == self.inside
-
-
-@dataclass(frozen=True, slots=True)
-class _Not:
-    part: _Node
-
-    def holds(self, facts: _Facts) -> bool:
-        return not self.part.holds(facts)
-
-
-@dataclass(frozen=True, slots=True)
-class _All:
-    parts: tuple[_Node, ...]
-
-    def holds(self, facts: _Facts) -> bool:
-        return all(part.holds(facts) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Any:
-    parts: tuple[_Node, ...]
-
-    def holds(self, facts: _Facts) -> bool:
-        return any(part.holds(facts) for part in self.parts)
-
-
-_Node: TypeAlias = "_Lone | _Comparison | _Membership | _Not | _All | _Any"
-
-
-@dataclass(frozen=True, slots=True)
 class Condition:
-    node: _Node
+    node: syntax.Node[_Operand]
 
     @classmethod
     def parse(cls, text: str, names: frozenset[str] | None = frozenset()) -> Condition:
         """`names` are what the step of the condition extracts, None where that is unknown and any name may
         be one of them. Raises ConditionMistake, TemplateMistake."""
-        if len(text) > MAX_CHARS:
-            raise ConditionMistake(f"accepted are at most {MAX_CHARS} characters", MAX_CHARS + 1)
         return cls(_Parser(text, names).whole())
 
     def holds(self, scope: Scope, document: JsonValue = None, names: Values = _NO_NAMES) -> bool:
         """`document` is what `$` stands for, `names` the values of the step's extracts."""
-        return self.node.holds(_Facts(scope, document, names))
+        return _holds(self.node, _Facts(scope, document, names))
+
+
+def _holds(node: syntax.Node[_Operand], facts: _Facts) -> bool:
+    match node:
+        case syntax.Not():
+            return not _holds(node.part, facts)
+        case syntax.All():
+            return all(_holds(part, facts) for part in node.parts)
+        case syntax.Any():
+            return any(_holds(part, facts) for part in node.parts)
+        case syntax.Lone():
+            return bool(_value(node.operand, facts))
+        case syntax.Comparison():
+            return _compares(_value(node.left, facts), node.sign, _value(node.right, facts))
+        case syntax.Membership():
+            value, members = _value(node.operand, facts), node.members
+            listed = members if isinstance(members, tuple) else (members,)
+            return any(same_json(value, _value(member, facts)) for member in listed) == node.inside
+
+
+def _compares(left: JsonValue, sign: str, right: JsonValue) -> bool:
+    if sign not in _ORDERS:
+        return same_json(left, right) == (sign == "==")
+    before = _ORDERS[sign]
+    if isinstance(left, bool) or isinstance(right, bool):
+        return False
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return before(left, right)
+    if isinstance(left, str) and isinstance(right, str):
+        return cast("Callable[[str, str], bool]", before)(left, right)
+    return False
 
 
 def _value(operand: _Operand, facts: _Facts) -> JsonValue:
@@ -161,81 +119,18 @@ def _value(operand: _Operand, facts: _Facts) -> JsonValue:
             return operand.value(facts)
 
 
-class _Parser:
-    """Recursive descent over the grammar at the top of the file."""
+class _Parser(syntax.Parser[_Operand]):
+    """The operands of the grammar at the top of the file."""
 
     def __init__(self, text: str, names: frozenset[str] | None) -> None:
-        self._reader = Reader(text, 0, ConditionMistake)
+        super().__init__(text, ConditionMistake)
         self._names = names
-        self._depth = 0
         fields = [f"{space}.x" for space in sorted(NAMESPACES)]
         fields += sorted(names or ())
         self._operands = ", ".join(["$.x", *fields, "{{placeholder}}, null, true, false, a number, 'text'"])
 
-    def whole(self) -> _Node:
-        node = self._any()
-        if self._reader.current.kind != "end":
-            raise self._reader.unexpected(
-                f"the end, and, or, and behind an operand {' '.join(_COMPARISONS)}, in, not in"
-            )
-        return node
-
-    def _any(self) -> _Node:
-        parts = [self._all()]
-        while self._reader.at_word("or"):
-            self._reader.advance()
-            parts.append(self._all())
-        return parts[0] if len(parts) == 1 else _Any(tuple(parts))
-
-    def _all(self) -> _Node:
-        parts = [self._one()]
-        while self._reader.at_word("and"):
-            self._reader.advance()
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else _All(tuple(parts))
-
-    def _one(self) -> _Node:
-        opening = self._reader.current
-        negated, grouped = self._reader.at_word("not"), self._reader.at_sign("(")
-        if not negated and not grouped:
-            left = self._operand()
-            reader = self._reader
-            if reader.at_sign(*_COMPARISONS):
-                return _Comparison(left, reader.advance().text, self._operand())
-            inside = not reader.at_word("not")
-            if not inside:
-                reader.advance()
-            if reader.at_word("in"):
-                reader.advance()
-                return _Membership(left, self._members(), inside)
-            if not inside:
-                raise reader.unexpected("`in`")
-            return _Lone(left)
-        self._depth += 1
-        if self._depth > MAX_NESTING:
-            raise self._reader.mistake(f"accepted are at most {MAX_NESTING} levels", opening.at)
-        self._reader.advance()
-        if negated:
-            node: _Node = _Not(self._one())
-        else:
-            node = self._any()
-            self._reader.expect(")", "and, or, ')'")
-        self._depth -= 1
-        return node
-
-    def _members(self) -> tuple[_Operand, ...]:
-        reader = self._reader
-        reader.expect("[", "a list such as ['pending', 'confirmed']")
-        members: list[_Operand] = []
-        while not reader.at_sign("]"):
-            members.append(self._operand())
-            if not reader.at_sign("]"):
-                reader.expect(",", "',' or ']'")
-        reader.advance()
-        return tuple(members)
-
-    def _operand(self) -> _Operand:
-        reader = self._reader
+    def operand(self) -> _Operand:
+        reader = self.reader
         token = reader.current
         if reader.at_sign("{{"):
             reader.advance()

@@ -30,9 +30,9 @@ from jsonpath_rfc9535.parse import Parser
 from jsonpath_rfc9535.selectors import JSONPathSelector, NameSelector
 from jsonpath_rfc9535.tokens import Token, TokenStream, TokenType
 
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import OPEN, Placeholder, as_text, placeholder_at
 from channels.http_tools.scope import Scope
+from flow_engine.conditions.lexing import Mistake
 from flow_engine.values import JsonValue
 
 MAX_PATH_CHARS: Final = 1_000

@@ -23,8 +23,8 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
-from channels.http_tools.lexing import Mistake, Reader, number_of, path_of
-from channels.http_tools.scope import Path, Scope
+from channels.http_tools.scope import Scope
+from flow_engine.conditions.lexing import Mistake, Path, Reader, number_of, path_of
 from flow_engine.values import GREATEST_INT, LEAST_INT, JsonValue
 
 OPEN: Final = "{{"

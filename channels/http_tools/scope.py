@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from flow_engine.conditions.lexing import Path
+from flow_engine.json_values import walk
 from flow_engine.values import JsonValue
-
-Path: TypeAlias = tuple[str, ...]
-"""`ctx.items[0].name` is `("ctx", "items", "0", "name")`."""
 
 Values: TypeAlias = Mapping[str, JsonValue]
 
@@ -26,8 +24,6 @@ SPECIALS: Final = frozenset(
         "error",
     }
 )
-
-_INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
 def _nothing() -> Values:
@@ -73,20 +69,6 @@ class Scope:
     def with_pre(self, pre: Values) -> Scope:
         """With these values beside the ones that earlier steps extracted."""
         return replace(self, pre={**self.pre, **pre})
-
-
-def walk(value: JsonValue, path: Path) -> JsonValue:
-    """What lies at `path` under a JSON value: fields of objects, items of lists by number (from the end when
-    it is negative); None where there is nothing."""
-    for part in path:
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list) and _INDEX.fullmatch(part):
-            index = int(part)
-            value = value[index] if -len(value) <= index < len(value) else None
-        else:
-            return None
-    return value
 
 
 def _walk_values(values: Values, path: Path) -> JsonValue:

@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from channels.http_tools.json_paths import JsonPath
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import OPEN, Constant, Placeholder, Template, TemplateMistake, as_text
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Scope
+from flow_engine.conditions.lexing import Mistake
 from flow_engine.values import JsonValue
 
 __all__ = ["JsonTemplate", "Mistakes", "Template", "TemplateMistake", "Unresolved", "UrlTemplate"]

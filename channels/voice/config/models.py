@@ -14,14 +14,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from channels.http_tools import documents
 from channels.http_tools.json_paths import JsonPath
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import Template
-from channels.http_tools.scope import Path, Scope
+from channels.http_tools.scope import Scope
 from channels.http_tools.templates import JsonTemplate, Mistakes
 from channels.voice.call.ports import AudioFormat, CustomVoice, SessionSettings, TurnDetection
 from channels.voice.carriers.call_control import parse_target
 from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
 from channels.voice.config.vocabulary import DEFAULT_VOICE, is_known, read_voice, wording
+from flow_engine.conditions.lexing import Mistake, Path
 from flow_engine.errors import CorrectTheInput
 from flow_engine.values import JsonValue
 

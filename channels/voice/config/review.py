@@ -6,11 +6,11 @@ from difflib import get_close_matches
 from typing import Final
 
 from channels.http_tools.documents import BuiltinTool
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.placeholders import OPEN, Constant, Default, Placeholder, placeholder_at
-from channels.http_tools.scope import NAMESPACES, SPECIALS, Path
+from channels.http_tools.scope import NAMESPACES, SPECIALS
 from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
 from channels.voice.config.vocabulary import is_known, unknown_voice
+from flow_engine.conditions.lexing import Mistake, Path
 from flow_engine.documents.findings import listed
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.http_tools.expressions import Condition
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.scope import Scope
+from flow_engine.conditions.lexing import Mistake
 from flow_engine.json_values import same_json
 from flow_engine.values import JsonValue
 

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from channels.http_tools.json_paths import JsonPath, PathMistake
-from channels.http_tools.lexing import Mistake
 from channels.http_tools.scope import Scope
+from flow_engine.conditions.lexing import Mistake
 from flow_engine.values import JsonValue
 
 ORDERS: JsonValue = {

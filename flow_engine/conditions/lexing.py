@@ -2,30 +2,34 @@
 
 word    and or not in null true false, and Python's None True False
 path    ctx.call_id   ctx.items[0].name   ctx.items.0.name   session['first name']   $.status
+        a hyphen behind a letter belongs to the name: a minus has a space before it
 number  as JSON writes it, of at most 18 digits and an exponent of two
 text    'in single' or "in double quotes", with \\' \\" \\\\ \\/ \\n \\r \\t
-sign    == != <= >= < > ( ) [ ] , | {{ }}
+sign    == != <= >= < > ( ) [ ] , | + - {{ }}
 """
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
-from channels.http_tools.scope import Path
+Path: TypeAlias = tuple[str, ...]
+"""`ctx.items[0].name` is `("ctx", "items", "0", "name")`."""
 
 Kind = Literal["word", "path", "number", "text", "sign", "end", "unreadable"]
 
-_PART = r"""\.[\w-]+|\[-?[0-9]+\]|\['[^'\\\]]*'\]|\["[^"\\\]]*"\]"""
+_PART = r"""\.[\w-]+|\[-?[0-9]+\]|\['(?:[^'\\]|\\.)*'\]|\["(?:[^"\\]|\\.)*"\]"""
 _TOKEN = re.compile(
     rf"""(?P<word>(?:and|or|not|in|null|true|false|None|True|False)(?![\w.-]))
     |(?P<path>(?:\$|[^\W\d][\w-]*)(?:{_PART})*)
     |(?P<number>-?(?:0|[1-9][0-9]{{0,17}})(?:\.[0-9]{{1,17}})?(?:[eE][+-]?[0-9]{{1,2}})?(?![\w.]))
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<sign>==|!=|<=|>=|\{{\{{|\}}\}}|[<>()\[\],|])""",
+    |(?P<sign>==|!=|<=|>=|\{{\{{|\}}\}}|[<>()\[\],|+-])""",
     re.VERBOSE | re.DOTALL,
 )
 _PATH_PART = re.compile(
-    r"""\$|[^\W\d][\w-]*|\.(?P<name>[\w-]+)|\[(?P<index>-?[0-9]+)\]|\[['"](?P<quoted>.*?)['"]\]"""
+    r"""\.(?P<name>[\w-]+)|\[(?P<index>-?[0-9]+)\]|\[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
+    r"""|\$|[^\W\d][\w-]*""",
+    re.DOTALL,
 )
 _SPACE = re.compile(r"\s*")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -131,9 +135,14 @@ class Reader:
 def path_of(token: Token) -> Path:
     """The parts of a path token."""
     return tuple(
-        match["name"] or match["index"] or (match["quoted"] if match["quoted"] is not None else match[0])
+        match["name"] or match["index"] or (_unquoted(match["quoted"]) if match["quoted"] else match[0])
         for match in _PATH_PART.finditer(token.text)
     )
+
+
+def _unquoted(text: str) -> str:
+    """Of a name in a path: a backslash before any character stands for that character."""
+    return _ESCAPE.sub(lambda match: match[1], text[1:-1])
 
 
 def number_of(token: Token) -> int | float:
