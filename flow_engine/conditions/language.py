@@ -1,0 +1,288 @@
+"""What a flow's condition may say, over the values of a conversation.
+
+    operand  =  term, or terms joined by + and - where there are dates
+    term     =  vars.<_id>  vars["any id"]  tenant.x  contact.x   with .key and [n] into lists and objects
+             |  channel  language  now  today
+             |  entries("<task id>")  refusals("<task id>")
+             |  days(n)  hours(n)  minutes(n)
+             |  numbers  'text'  "text"  true  false
+    alone    =  has(vars.x)  |  true  |  false  |  a term that is true or false
+    list     =  [operand, ...]  |  vars.x  tenant.x  contact.x
+
+1. Read into a tree once; at most 2,000 characters, 40 levels of parentheses and `not`.
+2. `text_of` writes a tree down again, so that it reads back to the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, cast, get_args
+
+from flow_engine.conditions.lexing import Mistake, Path, Token, number_of, path_of
+from flow_engine.conditions.syntax import (
+    OPPOSITES,
+    All,
+    Any,
+    Comparison,
+    Leaf,
+    Lone,
+    Membership,
+    Node,
+    Not,
+    Parser,
+    leaves,
+)
+from flow_engine.values import GREATEST_INT, LEAST_INT
+
+Root = Literal["vars", "tenant", "contact", "channel", "language", "now", "today"]
+CountOf = Literal["entries", "refusals"]
+Unit = Literal["days", "hours", "minutes"]
+
+ROOTS: Final[tuple[Root, ...]] = get_args(Root)
+COUNTS: Final[tuple[CountOf, ...]] = get_args(CountOf)
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+WITH_PARTS: Final = ("vars", "tenant", "contact")
+ACCEPTED: Final = (
+    "vars.x, tenant.x, contact.x, channel, language, now, today, entries('task'), refusals('task'), "
+    "days(n), hours(n), minutes(n), has(vars.x), true, false, a number, 'text'"
+)
+
+
+class ConditionMistake(Mistake):
+    """A condition that cannot be read; `at` counts its characters from 1."""
+
+
+class UnknownName(ConditionMistake):
+    """A condition that can be read but for a name that the language does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`path` is what follows the root: a variable and what lies in it, or nothing for `channel` and `now`."""
+
+    root: Root
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, a text, true or false."""
+
+    value: str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How often a task was entered, or a change to it refused."""
+
+    of: CountOf
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    amount: int | float
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """Whether something has a value."""
+
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`sign` is `+` or `-`."""
+
+    left: Operand
+    sign: str
+    right: Operand
+
+
+Operand: TypeAlias = "Reference | Constant | Count | Duration | Has | Sum"
+Tree: TypeAlias = "Node[Operand]"
+Part: TypeAlias = "Leaf[Operand]"
+
+
+def parse(text: str) -> Tree:
+    """Raises ConditionMistake for what cannot be read, UnknownName where that is a name alone."""
+    return _Parser(text, ConditionMistake).whole()
+
+
+class _Parser(Parser[Operand]):
+    OPERATORS = Parser.OPERATORS + ", + -"
+
+    def operand(self) -> Operand:
+        if self.reader.current.text == "has":
+            return Has(self._argument_of_has(self.reader.advance()))
+        left = self._term()
+        while self.reader.at_sign("+", "-"):
+            left = Sum(left, self.reader.advance().text, self._term())
+        return left
+
+    def collection(self) -> Operand | None:
+        return self._reference(self.reader.advance()) if self.reader.current.kind == "path" else None
+
+    def _term(self) -> Operand:
+        reader, token = self.reader, self.reader.current
+        match token.kind:
+            case "number":
+                return Constant(self._number(reader.advance()))
+            case "text":
+                return Constant(reader.text_of(reader.advance()))
+            case "word" if token.text in ("true", "false"):
+                return Constant(reader.advance().text == "true")
+            case "path":
+                reader.advance()
+                return self._call(token) if reader.at_sign("(") else self._reference(token)
+            case _:
+                hint = "; has(…) asks whether there is a value" if token.text in ("null", "None") else ""
+                raise reader.unexpected(ACCEPTED + hint)
+
+    def _call(self, token: Token) -> Operand:
+        reader = self.reader
+        name = token.text
+        if name not in (*COUNTS, *UNITS):
+            hint = ": a minus needs a space before it" if "-" in name else ""
+            raise UnknownName(f"{name!r} is no function{hint}; accepted are {ACCEPTED}", token.at + 1)
+        reader.expect("(", "'('")
+        argument = reader.current
+        made: Operand
+        if name in COUNTS:
+            if argument.kind != "text":
+                raise reader.unexpected("the _id of a task in quotes")
+            made = Count("entries" if name == "entries" else "refusals", reader.text_of(reader.advance()))
+        else:
+            if argument.kind != "number":
+                raise reader.unexpected("a number")
+            made = Duration(self._number(reader.advance()), cast("Unit", name))
+        reader.expect(")", "')'")
+        return made
+
+    def _argument_of_has(self, token: Token) -> Reference:
+        self.reader.expect("(", "has(vars.x)")
+        if self.reader.current.kind != "path":
+            raise self.reader.unexpected("a name such as vars.x")
+        reference = self._reference(self.reader.advance())
+        self.reader.expect(")", "')'")
+        return reference
+
+    def _reference(self, token: Token) -> Reference:
+        head, *rest = path_of(token)
+        root = cast("Root", head)
+        if root not in ROOTS:
+            hint = ": a minus needs a space before it" if head.partition("-")[0] in ROOTS else ""
+            raise UnknownName(f"{head!r} is unknown{hint}; accepted are {ACCEPTED}", token.at + 1)
+        if bool(rest) != (root in WITH_PARTS):
+            accepted = f"{root}.x" if root in WITH_PARTS else root
+            raise UnknownName(f"{token.text!r} is unknown; accepted is {accepted}", token.at + 1)
+        return Reference(root, tuple(rest))
+
+    def _number(self, token: Token) -> int | float:
+        number = number_of(token)
+        if not LEAST_INT <= number <= GREATEST_INT or 0 < abs(number) < 1e-99:
+            raise self.reader.mistake("accepted are numbers of at most 64 bits", token.at)
+        return number
+
+
+# --- what a tree holds ------------------------------------------------------------------------
+
+
+def operands_of(part: Part) -> tuple[Operand, ...]:
+    """The operands of a comparison, of a membership with its members, or the one that stands alone."""
+    match part:
+        case Comparison():
+            return (part.left, part.right)
+        case Membership():
+            members = part.members if isinstance(part.members, tuple) else (part.members,)
+            return (part.operand, *members)
+        case Lone():
+            return (part.operand,)
+
+
+def atoms_of(operand: Operand) -> Iterator[Reference | Count]:
+    """What the value of an operand depends on, in the order in which it was written."""
+    match operand:
+        case Reference() | Count():
+            yield operand
+        case Has():
+            yield operand.reference
+        case Sum():
+            yield from atoms_of(operand.left)
+            yield from atoms_of(operand.right)
+        case Constant() | Duration():
+            return
+
+
+def atoms(tree: Tree) -> tuple[Reference | Count, ...]:
+    """Everything outside of it that a condition depends on, each once."""
+    found = (atom for part in leaves(tree) for operand in operands_of(part) for atom in atoms_of(operand))
+    return tuple(dict.fromkeys(found))
+
+
+# --- written down again -----------------------------------------------------------------------
+
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_NAME_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"'})
+
+
+def text_of(node: Tree, within: int = 0) -> str:
+    """A condition that reads back to the same tree. `within` is how closely what stands around it binds."""
+    match node:
+        case Any():
+            text, binds = " or ".join(text_of(part, 2) for part in node.parts), 1
+        case All():
+            text, binds = " and ".join(text_of(part, 3) for part in node.parts), 2
+        case Not():
+            return f"not {text_of(node.part, 3)}"
+        case Lone():
+            return operand_text(node.operand)
+        case Comparison():
+            return f"{operand_text(node.left)} {node.sign} {operand_text(node.right)}"
+        case Membership():
+            members = node.members
+            listed = (
+                f"[{', '.join(map(operand_text, members))}]"
+                if isinstance(members, tuple)
+                else operand_text(members)
+            )
+            return f"{operand_text(node.operand)} {'in' if node.inside else 'not in'} {listed}"
+    return f"({text})" if binds < within else text
+
+
+def opposite_text(part: Part) -> str:
+    """The condition that holds for comparable values exactly where this part does not."""
+    match part:
+        case Comparison():
+            return text_of(Comparison(part.left, OPPOSITES[part.sign], part.right))
+        case Membership():
+            return text_of(Membership(part.operand, part.members, not part.inside))
+        case Lone():
+            return f"not {text_of(part)}"
+
+
+def operand_text(operand: Operand) -> str:
+    """An operand as it may stand in a condition. One line."""
+    match operand:
+        case Reference():
+            return operand.root + "".join(map(_part_text, operand.path))
+        case Constant():
+            if isinstance(operand.value, str):
+                return f"'{operand.value.translate(_ESCAPES)}'"
+            return str(operand.value).lower() if isinstance(operand.value, bool) else repr(operand.value)
+        case Count():
+            return f"{operand.of}('{operand.task_id.translate(_ESCAPES)}')"
+        case Duration():
+            return f"{operand.unit}({operand.amount!r})"
+        case Has():
+            return f"has({operand_text(operand.reference)})"
+        case Sum():
+            return f"{operand_text(operand.left)} {operand.sign} {operand_text(operand.right)}"
+
+
+def _part_text(part: str) -> str:
+    plain = all(char.isalnum() or char in "_-" for char in part) and part
+    return f".{part}" if plain else f'["{part.translate(_NAME_ESCAPES)}"]'

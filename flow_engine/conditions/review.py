@@ -1,0 +1,379 @@
+"""What can be said about a condition without any values: names it lacks, types that cannot compare, and
+whether it can hold at all.
+
+`can_hold` looks for values that make some conditions true, or not true, together. It goes through the ways
+in which their parts could come out, and keeps for every operand the values that are still possible, out of a
+few that stand for all: those that are written in the conditions, what lies below, between and above them,
+another type, and no value. How two operands that both vary stand to each other is one more such value. What
+depends on the zone of a tenant may come out in any way. So "it cannot hold" is always right, and "it can" may
+be too hopeful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias, cast
+
+from flow_engine.conditions.comparing import Truth, Value, compare, time_of
+from flow_engine.conditions.evaluation import BOOLEAN, DURATION, TIME, Kind, constant_value, is_time, kinds_of
+from flow_engine.conditions.language import (
+    Constant,
+    Count,
+    Has,
+    Operand,
+    Part,
+    Reference,
+    Sum,
+    Tree,
+    atoms,
+    atoms_of,
+    operand_text,
+    operands_of,
+    text_of,
+)
+from flow_engine.conditions.syntax import All, Any, Comparison, Lone, Membership, Not, leaves
+from flow_engine.values import VariableIndex
+
+Problem: TypeAlias = "tuple[Literal['condition_unknown_name', 'condition_type_clash'], str]"
+"""Code and reason."""
+
+
+# --- names and types --------------------------------------------------------------------------
+
+
+def problems_of(tree: Tree, variables: VariableIndex, task_ids: Set[str]) -> Iterator[Problem]:
+    """Every name that the version lacks, then every part whose operands cannot compare whatever they hold."""
+    for atom in atoms(tree):
+        if isinstance(atom, Count):
+            if atom.task_id not in task_ids:
+                yield "condition_unknown_name", f"{atom.task_id!r} is no _id of a task"
+        elif atom.root == "vars":
+            spec = variables.resolve(atom.path[0])
+            if spec is None:
+                yield "condition_unknown_name", f"{operand_text(atom)!r} names no variable of the version"
+            elif spec.type != "custom" and atom.path[1:]:
+                reason = f"{operand_text(atom)!r} looks into {spec.name!r} ({spec.type}), which has no parts"
+                yield "condition_unknown_name", reason
+    for part in leaves(tree):
+        reason = _clash(part, variables)
+        if reason is not None:
+            yield "condition_type_clash", f"{part.text or text_of(part)!r}: {reason}"
+
+
+def _clash(part: Part, variables: VariableIndex) -> str | None:
+    for operand in operands_of(part):
+        if (reason := _clash_in_sum(operand, variables)) is not None:
+            return reason
+    match part:
+        case Lone():
+            kinds = kinds_of(part.operand, variables)
+            return None if kinds is None or "boolean" in kinds else f"{_named(kinds)} is not true or false"
+        case Comparison():
+            reason = _pair(part.left, part.right, variables)
+            kinds = kinds_of(part.left, variables)
+            if reason is None and part.sign not in ("==", "!=") and kinds and not kinds - BOOLEAN:
+                return "true and false have no order"
+            return reason
+        case Membership():
+            if not isinstance(part.members, tuple):
+                kinds = kinds_of(part.members, variables)
+                return None if kinds is None else f"{_named(kinds)} is no list"
+            pairs = (_pair(part.operand, member, variables) for member in part.members)
+            return next((reason for reason in pairs if reason is not None), None)
+
+
+def _pair(left: Operand, right: Operand, variables: VariableIndex) -> str | None:
+    one, other = kinds_of(left, variables), kinds_of(right, variables)
+    for text, beside in ((left, right), (right, left)):
+        if isinstance(text, Constant) and isinstance(text.value, str) and is_time(beside, variables):
+            return None if time_of(text.value, UTC) else f"{text.value!r} is no date or moment in ISO 8601"
+    if one is None or other is None or not one or not other or one & other:
+        return None
+    return f"{_named(one)} cannot be compared with {_named(other)}"
+
+
+def _clash_in_sum(operand: Operand, variables: VariableIndex) -> str | None:
+    if not isinstance(operand, Sum):
+        return None
+    sides: list[frozenset[Kind] | None] = []
+    for side in (operand.left, operand.right):
+        if (inner := _clash_in_sum(side, variables)) is not None:
+            return inner
+        if isinstance(side, Constant) and isinstance(side.value, str):
+            if time_of(side.value, UTC) is None:
+                return f"{side.value!r} is no date or moment in ISO 8601"
+            sides.append(TIME)
+        else:
+            sides.append(kinds_of(side, variables))
+    wrong = next((kinds for kinds in sides if kinds is not None and kinds not in (TIME, DURATION)), None)
+    if wrong is not None:
+        return f"{_named(wrong)} cannot be added or taken; durations can, from dates and moments"
+    if sides == [TIME, TIME] and operand.sign == "+":
+        return "two dates cannot be added"
+    if sides == [DURATION, TIME] and operand.sign == "-":
+        return "a date cannot be taken from a duration"
+    return None
+
+
+_NAMES: Final[Mapping[Kind, str]] = {
+    "text": "a text",
+    "number": "a number",
+    "boolean": "true or false",
+    "time": "a date or moment",
+    "duration": "a duration",
+}
+
+
+def _named(kinds: Iterable[Kind]) -> str:
+    return " or ".join(_NAMES[kind] for kind in sorted(kinds)) or "an enum without values"
+
+
+# --- whether it can hold ------------------------------------------------------------------------
+
+Wanted = Literal["true", "false", "not_true", "not_false"]
+Goal: TypeAlias = "tuple[Tree, Wanted]"
+
+_TRUTHS: Final[Mapping[Wanted, tuple[Truth, ...]]] = {
+    "true": (True,),
+    "false": (False,),
+    "not_true": (False, None),
+    "not_false": (True, None),
+}
+_TURNED: Final[Mapping[Wanted, Wanted]] = {
+    "true": "false",
+    "false": "true",
+    "not_true": "not_false",
+    "not_false": "not_true",
+}
+_MISSING: Final = None
+_EITHER: Final[tuple[Value, ...]] = (True, False, _MISSING)
+_PAIRS: Final[tuple[Value, ...]] = ([0, 1], [0, 0], [1, 0], [True, True], [True, False], [_MISSING, 0])
+"""How two operands that vary may stand to each other: by size, only equal or not, or not at all."""
+_DEEPEST: Final = 100
+
+Test: TypeAlias = Callable[[Value], Truth]
+Possible: TypeAlias = "Mapping[str, tuple[Value, ...]]"
+"""By operand as it is written: the values that it may still have."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Steps that are left for all questions together; without any, everything is taken to be possible."""
+
+    steps: int = 50_000
+
+
+def can_hold(
+    goals: Sequence[Goal],
+    variables: VariableIndex,
+    domains: Mapping[Reference, Sequence[str]],
+    budget: Budget,
+) -> bool:
+    """Whether some values fulfil all goals together; False is certain. `domains` are the values that
+    `channel` and `language` can have, any text where they are left out."""
+    search = _Search(variables, domains, _constants([tree for tree, _ in goals], variables), budget)
+    return search.fulfils(list(goals), {}, 0)
+
+
+def _constants(trees: Sequence[Tree], variables: VariableIndex) -> Mapping[str, list[Value]]:
+    """By operand that varies: the constants that it is compared with."""
+    found: dict[str, list[Value]] = {}
+    for tree in trees:
+        for part in leaves(tree):
+            operands = operands_of(part)
+            varying = [operand for operand in operands if _varies(operand)]
+            for operand in varying[:1]:
+                fixed = [each for each in operands if not _varies(each)]
+                constants = found.setdefault(operand_text(operand), [])
+                constants += [constant_value(each, operand, variables) for each in fixed]
+    return found
+
+
+def _varies(operand: Operand) -> bool:
+    return next(atoms_of(operand), None) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a part depends on, by its written form; the values of that, and what the part is for each of them.
+    `needed` are the values without which the part is unknown."""
+
+    key: str
+    values: tuple[Value, ...]
+    test: Test
+    needed: Mapping[str, tuple[Value, ...]]
+
+
+@dataclass
+class _Search:
+    variables: VariableIndex
+    domains: Mapping[Reference, Sequence[str]]
+    constants: Mapping[str, list[Value]]
+    budget: Budget
+    views: dict[int, _View] = field(default_factory=dict[int, _View])
+
+    def fulfils(self, goals: list[Goal], possible: Possible, depth: int) -> bool:
+        """Depth first; a way ends where an operand has no possible value left."""
+        while goals:
+            self.budget.steps -= 1
+            if self.budget.steps < 0 or depth > _DEEPEST:
+                return True
+            node, wanted = goals.pop()
+            match node:
+                case Not():
+                    goals.append((node.part, _TURNED[wanted]))
+                case All() | Any():
+                    parts: list[Goal] = [(part, wanted) for part in node.parts]
+                    if isinstance(node, All) != (wanted in ("true", "not_false")):
+                        return any(self.fulfils([*goals, part], possible, depth + 1) for part in parts)
+                    goals += parts
+                case _:
+                    narrowed = self._narrowed(node, wanted, possible)
+                    if narrowed is None:
+                        return False
+                    possible = narrowed
+        return True
+
+    def _narrowed(self, part: Part, wanted: Wanted, possible: Possible) -> Possible | None:
+        view = self.views.get(id(part))  # by identity: 1 and true are equal to Python
+        if view is None:
+            view = self.views[id(part)] = self._view(part)
+        accepted = _TRUTHS[wanted]
+        kept = tuple(v for v in possible.get(view.key, view.values) if view.test(v) in accepted)
+        if not kept:
+            return None
+        narrowed = {**possible, view.key: kept}
+        if None not in accepted:
+            for name, values in view.needed.items():
+                present = tuple(v for v in narrowed.get(name, values) if v is not _MISSING)
+                if not present:
+                    return None
+                narrowed[name] = present
+        return narrowed
+
+    def _view(self, part: Part) -> _View:
+        match part:
+            case Lone(operand=Has() as has):
+                reference = has.reference
+                return _View(
+                    operand_text(reference), self._values(reference), lambda v: v is not _MISSING, {}
+                )
+            case Lone():
+                values = self._values(part.operand)
+                return _View(
+                    operand_text(part.operand), values, lambda v: v if isinstance(v, bool) else None, {}
+                )
+            case Comparison():
+                return self._view_of_comparison(part)
+            case Membership():
+                return self._view_of_membership(part)
+
+    def _view_of_comparison(self, part: Comparison[Operand]) -> _View:
+        left, right, sign = part.left, part.right, part.sign
+        needed = self._needed(left, right)
+        if _varies(left) and _varies(right):
+            kinds = {kinds_of(side, self.variables) for side in (left, right)}
+            if None in kinds and kinds & {TIME, DURATION}:  # JSON has neither
+                return _View(text_of(part), (_MISSING,), lambda v: None, needed)
+            names = [operand_text(left), operand_text(right)]
+            first, second = (0, 1) if names[0] <= names[1] else (1, 0)
+
+            def related(pair: Value) -> Truth:
+                both = cast("list[Value]", pair)
+                return compare(both[first], sign, both[second], UTC)
+
+            return _View(" ? ".join(sorted(names)), _PAIRS, related, needed)
+        varying, fixed = (left, right) if _varies(left) else (right, left)
+        constant = constant_value(fixed, varying, self.variables)
+        if self._depends_on_zone(varying):
+            return _View(text_of(part), _EITHER, lambda v: v if isinstance(v, bool) else None, needed)
+
+        def compared(value: Value) -> Truth:
+            one, other = (value, constant) if varying is left else (constant, value)
+            return compare(one, sign, other, UTC)
+
+        return _View(operand_text(varying), self._values(varying), compared, needed)
+
+    def _view_of_membership(self, part: Membership[Operand]) -> _View:
+        members, inside = part.members, part.inside
+        listed = members if isinstance(members, tuple) else ()
+        needed = self._needed(part.operand, *(() if isinstance(members, tuple) else (members,)))
+        opaque = not isinstance(members, tuple) or any(map(_varies, listed))
+        if opaque or self._depends_on_zone(part.operand):
+            key = text_of(Membership(part.operand, members, inside=True))
+            return _View(key, _EITHER, lambda v: v == inside if isinstance(v, bool) else None, needed)
+        constants = [constant_value(member, part.operand, self.variables) for member in listed]
+
+        def test(value: Value) -> Truth:
+            truths = [compare(value, "==", constant, UTC) for constant in constants]
+            if value is _MISSING or (None in truths and True not in truths):
+                return None
+            return (True in truths) == inside
+
+        return _View(operand_text(part.operand), self._values(part.operand), test, needed)
+
+    def _needed(self, *operands: Operand) -> Mapping[str, tuple[Value, ...]]:
+        plain = [operand for operand in operands if not isinstance(operand, Has)]
+        return {operand_text(a): self._values(a) for operand in plain for a in atoms_of(operand)}
+
+    def _depends_on_zone(self, operand: Operand) -> bool:
+        """Moments that are written have another day in each zone."""
+        written = self.constants.get(operand_text(operand), ())
+        return any(isinstance(value, datetime) for value in written)
+
+    def _values(self, operand: Operand) -> tuple[Value, ...]:
+        """A few values that stand for all that the operand can have."""
+        if not _varies(operand):
+            return (constant_value(operand, operand, self.variables),)
+        written = self.constants.get(operand_text(operand), [])
+        if isinstance(operand, Count):
+            return tuple(v for v in _around("number", written) if isinstance(v, int) and v >= 0)
+        if isinstance(operand, Reference):
+            if (known := self.domains.get(operand)) is not None:
+                return tuple(known)
+            if operand.root in ("channel", "language"):
+                return _around("text", written)
+            spec = self.variables.resolve(operand.path[0]) if operand.root == "vars" else None
+            if spec is not None and spec.type == "enum":
+                usable = (v for v in spec.enum_values if not isinstance(v, str) or v.strip())
+                return (*usable, _MISSING)
+            if operand.root == "vars" and (spec is None or (spec.type != "custom" and operand.path[1:])):
+                return (_MISSING,)
+        kinds = kinds_of(operand, self.variables)
+        if kinds is None:
+            return (*_around("text", written), *_around("number", written), True, False, [], {}, _MISSING)
+        found = [value for kind in sorted(kinds) for value in _around(kind, written)]
+        always = isinstance(operand, Reference) and operand.root in ("now", "today")
+        return tuple(found) if always else (*found, _MISSING)
+
+
+def _around(kind: Kind, written: Sequence[Value]) -> tuple[Value, ...]:
+    """The constants of a kind, and values below, between and above them."""
+    match kind:
+        case "boolean":
+            return (True, False)
+        case "number":
+            numbers = sorted({v for v in written if isinstance(v, int | float) and not isinstance(v, bool)})
+            between = [(low + high) / 2 for low, high in pairwise(numbers)]
+            beside = [int(n) + step for n in numbers for step in (-1, 0, 1)]
+            return (0, *numbers, *between, *beside)
+        case "text":
+            texts = [v for v in written if isinstance(v, str)]
+            return ("\x00", *(t for t in texts if t.strip()), *(t + "\x00" for t in texts))
+        case "duration":
+            lengths = [v for v in written if isinstance(v, timedelta)]
+            steps = [timedelta(microseconds=step) for step in (-1, 0, 1)]
+            return (timedelta(0), *(length + step for length in lengths for step in steps))
+        case "time":
+            days = [v for v in written if isinstance(v, date) and not isinstance(v, datetime)]
+            near = {date.fromordinal(n) for day in days for n in _days_beside(day)} | {date(2000, 1, 1)}
+            return (*near, *(datetime.combine(day, time(12), UTC) for day in near))
+
+
+def _days_beside(day: date) -> Iterable[int]:
+    """Ordinals of a day and of its neighbours, within the calendar."""
+    number = day.toordinal()
+    return (n for n in (number - 1, number, number + 1) if date.min.toordinal() <= n <= date.max.toordinal())
