@@ -21,25 +21,10 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import islice, product
 from typing import Final, Literal, Protocol, TypeAlias, cast
 
+from flow_engine.conditions import language as lang
+from flow_engine.conditions import syntax
 from flow_engine.conditions.comparing import Truth, Value, added, compare, time_of
-from flow_engine.conditions.language import (
-    Constant,
-    Count,
-    Duration,
-    Has,
-    Operand,
-    Part,
-    Reference,
-    Sum,
-    Tree,
-    atoms_of,
-    operand_text,
-    operands_of,
-    opposite_text,
-    parse,
-)
 from flow_engine.conditions.lexing import Path
-from flow_engine.conditions.syntax import All, Any, Comparison, Lone, Membership, Not, leaves
 from flow_engine.json_values import rough_size, walk
 from flow_engine.values import JsonValue, VariableIndex, VariableSpec, utc_text
 
@@ -100,7 +85,7 @@ class Condition:
     """A condition over the variables of one version. Asking it never raises."""
 
     text: str
-    tree: Tree
+    tree: lang.Tree
     truth: Callable[[Facts], Truth]
     variables: VariableIndex
 
@@ -108,7 +93,7 @@ class Condition:
     def compile(cls, text: str, variables: VariableIndex) -> Condition:
         """Raises ConditionMistake for a text that cannot be read. Names of variables that the version lacks
         never have a value."""
-        tree = parse(text)
+        tree = lang.parse(text)
         return cls(text, tree, _compiled(tree, variables), variables)
 
     def explain(self, facts: Facts) -> Explanation:
@@ -117,26 +102,26 @@ class Condition:
                 part.text,
                 compiled_part(part, self.variables)(facts),
                 {
-                    operand_text(atom): _shown(atom, self.variables, facts)
-                    for operand in operands_of(part)
-                    for atom in atoms_of(operand)
+                    lang.operand_text(atom): _shown(atom, self.variables, facts)
+                    for operand in lang.operands_of(part)
+                    for atom in lang.atoms_of(operand)
                 },
             )
-            for part in leaves(self.tree)
+            for part in syntax.leaves(self.tree)
         )
         truth = self.truth(facts)
         ways = () if truth else self._ways(self.tree, True, facts)
         shortest = sorted(dict.fromkeys(ways), key=len)[:WAYS]
         return Explanation(truth, found, tuple(" and ".join(dict.fromkeys(way)) for way in shortest))
 
-    def _ways(self, node: Tree, wanted: bool, facts: Facts) -> Iterator[tuple[str, ...]]:
+    def _ways(self, node: lang.Tree, wanted: bool, facts: Facts) -> Iterator[tuple[str, ...]]:
         """Sets of conditions by which the node would be what is wanted; one empty set where it is."""
         match node:
-            case Not():
+            case syntax.Not():
                 yield from self._ways(node.part, not wanted, facts)
-            case All() | Any():
+            case syntax.All() | syntax.Any():
                 each = (tuple(islice(self._ways(part, wanted, facts), WAYS)) for part in node.parts)
-                if isinstance(node, All) == wanted:
+                if isinstance(node, syntax.All) == wanted:
                     for chosen in islice(product(*each), WAYS * WAYS):
                         yield tuple(text for way in chosen for text in way)
                 else:
@@ -145,27 +130,27 @@ class Condition:
             case _:
                 if compiled_part(node, self.variables)(facts) is wanted:
                     yield ()
-                elif any(True for operand in operands_of(node) for _ in atoms_of(operand)):
-                    yield (node.text if wanted else opposite_text(node),)
+                elif any(True for operand in lang.operands_of(node) for _ in lang.atoms_of(operand)):
+                    yield (node.text if wanted else lang.opposite_text(node),)
 
 
 # --- static kinds -----------------------------------------------------------------------------
 
 
-def kinds_of(operand: Operand, variables: VariableIndex) -> frozenset[Kind] | None:
+def kinds_of(operand: lang.Operand, variables: VariableIndex) -> frozenset[Kind] | None:
     """The kinds of values that an operand can have; None where the version does not tell."""
     match operand:
-        case Reference():
+        case lang.Reference():
             return _kinds_of_reference(operand, variables)
-        case Constant(value=bool()) | Has():
+        case lang.Constant(value=bool()) | lang.Has():
             return BOOLEAN
-        case Constant(value=str()):
+        case lang.Constant(value=str()):
             return frozenset({"text"})
-        case Constant() | Count():
+        case lang.Constant() | lang.Count():
             return frozenset({"number"})
-        case Duration():
+        case lang.Duration():
             return DURATION
-        case Sum():
+        case lang.Sum():
             left, right = (kinds_of(side, variables) for side in (operand.left, operand.right))
             if left == right == DURATION or (
                 operand.sign == "-" and TIME in (left, right) and right != DURATION
@@ -174,7 +159,7 @@ def kinds_of(operand: Operand, variables: VariableIndex) -> frozenset[Kind] | No
             return TIME
 
 
-def _kinds_of_reference(reference: Reference, variables: VariableIndex) -> frozenset[Kind] | None:
+def _kinds_of_reference(reference: lang.Reference, variables: VariableIndex) -> frozenset[Kind] | None:
     if reference.root in ("now", "today"):
         return TIME
     if reference.root in ("channel", "language"):
@@ -188,22 +173,22 @@ def _kinds_of_reference(reference: Reference, variables: VariableIndex) -> froze
     return frozenset({kinds.get(spec.type, "text")})
 
 
-def is_time(operand: Operand, variables: VariableIndex) -> bool:
+def is_time(operand: lang.Operand, variables: VariableIndex) -> bool:
     """Whether an operand is a date or moment, so that a text beside it is read as one."""
     return kinds_of(operand, variables) == TIME
 
 
 # --- compiled ---------------------------------------------------------------------------------
 
-_TODAY: Final = Reference("today")
+_TODAY: Final = lang.Reference("today")
 """Stands beside the terms of a sum: a text there is a date, since nothing else is added or taken."""
 
 Getter: TypeAlias = "Callable[[Facts], Value]"
 
 
-def _compiled(node: Tree, variables: VariableIndex) -> Callable[[Facts], Truth]:
+def _compiled(node: lang.Tree, variables: VariableIndex) -> Callable[[Facts], Truth]:
     match node:
-        case Not():
+        case syntax.Not():
             inner = _compiled(node.part, variables)
 
             def negated(facts: Facts) -> Truth:
@@ -211,8 +196,8 @@ def _compiled(node: Tree, variables: VariableIndex) -> Callable[[Facts], Truth]:
                 return None if truth is None else not truth
 
             return negated
-        case All() | Any():
-            return _joined([_compiled(part, variables) for part in node.parts], isinstance(node, Any))
+        case syntax.All() | syntax.Any():
+            return _joined([_compiled(part, variables) for part in node.parts], isinstance(node, syntax.Any))
         case _:
             return compiled_part(node, variables)
 
@@ -233,10 +218,10 @@ def _joined(parts: list[Callable[[Facts], Truth]], decisive: bool) -> Callable[[
     return joined
 
 
-def compiled_part(part: Part, variables: VariableIndex) -> Callable[[Facts], Truth]:
+def compiled_part(part: lang.Part, variables: VariableIndex) -> Callable[[Facts], Truth]:
     """A comparison, membership or lone operand as a function of the facts. It never raises."""
     match part:
-        case Lone():
+        case syntax.Lone():
             alone = _getter(part.operand, variables)
 
             def lone(facts: Facts) -> Truth:
@@ -244,15 +229,15 @@ def compiled_part(part: Part, variables: VariableIndex) -> Callable[[Facts], Tru
                 return value if isinstance(value, bool) else None
 
             return lone
-        case Comparison():
+        case syntax.Comparison():
             left = _getter(part.left, variables, beside=part.right)
             right, sign = _getter(part.right, variables, beside=part.left), part.sign
             return lambda facts: compare(left(facts), sign, right(facts), facts.zone)
-        case Membership():
+        case syntax.Membership():
             return _membership(part, variables)
 
 
-def _membership(part: Membership[Operand], variables: VariableIndex) -> Callable[[Facts], Truth]:
+def _membership(part: syntax.Membership[lang.Operand], variables: VariableIndex) -> Callable[[Facts], Truth]:
     inside, members = part.inside, part.members
     if isinstance(members, tuple):
         times = next((member for member in members if is_time(member, variables)), part.operand)
@@ -280,33 +265,33 @@ def _membership(part: Membership[Operand], variables: VariableIndex) -> Callable
     return holds
 
 
-def _getter(operand: Operand, variables: VariableIndex, *, beside: Operand | None = None) -> Getter:
+def _getter(operand: lang.Operand, variables: VariableIndex, *, beside: lang.Operand | None = None) -> Getter:
     match operand:
-        case Constant(value=str() as text) if beside is not None and is_time(beside, variables):
+        case lang.Constant(value=str() as text) if beside is not None and is_time(beside, variables):
             return lambda facts: time_of(text, facts.zone)
-        case Constant():
+        case lang.Constant():
             value: Value = operand.value
             return lambda facts: value
-        case Duration():
+        case lang.Duration():
             length = _length(operand)
             return lambda facts: length
-        case Count():
+        case lang.Count():
             task_id = operand.task_id
             if operand.of == "entries":
                 return lambda facts: facts.entries.get(task_id, 0)
             return lambda facts: facts.refusals.get(task_id, 0)
-        case Has():
+        case lang.Has():
             found = _reference(operand.reference, variables)
             return lambda facts: found(facts) is not None
-        case Reference():
+        case lang.Reference():
             return _reference(operand, variables)
-        case Sum():
+        case lang.Sum():
             left, right = (_getter(side, variables, beside=_TODAY) for side in (operand.left, operand.right))
             sign = 1 if operand.sign == "+" else -1
             return lambda facts: added(left(facts), sign, right(facts), facts.zone)
 
 
-def _reference(reference: Reference, variables: VariableIndex) -> Getter:
+def _reference(reference: lang.Reference, variables: VariableIndex) -> Getter:
     path = reference.path
     match reference.root:
         case "vars":
@@ -350,14 +335,14 @@ def _present(value: JsonValue) -> JsonValue:
     return None if isinstance(value, str) and not value.strip() else value
 
 
-def _length(duration: Duration) -> timedelta | None:
+def _length(duration: lang.Duration) -> timedelta | None:
     try:
         return timedelta(**{duration.unit: duration.amount})
     except OverflowError:
         return None
 
 
-def constant_value(operand: Operand, beside: Operand, variables: VariableIndex) -> Value:
+def constant_value(operand: lang.Operand, beside: lang.Operand, variables: VariableIndex) -> Value:
     """The value of an operand that depends on nothing, as it counts beside another; times in UTC. None where
     it has none."""
     return _getter(operand, variables, beside=beside)(_NOTHING)
@@ -368,7 +353,7 @@ _NOTHING: Final = Facts({}, {}, {}, "", "", datetime.fromtimestamp(0, UTC), UTC,
 # --- shown ------------------------------------------------------------------------------------
 
 
-def _shown(atom: Reference | Count, variables: VariableIndex, facts: Facts) -> JsonValue:
+def _shown(atom: lang.Reference | lang.Count, variables: VariableIndex, facts: Facts) -> JsonValue:
     """The value as JSON, as far as it is not too long to be read."""
     value = _getter(atom, variables)(facts)
     if isinstance(value, datetime):

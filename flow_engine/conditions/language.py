@@ -19,20 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast, get_args
 
+from flow_engine.conditions import syntax
 from flow_engine.conditions.lexing import Mistake, Path, Token, number_of, path_of
-from flow_engine.conditions.syntax import (
-    OPPOSITES,
-    All,
-    Any,
-    Comparison,
-    Leaf,
-    Lone,
-    Membership,
-    Node,
-    Not,
-    Parser,
-    leaves,
-)
 from flow_engine.values import GREATEST_INT, LEAST_INT
 
 Root = Literal["vars", "tenant", "contact", "channel", "language", "now", "today"]
@@ -103,8 +91,8 @@ class Sum:
 
 
 Operand: TypeAlias = "Reference | Constant | Count | Duration | Has | Sum"
-Tree: TypeAlias = "Node[Operand]"
-Part: TypeAlias = "Leaf[Operand]"
+Tree: TypeAlias = "syntax.Node[Operand]"
+Part: TypeAlias = "syntax.Leaf[Operand]"
 
 
 def parse(text: str) -> Tree:
@@ -112,8 +100,8 @@ def parse(text: str) -> Tree:
     return _Parser(text, ConditionMistake).whole()
 
 
-class _Parser(Parser[Operand]):
-    OPERATORS = Parser.OPERATORS + ", + -"
+class _Parser(syntax.Parser[Operand]):
+    OPERATORS = syntax.Parser.OPERATORS + ", + -"
 
     def operand(self) -> Operand:
         if self.reader.current.text == "has":
@@ -194,12 +182,12 @@ class _Parser(Parser[Operand]):
 def operands_of(part: Part) -> tuple[Operand, ...]:
     """The operands of a comparison, of a membership with its members, or the one that stands alone."""
     match part:
-        case Comparison():
+        case syntax.Comparison():
             return (part.left, part.right)
-        case Membership():
+        case syntax.Membership():
             members = part.members if isinstance(part.members, tuple) else (part.members,)
             return (part.operand, *members)
-        case Lone():
+        case syntax.Lone():
             return (part.operand,)
 
 
@@ -219,8 +207,8 @@ def atoms_of(operand: Operand) -> Iterator[Reference | Count]:
 
 def atoms(tree: Tree) -> tuple[Reference | Count, ...]:
     """Everything outside of it that a condition depends on, each once."""
-    found = (atom for part in leaves(tree) for operand in operands_of(part) for atom in atoms_of(operand))
-    return tuple(dict.fromkeys(found))
+    operands = (operand for part in syntax.leaves(tree) for operand in operands_of(part))
+    return tuple(dict.fromkeys(atom for operand in operands for atom in atoms_of(operand)))
 
 
 # --- written down again -----------------------------------------------------------------------
@@ -232,17 +220,17 @@ _NAME_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"'})
 def text_of(node: Tree, within: int = 0) -> str:
     """A condition that reads back to the same tree. `within` is how closely what stands around it binds."""
     match node:
-        case Any():
+        case syntax.Any():
             text, binds = " or ".join(text_of(part, 2) for part in node.parts), 1
-        case All():
+        case syntax.All():
             text, binds = " and ".join(text_of(part, 3) for part in node.parts), 2
-        case Not():
+        case syntax.Not():
             return f"not {text_of(node.part, 3)}"
-        case Lone():
+        case syntax.Lone():
             return operand_text(node.operand)
-        case Comparison():
+        case syntax.Comparison():
             return f"{operand_text(node.left)} {node.sign} {operand_text(node.right)}"
-        case Membership():
+        case syntax.Membership():
             members = node.members
             listed = (
                 f"[{', '.join(map(operand_text, members))}]"
@@ -256,11 +244,11 @@ def text_of(node: Tree, within: int = 0) -> str:
 def opposite_text(part: Part) -> str:
     """The condition that holds for comparable values exactly where this part does not."""
     match part:
-        case Comparison():
-            return text_of(Comparison(part.left, OPPOSITES[part.sign], part.right))
-        case Membership():
-            return text_of(Membership(part.operand, part.members, not part.inside))
-        case Lone():
+        case syntax.Comparison():
+            return text_of(syntax.Comparison(part.left, syntax.OPPOSITES[part.sign], part.right))
+        case syntax.Membership():
+            return text_of(syntax.Membership(part.operand, part.members, not part.inside))
+        case syntax.Lone():
             return f"not {text_of(part)}"
 
 

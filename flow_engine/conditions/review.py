@@ -17,24 +17,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, cast
 
+from flow_engine.conditions import language as lang
+from flow_engine.conditions import syntax
 from flow_engine.conditions.comparing import Truth, Value, compare, time_of
 from flow_engine.conditions.evaluation import BOOLEAN, DURATION, TIME, Kind, constant_value, is_time, kinds_of
-from flow_engine.conditions.language import (
-    Constant,
-    Count,
-    Has,
-    Operand,
-    Part,
-    Reference,
-    Sum,
-    Tree,
-    atoms,
-    atoms_of,
-    operand_text,
-    operands_of,
-    text_of,
-)
-from flow_engine.conditions.syntax import All, Any, Comparison, Lone, Membership, Not, leaves
 from flow_engine.values import VariableIndex
 
 Problem: TypeAlias = "tuple[Literal['condition_unknown_name', 'condition_type_clash'], str]"
@@ -44,40 +30,45 @@ Problem: TypeAlias = "tuple[Literal['condition_unknown_name', 'condition_type_cl
 # --- names and types --------------------------------------------------------------------------
 
 
-def problems_of(tree: Tree, variables: VariableIndex, task_ids: Set[str]) -> Iterator[Problem]:
+def problems_of(tree: lang.Tree, variables: VariableIndex, task_ids: Set[str]) -> Iterator[Problem]:
     """Every name that the version lacks, then every part whose operands cannot compare whatever they hold."""
-    for atom in atoms(tree):
-        if isinstance(atom, Count):
+    for atom in lang.atoms(tree):
+        if isinstance(atom, lang.Count):
             if atom.task_id not in task_ids:
                 yield "condition_unknown_name", f"{atom.task_id!r} is no _id of a task"
         elif atom.root == "vars":
             spec = variables.resolve(atom.path[0])
             if spec is None:
-                yield "condition_unknown_name", f"{operand_text(atom)!r} names no variable of the version"
+                yield (
+                    "condition_unknown_name",
+                    f"{lang.operand_text(atom)!r} names no variable of the version",
+                )
             elif spec.type != "custom" and atom.path[1:]:
-                reason = f"{operand_text(atom)!r} looks into {spec.name!r} ({spec.type}), which has no parts"
+                reason = (
+                    f"{lang.operand_text(atom)!r} looks into {spec.name!r} ({spec.type}), which has no parts"
+                )
                 yield "condition_unknown_name", reason
-    for part in leaves(tree):
+    for part in syntax.leaves(tree):
         reason = _clash(part, variables)
         if reason is not None:
-            yield "condition_type_clash", f"{part.text or text_of(part)!r}: {reason}"
+            yield "condition_type_clash", f"{part.text or lang.text_of(part)!r}: {reason}"
 
 
-def _clash(part: Part, variables: VariableIndex) -> str | None:
-    for operand in operands_of(part):
+def _clash(part: lang.Part, variables: VariableIndex) -> str | None:
+    for operand in lang.operands_of(part):
         if (reason := _clash_in_sum(operand, variables)) is not None:
             return reason
     match part:
-        case Lone():
+        case syntax.Lone():
             kinds = kinds_of(part.operand, variables)
             return None if kinds is None or "boolean" in kinds else f"{_named(kinds)} is not true or false"
-        case Comparison():
+        case syntax.Comparison():
             reason = _pair(part.left, part.right, variables)
             kinds = kinds_of(part.left, variables)
             if reason is None and part.sign not in ("==", "!=") and kinds and not kinds - BOOLEAN:
                 return "true and false have no order"
             return reason
-        case Membership():
+        case syntax.Membership():
             if not isinstance(part.members, tuple):
                 kinds = kinds_of(part.members, variables)
                 return None if kinds is None else f"{_named(kinds)} is no list"
@@ -85,24 +76,24 @@ def _clash(part: Part, variables: VariableIndex) -> str | None:
             return next((reason for reason in pairs if reason is not None), None)
 
 
-def _pair(left: Operand, right: Operand, variables: VariableIndex) -> str | None:
+def _pair(left: lang.Operand, right: lang.Operand, variables: VariableIndex) -> str | None:
     one, other = kinds_of(left, variables), kinds_of(right, variables)
     for text, beside in ((left, right), (right, left)):
-        if isinstance(text, Constant) and isinstance(text.value, str) and is_time(beside, variables):
+        if isinstance(text, lang.Constant) and isinstance(text.value, str) and is_time(beside, variables):
             return None if time_of(text.value, UTC) else f"{text.value!r} is no date or moment in ISO 8601"
     if one is None or other is None or not one or not other or one & other:
         return None
     return f"{_named(one)} cannot be compared with {_named(other)}"
 
 
-def _clash_in_sum(operand: Operand, variables: VariableIndex) -> str | None:
-    if not isinstance(operand, Sum):
+def _clash_in_sum(operand: lang.Operand, variables: VariableIndex) -> str | None:
+    if not isinstance(operand, lang.Sum):
         return None
     sides: list[frozenset[Kind] | None] = []
     for side in (operand.left, operand.right):
         if (inner := _clash_in_sum(side, variables)) is not None:
             return inner
-        if isinstance(side, Constant) and isinstance(side.value, str):
+        if isinstance(side, lang.Constant) and isinstance(side.value, str):
             if time_of(side.value, UTC) is None:
                 return f"{side.value!r} is no date or moment in ISO 8601"
             sides.append(TIME)
@@ -134,7 +125,7 @@ def _named(kinds: Iterable[Kind]) -> str:
 # --- whether it can hold ------------------------------------------------------------------------
 
 Wanted = Literal["true", "false", "not_true", "not_false"]
-Goal: TypeAlias = "tuple[Tree, Wanted]"
+Goal: TypeAlias = "tuple[lang.Tree, Wanted]"
 
 _TRUTHS: Final[Mapping[Wanted, tuple[Truth, ...]]] = {
     "true": (True,),
@@ -169,7 +160,7 @@ class Budget:
 def can_hold(
     goals: Sequence[Goal],
     variables: VariableIndex,
-    domains: Mapping[Reference, Sequence[str]],
+    domains: Mapping[lang.Reference, Sequence[str]],
     budget: Budget,
 ) -> bool:
     """Whether some values fulfil all goals together; False is certain. `domains` are the values that
@@ -178,22 +169,22 @@ def can_hold(
     return search.fulfils(list(goals), {}, 0)
 
 
-def _constants(trees: Sequence[Tree], variables: VariableIndex) -> Mapping[str, list[Value]]:
+def _constants(trees: Sequence[lang.Tree], variables: VariableIndex) -> Mapping[str, list[Value]]:
     """By operand that varies: the constants that it is compared with."""
     found: dict[str, list[Value]] = {}
     for tree in trees:
-        for part in leaves(tree):
-            operands = operands_of(part)
+        for part in syntax.leaves(tree):
+            operands = lang.operands_of(part)
             varying = [operand for operand in operands if _varies(operand)]
             for operand in varying[:1]:
                 fixed = [each for each in operands if not _varies(each)]
-                constants = found.setdefault(operand_text(operand), [])
+                constants = found.setdefault(lang.operand_text(operand), [])
                 constants += [constant_value(each, operand, variables) for each in fixed]
     return found
 
 
-def _varies(operand: Operand) -> bool:
-    return next(atoms_of(operand), None) is not None
+def _varies(operand: lang.Operand) -> bool:
+    return next(lang.atoms_of(operand), None) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +201,7 @@ class _View:
 @dataclass
 class _Search:
     variables: VariableIndex
-    domains: Mapping[Reference, Sequence[str]]
+    domains: Mapping[lang.Reference, Sequence[str]]
     constants: Mapping[str, list[Value]]
     budget: Budget
     views: dict[int, _View] = field(default_factory=dict[int, _View])
@@ -223,11 +214,11 @@ class _Search:
                 return True
             node, wanted = goals.pop()
             match node:
-                case Not():
+                case syntax.Not():
                     goals.append((node.part, _TURNED[wanted]))
-                case All() | Any():
+                case syntax.All() | syntax.Any():
                     parts: list[Goal] = [(part, wanted) for part in node.parts]
-                    if isinstance(node, All) != (wanted in ("true", "not_false")):
+                    if isinstance(node, syntax.All) != (wanted in ("true", "not_false")):
                         return any(self.fulfils([*goals, part], possible, depth + 1) for part in parts)
                     goals += parts
                 case _:
@@ -237,7 +228,7 @@ class _Search:
                     possible = narrowed
         return True
 
-    def _narrowed(self, part: Part, wanted: Wanted, possible: Possible) -> Possible | None:
+    def _narrowed(self, part: lang.Part, wanted: Wanted, possible: Possible) -> Possible | None:
         view = self.views.get(id(part))  # by identity: 1 and true are equal to Python
         if view is None:
             view = self.views[id(part)] = self._view(part)
@@ -254,31 +245,34 @@ class _Search:
                 narrowed[name] = present
         return narrowed
 
-    def _view(self, part: Part) -> _View:
+    def _view(self, part: lang.Part) -> _View:
         match part:
-            case Lone(operand=Has() as has):
+            case syntax.Lone(operand=lang.Has() as has):
                 reference = has.reference
                 return _View(
-                    operand_text(reference), self._values(reference), lambda v: v is not _MISSING, {}
+                    lang.operand_text(reference), self._values(reference), lambda v: v is not _MISSING, {}
                 )
-            case Lone():
+            case syntax.Lone():
                 values = self._values(part.operand)
                 return _View(
-                    operand_text(part.operand), values, lambda v: v if isinstance(v, bool) else None, {}
+                    lang.operand_text(part.operand),
+                    values,
+                    lambda v: v if isinstance(v, bool) else None,
+                    {},
                 )
-            case Comparison():
+            case syntax.Comparison():
                 return self._view_of_comparison(part)
-            case Membership():
+            case syntax.Membership():
                 return self._view_of_membership(part)
 
-    def _view_of_comparison(self, part: Comparison[Operand]) -> _View:
+    def _view_of_comparison(self, part: syntax.Comparison[lang.Operand]) -> _View:
         left, right, sign = part.left, part.right, part.sign
         needed = self._needed(left, right)
         if _varies(left) and _varies(right):
             kinds = {kinds_of(side, self.variables) for side in (left, right)}
             if None in kinds and kinds & {TIME, DURATION}:  # JSON has neither
-                return _View(text_of(part), (_MISSING,), lambda v: None, needed)
-            names = [operand_text(left), operand_text(right)]
+                return _View(lang.text_of(part), (_MISSING,), lambda v: None, needed)
+            names = [lang.operand_text(left), lang.operand_text(right)]
             first, second = (0, 1) if names[0] <= names[1] else (1, 0)
 
             def related(pair: Value) -> Truth:
@@ -289,21 +283,21 @@ class _Search:
         varying, fixed = (left, right) if _varies(left) else (right, left)
         constant = constant_value(fixed, varying, self.variables)
         if self._depends_on_zone(varying):
-            return _View(text_of(part), _EITHER, lambda v: v if isinstance(v, bool) else None, needed)
+            return _View(lang.text_of(part), _EITHER, lambda v: v if isinstance(v, bool) else None, needed)
 
         def compared(value: Value) -> Truth:
             one, other = (value, constant) if varying is left else (constant, value)
             return compare(one, sign, other, UTC)
 
-        return _View(operand_text(varying), self._values(varying), compared, needed)
+        return _View(lang.operand_text(varying), self._values(varying), compared, needed)
 
-    def _view_of_membership(self, part: Membership[Operand]) -> _View:
+    def _view_of_membership(self, part: syntax.Membership[lang.Operand]) -> _View:
         members, inside = part.members, part.inside
         listed = members if isinstance(members, tuple) else ()
         needed = self._needed(part.operand, *(() if isinstance(members, tuple) else (members,)))
         opaque = not isinstance(members, tuple) or any(map(_varies, listed))
         if opaque or self._depends_on_zone(part.operand):
-            key = text_of(Membership(part.operand, members, inside=True))
+            key = lang.text_of(syntax.Membership(part.operand, members, inside=True))
             return _View(key, _EITHER, lambda v: v == inside if isinstance(v, bool) else None, needed)
         constants = [constant_value(member, part.operand, self.variables) for member in listed]
 
@@ -313,25 +307,25 @@ class _Search:
                 return None
             return (True in truths) == inside
 
-        return _View(operand_text(part.operand), self._values(part.operand), test, needed)
+        return _View(lang.operand_text(part.operand), self._values(part.operand), test, needed)
 
-    def _needed(self, *operands: Operand) -> Mapping[str, tuple[Value, ...]]:
-        plain = [operand for operand in operands if not isinstance(operand, Has)]
-        return {operand_text(a): self._values(a) for operand in plain for a in atoms_of(operand)}
+    def _needed(self, *operands: lang.Operand) -> Mapping[str, tuple[Value, ...]]:
+        plain = [operand for operand in operands if not isinstance(operand, lang.Has)]
+        return {lang.operand_text(a): self._values(a) for operand in plain for a in lang.atoms_of(operand)}
 
-    def _depends_on_zone(self, operand: Operand) -> bool:
+    def _depends_on_zone(self, operand: lang.Operand) -> bool:
         """Moments that are written have another day in each zone."""
-        written = self.constants.get(operand_text(operand), ())
+        written = self.constants.get(lang.operand_text(operand), ())
         return any(isinstance(value, datetime) for value in written)
 
-    def _values(self, operand: Operand) -> tuple[Value, ...]:
+    def _values(self, operand: lang.Operand) -> tuple[Value, ...]:
         """A few values that stand for all that the operand can have."""
         if not _varies(operand):
             return (constant_value(operand, operand, self.variables),)
-        written = self.constants.get(operand_text(operand), [])
-        if isinstance(operand, Count):
+        written = self.constants.get(lang.operand_text(operand), [])
+        if isinstance(operand, lang.Count):
             return tuple(v for v in _around("number", written) if isinstance(v, int) and v >= 0)
-        if isinstance(operand, Reference):
+        if isinstance(operand, lang.Reference):
             if (known := self.domains.get(operand)) is not None:
                 return tuple(known)
             if operand.root in ("channel", "language"):
@@ -346,7 +340,7 @@ class _Search:
         if kinds is None:
             return (*_around("text", written), *_around("number", written), True, False, [], {}, _MISSING)
         found = [value for kind in sorted(kinds) for value in _around(kind, written)]
-        always = isinstance(operand, Reference) and operand.root in ("now", "today")
+        always = isinstance(operand, lang.Reference) and operand.root in ("now", "today")
         return tuple(found) if always else (*found, _MISSING)
 
 
