@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flow_engine.conditions import language as lang
 from flow_engine.conditions.evaluation import Condition, Explanation, Facts
 from flow_engine.conditions.review import Budget, can_hold, problems_of
-from flow_engine.conditions.syntax import MAX_CHARS, MAX_NESTING, All, Any, Not
+from flow_engine.conditions.syntax import MAX_CHARS, MAX_NESTING, All, Any, Membership, Not, leaves
 from flow_engine.values import JsonValue
 from tests.flow_engine.conditions.expressions import (
     TASKS,
@@ -216,7 +216,7 @@ def test_every_way_that_an_explanation_names_would_do(tree: lang.Tree, known: Fa
         # Where its parts come true, so does the whole: the others stay what they are.
         assert not condition(way).truth(known)
     assert [part.truth for part in found.parts] == [
-        of(part).truth(known) for part in lang.leaves(lang.parse(lang.text_of(tree)))
+        of(part).truth(known) for part in leaves(lang.parse(lang.text_of(tree)))
     ]
 
 
@@ -357,6 +357,6 @@ def test_what_is_said_to_be_impossible_never_happens(conjuncts: list[lang.Tree],
 @given(parts, all_facts)
 def test_what_clashes_is_never_true_nor_false(part: lang.Part, known: Facts) -> None:
     codes = [code for code, _ in problems_of(part, VARIABLES, frozenset(TASKS))]
-    membership = isinstance(part, lang.Membership)  # one member may clash, and another be the value
+    membership = isinstance(part, Membership)  # one member may clash, and another be the value
     if "condition_type_clash" in codes and not membership:
         assert of(part).truth(known) is None
