@@ -4,12 +4,15 @@ Whether a Redis may hold conversations (F44) is decided here too: it must not ev
 the installation asks for.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
 from flow_engine.errors import CallTheOperator, RetryLater
+from memory.cluster import ClusterDriver
 from memory.driver import Driver, ServerState
 from memory.keys import READY_KEY, snapshots_of
 from memory.manager import MemoryManager, RedisDefinitions
@@ -106,6 +109,17 @@ class RedisMemory:
     index: RedisConversationIndex
     durability: Durability | None = None
 
+    @classmethod
+    def on(cls, driver: Driver, durability: Durability | None = None) -> RedisMemory:
+        """The stores on an open driver."""
+        return cls(
+            driver,
+            MemoryManager(driver),
+            RedisDefinitions(driver),
+            RedisConversationIndex(driver),
+            durability,
+        )
+
     async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer, or a write would be refused or lost."""
         await check_readiness(self.driver, self.durability)
@@ -124,14 +138,8 @@ def connect(
 ) -> RedisMemory:
     """Open `url`; a commit is answered once `wait_replicas` replicas have it. A redis:// or rediss:// URL."""
     driver = driver_to(url, cluster=cluster, wait_replicas=wait_replicas)
-    address = None if cluster else Address.of(url)
+    address = Address.of(url)
     if address is not None:
-        driver = MultiplexedDriver(address, driver.client, wait_replicas=wait_replicas)
-    return memory_on(driver, durability)
-
-
-def memory_on(driver: Driver, durability: Durability | None = None) -> RedisMemory:
-    """The stores of conversations on an open driver."""
-    return RedisMemory(
-        driver, MemoryManager(driver), RedisDefinitions(driver), RedisConversationIndex(driver), durability
-    )
+        multiplexed = ClusterDriver if cluster else MultiplexedDriver
+        driver = multiplexed(address, driver.client, wait_replicas=wait_replicas)
+    return RedisMemory.on(driver, durability)

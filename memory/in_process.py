@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fakeredis import FakeAsyncRedis, FakeServer
 
-from memory.connection import RedisMemory, memory_on
+from memory.connection import RedisMemory
 from memory.driver import ServerState
 from memory.redis_py import RedisPyDriver, errors_translated
 
@@ -23,4 +23,4 @@ class DriverInProcess(RedisPyDriver):
 
 def embedded(server: FakeServer | None = None) -> RedisMemory:
     """The stores on a Redis of their own, or on `server` to share it between connections."""
-    return memory_on(DriverInProcess(FakeAsyncRedis(server=server or FakeServer())))
+    return RedisMemory.on(DriverInProcess(FakeAsyncRedis(server=server or FakeServer())))

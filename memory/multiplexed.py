@@ -16,7 +16,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 from redis import exceptions
-from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -26,12 +25,16 @@ from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver, errors_translated
 LOOKED_AGAIN_AFTER_S = 0.1
 
 _ERRORS: Mapping[str, type[exceptions.RedisError]] = {
+    "ASK": exceptions.AskError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
     "LOADING": exceptions.BusyLoadingError,
     "MASTERDOWN": exceptions.BusyLoadingError,
+    "MOVED": exceptions.MovedError,
     "NOAUTH": exceptions.AuthenticationError,
     "NOSCRIPT": exceptions.NoScriptError,
     "OOM": exceptions.OutOfMemoryError,
     "READONLY": exceptions.ReadOnlyError,
+    "TRYAGAIN": exceptions.TryAgainError,
     "WRONGPASS": exceptions.AuthenticationError,
 }
 
@@ -159,53 +162,18 @@ class Connection(asyncio.Protocol):
         self._lose(RedisConnectionError("the connection was closed"))
 
 
-class MultiplexedDriver(RedisPyDriver):
-    """Implements `Driver` for one server, not a cluster. Raises as `Driver` does. A lost connection is opened
-    again by the next command."""
+class Node:
+    """One server, connected when it is first asked, and again after a loss."""
 
-    def __init__(self, address: Address, client: Redis, *, wait_replicas: int = 0) -> None:
-        super().__init__(client, wait_replicas=wait_replicas)
+    def __init__(self, address: Address) -> None:
         self._address = address
         self._connection: Connection | None = None
         self._connecting: asyncio.Lock = asyncio.Lock()
 
-    async def run(
-        self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
-    ) -> Any:
-        if confirmed and self._wait_replicas:
-            return await super().run(script, keys, args, confirmed=True)
-        number, packed = script.packed(keys, args)
-        with errors_translated():
-            try:
-                return await self._send("EVALSHA", script.sha, number, *packed)
-            except exceptions.NoScriptError:
-                return await self._send("EVAL", script.source, number, *packed)
-
-    async def get(self, key: str) -> bytes | None:
-        with errors_translated():
-            return await self._send("GET", key)
-
-    async def expire(self, key: str, lifetime_s: int) -> bool:
-        with errors_translated():
-            return bool(await self._send("EXPIRE", key, lifetime_s))
-
-    async def hget(self, key: str, field: str) -> bytes | None:
-        with errors_translated():
-            return await self._send("HGET", key, field)
-
-    async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
-        with errors_translated():
-            return await self._send("HMGET", key, *fields)
-
-    async def ping(self) -> None:
-        with errors_translated():
-            await self._send("PING")
-
-    async def _send(self, *command: Any) -> Any:
+    async def connection(self) -> Connection:
+        """Raises redis-py's ConnectionError or TimeoutError: then nothing was sent."""
         connection = self._connection
-        if connection is None or connection.lost:
-            connection = await self._connected()
-        return await connection.send(*command)
+        return await self._connected() if connection is None or connection.lost else connection
 
     async def _connected(self) -> Connection:
         async with self._connecting:
@@ -228,7 +196,65 @@ class MultiplexedDriver(RedisPyDriver):
             unfinished.pop_all()
         return connection
 
-    async def close(self) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+
+class MultiplexedDriver(RedisPyDriver):
+    """Implements `Driver` for one server. Raises as `Driver` does. A lost connection is opened again by the
+    next command."""
+
+    def __init__(self, address: Address, client: Any, *, wait_replicas: int = 0) -> None:
+        super().__init__(client, wait_replicas=wait_replicas)
+        self._node = Node(address)
+
+    async def run(
+        self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
+    ) -> Any:
+        if confirmed and self._wait_replicas:
+            return await super().run(script, keys, args, confirmed=True)
+        number, packed = script.packed(keys, args)
+        key = str(packed[0])
+        with errors_translated():
+            try:
+                return await self._send(key, "EVALSHA", script.sha, number, *packed)
+            except exceptions.NoScriptError:
+                return await self._send(key, "EVAL", script.source, number, *packed)
+
+    async def get(self, key: str) -> bytes | None:
+        with errors_translated():
+            return await self._send(key, "GET", key)
+
+    async def expire(self, key: str, lifetime_s: int) -> bool:
+        with errors_translated():
+            return bool(await self._send(key, "EXPIRE", key, lifetime_s))
+
+    async def hget(self, key: str, field: str) -> bytes | None:
+        with errors_translated():
+            return await self._send(key, "HGET", key, field)
+
+    async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
+        with errors_translated():
+            return await self._send(key, "HMGET", key, *fields)
+
+    async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None:
+        if confirmed and self._wait_replicas:
+            await super().zadd(key, scores, confirmed=True)
+            return
+        flat = [part for member, score in scores.items() for part in (score, member)]
+        with errors_translated():
+            await self._send(key, "ZADD", key, *flat)
+
+    async def ping(self) -> None:
+        with errors_translated():
+            await self._send("", "PING")
+
+    async def _send(self, key: str, *command: Any) -> Any:
+        """`key` says which server of several it is for."""
+        connection = await self._node.connection()
+        return await connection.send(*command)
+
+    async def close(self) -> None:
+        self._node.close()
         await super().close()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -133,7 +134,9 @@ def require_redis() -> None:
         pytest.skip("redis-server is not installed")
 
 
-def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
+@contextlib.contextmanager
+def starting_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
+    """Start servers within; they are ended with the block."""
     servers: list[RedisServer] = []
 
     def start(options: Sequence[str] = DURABLE, slots: tuple[int, int] = (0, LAST_SLOT)) -> RedisServer:
@@ -147,9 +150,24 @@ def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
                 server.wait_until_ready()
         return server
 
-    yield start
+    try:
+        yield start
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def start_cluster(start: StartRedis, nodes: int) -> list[RedisServer]:
+    """Masters that know of one another and serve equal shares of the slots."""
+    edges = [number * (LAST_SLOT + 1) // nodes for number in range(nodes + 1)]
+    servers = [start(CLUSTER, slots=(first, end - 1)) for first, end in itertools.pairwise(edges)]
+    for number, server in enumerate(servers):
+        with server.client() as client:
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
     for server in servers:
-        server.stop()
+        server.wait_until_ready()
+    return servers
 
 
 def _serves_every_slot(client: Redis) -> bool:
@@ -160,20 +178,19 @@ def _serves_every_slot(client: Redis) -> bool:
 @pytest.fixture
 def start_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartRedis]:
     """Start servers that the test may kill, pause or fill."""
-    yield from _starting(tmp_path_factory)
+    with starting_redis(tmp_path_factory) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One durable server for every test that keeps to its own tenant."""
-    starting = _starting(tmp_path_factory)
-    yield next(starting)()
-    next(starting, None)
+    with starting_redis(tmp_path_factory) as start:
+        yield start()
 
 
 @pytest.fixture(scope="session")
 def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A Redis Cluster of one node that owns every slot."""
-    starting = _starting(tmp_path_factory)
-    yield next(starting)(CLUSTER)
-    next(starting, None)
+    with starting_redis(tmp_path_factory) as start:
+        yield start(CLUSTER)

@@ -24,6 +24,7 @@ from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import PreviousContact
+from flow_engine.runtime import storage
 from flow_engine.runtime.storage import (
     AlreadyAnswered,
     Committed,
@@ -33,7 +34,7 @@ from flow_engine.runtime.storage import (
     NewMemory,
     ReplyTemplate,
 )
-from memory import connection
+from memory import connection, in_process
 from memory import manager as manager_module
 from memory.codec import encode_turn
 from memory.connection import RedisMemory, connect
@@ -106,7 +107,12 @@ def test_the_suite_checks_every_store_and_every_way_to_open_one() -> None:  # F4
             if store_like and member.__module__ == module.name:
                 stores.add(member)
     assert stores == CHECKED_HERE
-    public = [f for name, f in inspect.getmembers(connection, inspect.isfunction) if not name.startswith("_")]
+    public = [
+        f
+        for module in (connection, in_process)
+        for name, f in inspect.getmembers(module, inspect.isfunction)
+        if not name.startswith("_")
+    ]
     assert {f for f in public if get_type_hints(f).get("return") is RedisMemory} == OPENED_HERE
     assert set(PLACES) == {"embedded", "standalone", "cluster"}
 
@@ -335,7 +341,7 @@ class TestMessages:
     async def test_no_more_bytes_are_kept_than_are_bounded(
         self, talk: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:  # A16, contract 11
-        monkeypatch.setattr(manager_module, "MAX_TURN_BYTES", 4_000)
+        monkeypatch.setattr(storage, "MAX_TURN_BYTES", 4_000)
         await talk.start()
         client = client_of(talk.store)
         for number in range(20):
