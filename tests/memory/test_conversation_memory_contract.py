@@ -23,8 +23,8 @@ import memory
 from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime import storage
+from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.storage import (
     AlreadyAnswered,
     Committed,
