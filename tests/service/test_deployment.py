@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
+
+from tests.ports import free_port
+from tests.redis_fixture import end, spawn
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))[
@@ -15,10 +26,107 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 ]
 
 
+NGINX = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "conversation"),
+    [
+        ("/v1/prompt/c-1", "c-1"),
+        ("/prompt/c-1", "c-1"),
+        ("/v1/memory/a/b c", "a/b c"),
+        ("/v1/conversations/c-1", "c-1"),
+        ("/v1/change-task", None),
+        ("/v1/flows/prompt/x", None),
+        ("/v1/prompt/", None),
+    ],
+)
+def test_the_proxy_knows_a_conversation_by_its_path(path: str, conversation: str | None) -> None:
+    (pattern,) = re.findall(r'"~(\S+)" \$id;', NGINX)
+    found = re.match(pattern.replace("(?<", "(?P<"), path)
+    assert (None if found is None else found["id"]) == conversation
+    for line in ("default $http_x_conversation_id;", '"" $request_id;', "hash $affinity consistent;"):
+        assert line in NGINX
+
+
+class Replica(ThreadingHTTPServer):
+    """Answers everything with its port."""
+
+    def __init__(self) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = str(self.server.server_port).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+@contextmanager
+def proxied(folder: Path, replicas: int) -> Iterator[int]:
+    """The port of an nginx with the sample's rules before so many replicas."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Replica()) for _ in range(replicas)]
+        for server in servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+        port = free_port()
+        upstreams = "".join(f"server 127.0.0.1:{server.server_port};" for server in servers)
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        folders = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+        rules = NGINX.replace("server api:8080 resolve;", upstreams).replace(
+            "http {", f"http {{ access_log off; {folders}"
+        )
+        rules = rules.replace("listen 8080", f"listen 127.0.0.1:{port}")
+        config = folder / "nginx.conf"
+        config.write_text(f"daemon off; pid {folder}/pid; error_log {folder}/error;\n{rules}")
+        process = spawn(
+            ["nginx", "-p", str(folder), "-e", str(folder / "error"), "-c", str(config)], folder / "log"
+        )
+        stack.callback(end, process)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, (folder / "log").read_text() + (folder / "error").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        yield port
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_requests_of_a_conversation_meet_one_replica_and_conversations_all_of_them(tmp_path: Path) -> None:
+    with proxied(tmp_path, 2) as port:
+
+        def replica(path: str, conversation: str | None = None) -> str:
+            headers = {} if conversation is None else {"X-Conversation-Id": conversation}
+            with urlopen(Request(f"http://127.0.0.1:{port}{path}", headers=headers)) as reply:
+                return reply.read().decode()
+
+        met: set[str] = set()
+        for number in range(20):
+            name = f"talk {number}"
+            one = replica(f"/v1/prompt/talk%20{number}")
+            assert replica(f"/memory/talk%20{number}") == one
+            assert replica(f"/v1/conversations/tal%6B%20{number}") == one
+            assert replica("/v1/change-task", name) == one
+            met.add(one)
+        assert len(met) == 2
+        assert len({replica("/v1/flows") for _ in range(20)}) == 2
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/health/live", "/health/ready", "/health"])
 def test_the_proxy_passes_nothing_on_that_operators_ask(path: str) -> None:  # A17
-    nginx = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
-    (refused,) = re.findall(r"location ~ (\S+) \{\s+return 404;", nginx)
+    (refused,) = re.findall(r"location ~ (\S+) \{\s+return 404;", NGINX)
     assert re.match(refused, path)
     assert not re.match(refused, "/v1/prompt/metrics")
 
