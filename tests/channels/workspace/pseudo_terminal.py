@@ -111,7 +111,9 @@ def started(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -
     pid, handle = pty.fork()
     if pid == 0:
         os.chdir(cwd)
-        os.execvpe(command[0], list(command), {**os.environ, "TERM": "xterm-256color", **environment})
+        # A size that somebody exported would count more than the terminal's.
+        inherited = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        os.execvpe(command[0], list(command), {**inherited, "TERM": "xterm-256color", **environment})
     fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 400, 0, 0))
     terminal = Terminal(pid, handle)
     try:
