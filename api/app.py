@@ -1,6 +1,6 @@
 """The HTTP application: endpoints of a table behind one way in, and every error as a problem document."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -21,7 +21,7 @@ from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.endpoints import PREFIX, Endpoint
-from api.gateway import Gateway, Metrics
+from api.gateway import Guarded, Metrics, WayIn
 from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operators import OperatorRoutes
@@ -82,7 +82,7 @@ def create_app(
     named_hosts: bool = False,
 ) -> FastAPI:
     """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document.
-    Pages of `cors_origins` may read replies; for `named_hosts` see `Gateway`. Raises ValueError for a hot
+    Pages of `cors_origins` may read replies; for `named_hosts` see `WayIn`. Raises ValueError for a hot
     endpoint that the table cannot find. `cors_origins` are URLs without a path."""
     register_url_convertor("id", _AnyId())
 
@@ -98,19 +98,19 @@ def create_app(
         redirect_slashes=False,
     )
     endpoints = routes.endpoints()
-    gateway = Gateway(authenticator, metrics, tracing or Untraced(), named_hosts=named_hosts)
+    way_in = WayIn(authenticator, metrics, tracing or Untraced(), named_hosts)
     for endpoint in endpoints:
-        handle = gateway.guarded(endpoint)
+        guarded = Guarded(endpoint, way_in)
         prefix = prefix_of(endpoint, PREFIX)
         if endpoint.hot:
-            hot.add(endpoint, handle)
+            hot.add(endpoint, guarded)
         # Plain routes: a typed body is parsed by the endpoint itself, in one pass over its bytes.
-        app.router.routes.append(Route(prefix + endpoint.path, handle, methods=[endpoint.method]))
+        app.router.routes.append(Route(prefix + endpoint.path, guarded, methods=[endpoint.method]))
         if prefix:  # the bare paths answer too
-            app.router.routes.append(Route(endpoint.path, handle, methods=[endpoint.method]))
+            app.router.routes.append(Route(endpoint.path, guarded, methods=[endpoint.method]))
     for endpoint in unlisted:
-        handle = gateway.guarded(endpoint)
-        app.router.routes.append(Route(endpoint.path, handle, methods=[endpoint.method]))
+        guarded = Guarded(endpoint, way_in)
+        app.router.routes.append(Route(endpoint.path, guarded, methods=[endpoint.method]))
     # Made when somebody asks: it takes longer than all the rest of a start.
     app.openapi = cache(
         partial(openapi_document, endpoints, prefix=PREFIX, title="Flow Engine", version=version)
@@ -121,7 +121,6 @@ def create_app(
     return app
 
 
-Handler = Callable[[Request], Awaitable[Response]]
 _BEFORE_PATHS = f"{PREFIX}/"
 
 
@@ -133,29 +132,29 @@ class HotEndpoints:
     """
 
     def __init__(self) -> None:
-        self._fixed: dict[tuple[str, str], Handler] = {}
-        self._before_id: dict[tuple[str, str], Handler] = {}
+        self._fixed: dict[tuple[str, str], Guarded] = {}
+        self._before_id: dict[tuple[str, str], Guarded] = {}
 
-    def add(self, endpoint: Endpoint, handler: Handler) -> None:
+    def add(self, endpoint: Endpoint, guarded: Guarded) -> None:
         """Raises ValueError for a path that the table cannot find."""
         head, found, rest = endpoint.path.partition("/{conversation_id:id}")
         if rest or "{" in head or (found and "/" in head[1:]):
             raise ValueError(f"{endpoint.path} is no fixed path, nor a segment and a conversation's id")
-        (self._before_id if found else self._fixed)[endpoint.method, head] = handler
+        (self._before_id if found else self._fixed)[endpoint.method, head] = guarded
 
-    def find(self, scope: Scope) -> Handler | None:
+    def find(self, scope: Scope) -> Guarded | None:
         """Sets `path_params` of a scope whose path holds an id. None where the router has to look; the id is
         percent-decoded UTF-8."""
         method, path = scope["method"], scope["path"]
         if path.startswith(_BEFORE_PATHS):  # the bare paths answer too
             path = path[len(PREFIX) :]
-        handler = self._fixed.get((method, path))
-        if handler is None:
+        guarded = self._fixed.get((method, path))
+        if guarded is None:
             head, _, conversation_id = path[1:].partition("/")
-            handler = self._before_id.get((method, f"/{head}")) if conversation_id else None
-            if handler is not None:
+            guarded = self._before_id.get((method, f"/{head}")) if conversation_id else None
+            if guarded is not None:
                 scope["path_params"] = {"conversation_id": conversation_id}
-        return handler
+        return guarded
 
 
 class _Api(FastAPI):
@@ -193,12 +192,13 @@ class _Api(FastAPI):
             except CorrectTheInput as refused:
                 await error_response(refused)(scope, receive, send)
                 return
-        handler = self._hot.find(scope) if scope["type"] == "http" else None
-        if handler is None:
+        guarded = self._hot.find(scope) if scope["type"] == "http" else None
+        if guarded is None:
             await super().__call__(scope, receive, send)
             return
-        request = Request(scope, receive)
-        response = await bugs_answered(handler(request), lambda error: _logged_bug(request, error))
+        response = await bugs_answered(
+            guarded.answer(scope, receive), lambda error: _logged_bug(scope, error)
+        )
         await response(scope, receive, send)
 
 
@@ -217,10 +217,10 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     )
 
 
-def _logged_bug(request: Request, error: Exception) -> Response:
-    log.error("bug", route=request.scope.get("path"), exc_info=error)
+def _logged_bug(scope: Scope, error: Exception) -> Response:
+    log.error("bug", route=scope.get("path"), exc_info=error)
     return internal_error()
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    return _logged_bug(request, error)
+    return _logged_bug(request.scope, error)

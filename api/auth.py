@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, overload
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from starlette.requests import Request
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
@@ -19,7 +18,21 @@ ALL_SCOPES: frozenset[Scope] = frozenset(
     ("designer", "agent", "tools", "chat", "gateway", "workspace", "admin")
 )
 LOCAL_TENANT = "default"
+Headers = Iterable[tuple[bytes, bytes]]
+"""Of a request, as ASGI has them: names in lower case, values in Latin-1."""
 _LOCAL_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
+
+
+@overload
+def header(headers: Headers, name: bytes) -> str | None: ...
+@overload
+def header(headers: Headers, name: bytes, default: str) -> str: ...
+def header(headers: Headers, name: bytes, default: str | None = None) -> str | None:
+    """The first header of that name."""
+    for known, value in headers:
+        if known == name:
+            return value.decode("latin-1")
+    return default
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +120,8 @@ class Keyring:
     def tenants(self) -> frozenset[str]:
         return frozenset(principal.tenant_id for principal in self._principals.values())
 
-    def authenticate(self, request: Request) -> Principal:
-        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+    def authenticate(self, headers: Headers) -> Principal:
+        scheme, _, presented = header(headers, b"authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not presented.strip():
             raise CorrectTheInput("key_missing", "send 'Authorization: Bearer <key>'")
         principal = self._principals.get(_digest(presented.strip()))
@@ -131,12 +144,12 @@ class LocalOnly:
     def tenants(self) -> frozenset[str]:
         return frozenset((LOCAL_TENANT,))
 
-    def authenticate(self, request: Request) -> Principal:
-        if not _is_local(request.headers.get("host", "")):
+    def authenticate(self, headers: Headers) -> Principal:
+        if not _is_local(header(headers, b"host", "")):
             raise CorrectTheInput(
                 "host_not_local", "without API keys this service answers to 'localhost' and '127.0.0.1' only"
             )
-        origin = request.headers.get("origin")
+        origin = header(headers, b"origin")
         if origin is None or origin in self._origins or _is_local(origin.partition("://")[2]):
             return LOCAL
         raise CorrectTheInput(
@@ -173,7 +186,7 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = (
 _BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")
 
 
-def refuse_proxied(headers: Iterable[tuple[bytes, bytes]]) -> None:
+def refuse_proxied(headers: Headers) -> None:
     """For a service without keys, which a proxy on this machine would make public, whatever its `Host`.
 
     Raises CorrectTheInput `proxied_without_keys` for headers that a proxy has added to.

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from api import bodies
-from api.endpoints import JSON, Call, Endpoint, Parameter, answer_response, json_response
+from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response, json_response
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job, NeverTryAgain
@@ -94,8 +94,8 @@ class AgentRoutes:
         conversation = call.conversation(call.path("conversation_id"))
         view = await self._dialogue.prompt(conversation, wait_ms / 1000, memory_format)
         if call.has_seen(view.etag):
-            return Response(status_code=304, headers={"ETag": view.etag})
-        return Response(view.body, headers={"ETag": view.etag}, media_type=JSON)
+            return Reply(b"", 304, {"ETag": view.etag}, media_type=None)
+        return Reply(view.body, headers={"ETag": view.etag})
 
     def endpoints(self) -> list[Endpoint]:
         return [

@@ -12,10 +12,13 @@ from typing import Any, Literal, TypeVar
 import orjson
 import structlog
 from pydantic import TypeAdapter
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
-from api.auth import Principal, Scope
+from api.auth import Principal, Scope, header
 from api.bodies import parse_body
 from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding
@@ -33,19 +36,27 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    request: Request
+    """`scope` and `receive` are ASGI's; nothing of them is worked out before it is asked for."""
+
+    scope: AsgiScope
+    receive: Receive
     principal: Principal
     body: bytes
+
+    @property
+    def request(self) -> Request:
+        return Request(self.scope, self.receive)
 
     @property
     def tenant_id(self) -> str:
         return self.principal.tenant_id
 
     def path(self, name: str) -> str:
-        return self.request.path_params[name]
+        return self.scope["path_params"][name]
 
     def query(self, name: str) -> str | None:
-        return self.request.query_params.get(name)
+        query: bytes = self.scope["query_string"]
+        return QueryParams(query).get(name) if query else None
 
     def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
         return parse_body(self.body, shape)
@@ -57,7 +68,7 @@ class Call:
 
     @property
     def idempotency_key(self) -> str | None:
-        key = self.request.headers.get("idempotency-key")
+        key = header(self.scope["headers"], b"idempotency-key")
         if key is not None and not 1 <= len(key) <= MAX_KEY_LENGTH:
             raise refused_parameter(
                 "idempotency_key_invalid", f"an Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters"
@@ -68,11 +79,9 @@ class Call:
     def fingerprint(self) -> str:
         """What makes two requests the same: route without its version prefix, query and body. SHA-256 over
         the bytes, in hexadecimal digits."""
-        url = self.request.url
-        path = url.path.removeprefix(PREFIX)
-        digest = hashlib.sha256(
-            f"{self.request.method} {path}?{url.query}\n".encode("utf-8", "surrogatepass")
-        )
+        scope = self.scope
+        path, query = scope["path"].removeprefix(PREFIX), scope["query_string"].decode("latin-1")
+        digest = hashlib.sha256(f"{scope['method']} {path}?{query}\n".encode("utf-8", "surrogatepass"))
         digest.update(self.body)
         return digest.hexdigest()
 
@@ -83,7 +92,7 @@ class Call:
 
     def refuse_unknown_parameters(self, known: Sequence[str]) -> None:
         """Raises CorrectTheInput `parameter_unknown` naming what each may have meant."""
-        unknown = [name for name in self.request.query_params if name not in known]
+        unknown = [name for name in QueryParams(self.scope["query_string"]) if name not in known]
         if unknown:
             findings = [
                 Finding(
@@ -95,7 +104,10 @@ class Call:
 
     def has_seen(self, etag: str) -> bool:
         """Whether `If-None-Match` names the ETag, or `*` (RFC 9110, weak comparison)."""
-        known = [each.strip() for each in self.request.headers.get("if-none-match", "").split(",")]
+        named = header(self.scope["headers"], b"if-none-match")
+        if named is None:
+            return False
+        known = [each.strip() for each in named.split(",")]
         return "*" in known or etag in (each.removeprefix("W/") for each in known)
 
     def whole_number(self, name: str, *, at_most: int) -> int:
@@ -159,10 +171,37 @@ class Endpoint:
     hot: bool = False
 
 
+class Reply(Response):
+    """A response whose bytes are ready; without `media_type` it has no content, as a 304. What Starlette
+    works out for each of its own costs more than most replies."""
+
+    def __init__(
+        self,
+        body: bytes,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = JSON,
+    ) -> None:
+        self.body = body
+        self.status_code = status
+        self.background = None
+        self.raw_headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in (headers or {}).items()
+        ]
+        if media_type is not None:
+            self.raw_headers.append((b"content-length", b"%d" % len(body)))
+            self.raw_headers.append((b"content-type", media_type.encode("latin-1")))
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(head)
+        await send({"type": "http.response.body", "body": self.body})
+
+
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers=headers, media_type=JSON)
+    return Reply(orjson.dumps(content), status, headers)
 
 
 def answer_response(answer: FinalReply) -> Response:
-    headers = {"Idempotency-Replayed": "true"} if answer.replayed else None
-    return Response(answer.body, answer.status, headers=headers, media_type=JSON)
+    return Reply(answer.body, answer.status, {"Idempotency-Replayed": "true"} if answer.replayed else None)

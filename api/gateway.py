@@ -6,16 +6,16 @@ no body, no header, no path with its ids, nothing about a person.
 
 import re
 import time
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from api.auth import ANYONE, Authenticator, require
+from api.auth import ANYONE, Authenticator, header, require
 from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
@@ -23,8 +23,6 @@ from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEn
 from flow_engine.ports.telemetry import Tracing
 
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
-
-Handle = Callable[[Request], Awaitable[Response]]
 
 REQUEST_BASE_URL: ContextVar[str | None] = ContextVar("request_base_url", default=None)
 """Where the caller of the present request reaches this service, when nothing else tells."""
@@ -57,9 +55,8 @@ class Metrics:
             registry=self.registry,
         )
 
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, method, str(status)).inc()
-        self._seconds.labels(route, method).observe(seconds)
+    def of(self, route: str, method: str) -> "RouteMetrics":
+        return RouteMetrics(self._requests, self._seconds, route, method)
 
     def problem(self, code: str) -> None:
         self._problems.labels(code).inc()
@@ -69,90 +66,99 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class Gateway:
-    """Wraps the handlers of endpoints. `named_hosts`: addresses in a reply begin with the `Host` of its
-    request (`REQUEST_BASE_URL`). Each request leaves one JSON line in the log. A FlowEngineError becomes its
-    problem document."""
+class RouteMetrics:
+    """What `Metrics` counts of one route, found once: to find a counter by its labels takes longer than to
+    count. Seconds."""
 
-    def __init__(
-        self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, *, named_hosts: bool = False
-    ) -> None:
-        self._authenticator = authenticator
-        self._metrics = metrics
-        self._tracing = tracing
-        self._named_hosts = named_hosts
+    def __init__(self, requests: Counter, seconds: Histogram, route: str, method: str) -> None:
+        self._requests, self._seconds, self._labels = requests, seconds, (route, method)
+        self._known: dict[int, tuple[Counter, Histogram]] = {}
 
-    def guarded(self, endpoint: Endpoint) -> Handle:
-        route = plain_path(endpoint.path)
+    def request(self, status: int, seconds: float) -> None:
+        known = self._known.get(status)
+        if known is None:
+            counter = self._requests.labels(*self._labels, str(status))
+            known = self._known[status] = counter, self._seconds.labels(*self._labels)
+        known[0].inc()
+        known[1].observe(seconds)
 
-        async def handle(request: Request) -> Response:
-            started = time.perf_counter()
-            code: str | None = None
-            try:
-                response = await endpoint.handler(await self._admit(endpoint, request))
-            except FlowEngineError as error:
-                code = error.code
-                response = error_response(error)
-                self._metrics.problem(code)
-                self._tracing.note({"flow_engine.problem.code": code})
-                if isinstance(error, CallTheOperator):
-                    log.error("operator_needed", route=endpoint.path, code=code, detail=error.detail)
-            seconds = time.perf_counter() - started
-            self._metrics.request(route, endpoint.method, response.status_code, seconds)
-            log.info(
-                "request",
-                route=route,
-                method=endpoint.method,
-                status=response.status_code,
-                code=code,
-                ms=round(seconds * 1000, 2),
-            )
-            return response
 
-        if not self._tracing.on or endpoint.audience == "operators":  # probes and scrapes are no traces
-            return handle
-        return _traced(handle, route, endpoint.method, self._tracing)
+@dataclass(frozen=True, slots=True)
+class WayIn:
+    """What every endpoint of an application passes. `named_hosts`: addresses in a reply begin with the `Host`
+    of its request (`REQUEST_BASE_URL`)."""
 
-    async def _admit(self, endpoint: Endpoint, request: Request) -> Call:
+    authenticator: Authenticator
+    metrics: Metrics
+    tracing: Tracing
+    named_hosts: bool = False
+
+
+class Guarded:
+    """An endpoint behind the way in: an ASGI application for the router, and `answer` for who has found it
+    already. Each request leaves one JSON line in the log. A FlowEngineError becomes its problem document."""
+
+    def __init__(self, endpoint: Endpoint, way_in: WayIn) -> None:
+        self._endpoint = endpoint
+        self._way_in = way_in
+        self._route = plain_path(endpoint.path)
+        self._counted = way_in.metrics.of(self._route, endpoint.method)
+        self._queries = None
+        if endpoint.parameters is not None and endpoint.scopes:
+            self._queries = [p.name for p in endpoint.parameters if p.place == "query"]
+        traced = way_in.tracing.on and endpoint.audience != "operators"  # probes and scrapes are no traces
+        self.answer = self._traced if traced else self._answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.answer(scope, receive)
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        started = time.perf_counter()
+        endpoint, code = self._endpoint, None
+        try:
+            response = await endpoint.handler(await self._admit(scope, receive))
+        except FlowEngineError as error:
+            code = error.code
+            response = error_response(error)
+            self._way_in.metrics.problem(code)
+            self._way_in.tracing.note({"flow_engine.problem.code": code})
+            if isinstance(error, CallTheOperator):
+                log.error("operator_needed", route=endpoint.path, code=code, detail=error.detail)
+        seconds = time.perf_counter() - started
+        self._counted.request(response.status_code, seconds)
+        log.info(
+            "request",
+            route=self._route,
+            method=endpoint.method,
+            status=response.status_code,
+            code=code,
+            ms=round(seconds * 1000, 2),
+        )
+        return response
+
+    async def _admit(self, scope: Scope, receive: Receive) -> Call:
         structlog.contextvars.clear_contextvars()
-        principal = self._authenticator.authenticate(request) if endpoint.scopes else ANYONE
+        endpoint, way_in, principal = self._endpoint, self._way_in, ANYONE
         if endpoint.scopes:
+            principal = way_in.authenticator.authenticate(scope["headers"])
             require(principal, endpoint.scopes)
-        if self._named_hosts:
-            host = request.headers.get("host", "")
+        if way_in.named_hosts:
+            host = header(scope["headers"], b"host", "")
             REQUEST_BASE_URL.set(f"http://{host}" if _HOST.fullmatch(host) else None)
-        body = b"" if endpoint.body is None else await read_body(request)
-        call = Call(request, principal, body)
-        if request.scope["query_string"] and endpoint.parameters is not None and endpoint.scopes:
-            call.refuse_unknown_parameters([p.name for p in endpoint.parameters if p.place == "query"])
+        body = b"" if endpoint.body is None else await read_body(receive)
+        call = Call(scope, receive, principal, body)
+        if scope["query_string"] and self._queries is not None:
+            call.refuse_unknown_parameters(self._queries)
         return call
 
-
-async def read_body(request: Request) -> bytes:
-    """Raises CorrectTheInput `too_large` as soon as the body is. At most 1,200,000 bytes; `json_invalid` for
-    one that breaks off."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_BODY_BYTES:
-                message = f"a body has at most {MAX_BODY_BYTES} bytes"
-                raise CorrectTheInput("too_large", message, [Finding("", "too_large", message)])
-            parts.append(part)
-    except ClientDisconnect:
-        raise CorrectTheInput("json_invalid", "the body ended before it was whole") from None
-    return b"".join(parts)
-
-
-def _traced(handle: Handle, route: str, method: str, tracing: Tracing) -> Handle:
-    """The handler within a span of the caller's trace, where the caller has one."""
-    name, known = f"{method} {route}", {"http.request.method": method, "http.route": route}
-
-    async def in_a_span(request: Request) -> Response:
-        caller = request.headers.get("traceparent")
-        with tracing.span(name, "server", parent=caller, attributes=known):
-            response = await handle(request)
+    async def _traced(self, scope: Scope, receive: Receive) -> Response:
+        """Within a span of the caller's trace, where the caller has one."""
+        tracing, method = self._way_in.tracing, self._endpoint.method
+        caller = header(scope["headers"], b"traceparent")
+        known = {"http.request.method": method, "http.route": self._route}
+        with tracing.span(f"{method} {self._route}", "server", parent=caller, attributes=known):
+            response = await self._answer(scope, receive)
             tracing.note({"http.response.status_code": response.status_code})
             if response.status_code >= 500:
                 tracing.note({"error.type": str(response.status_code)})
@@ -161,4 +167,21 @@ def _traced(handle: Handle, route: str, method: str, tracing: Tracing) -> Handle
                 tracing.note({"flow_engine.conversation.id": conversation_id})
             return response
 
-    return in_a_span
+
+async def read_body(receive: Receive) -> bytes:
+    """Raises CorrectTheInput `too_large` as soon as the body is. At most 1,200,000 bytes; `json_invalid` for
+    one that breaks off."""
+    body, more = b"", True
+    parts: list[bytes] = []
+    size = 0
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CorrectTheInput("json_invalid", "the body ended before it was whole")
+        body, more = message.get("body", b""), message.get("more_body", False)
+        size += len(body)
+        if size > MAX_BODY_BYTES:
+            text = f"a body has at most {MAX_BODY_BYTES} bytes"
+            raise CorrectTheInput("too_large", text, [Finding("", "too_large", text)])
+        parts.append(body)
+    return body if len(parts) == 1 else b"".join(parts)

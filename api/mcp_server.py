@@ -85,14 +85,14 @@ class McpServer:
         if call.body.lstrip()[:1] == b"[":  # the SDK would read a long list item by item before it refuses it
             return json_response(_NO_BATCHES, 400)
         manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
-        scope = {**call.request.scope, _PRINCIPAL: call.principal}
+        scope = {**call.scope, _PRINCIPAL: call.principal}
         reply, unread = _Reply(), [call.body]
 
         async def receive() -> Message:
             """The body that was read already; after it, whatever the connection says."""
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
-            return await call.request.receive()
+            return await call.receive()
 
         async with manager.run():
             await manager.handle_request(scope, receive, reply.send)

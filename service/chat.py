@@ -13,7 +13,7 @@ import uvicorn
 import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from adapters.http_door import door_server, listen, origin
@@ -67,8 +67,7 @@ class KeyDoor:
         self._authenticator = authenticator
 
     def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
-        request = Request({**connection.scope, "type": "http"})
-        principal = self._authenticator.authenticate(request)
+        principal = self._authenticator.authenticate(connection.scope["headers"])
         require(principal, scopes)
         return principal
 

@@ -55,7 +55,7 @@ class KeyDoor:
     def admit(self, request: Request, scope: Scope) -> Principal:
         if isinstance(self._authenticator, LocalOnly):
             refuse_proxied(request.scope["headers"])
-        principal = self._authenticator.authenticate(request)
+        principal = self._authenticator.authenticate(request.scope["headers"])
         require(principal, (scope,))
         return principal
 

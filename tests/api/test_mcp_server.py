@@ -345,7 +345,7 @@ async def test_a_bug_tells_nothing_of_itself(mode: str) -> None:  # F35, F46
     broken = McpServer(BrokenTools(), Metrics(), version="1")
 
     async def route(request: Request) -> Response:
-        return await broken.handle(Call(request, LOCAL, await request.body()))
+        return await broken.handle(Call(request.scope, request.receive, LOCAL, await request.body()))
 
     async with connected(Starlette(routes=[Route(PATH, route, methods=["POST"])]), mode=mode) as client:
         told = await problem(client, "get_memory")
