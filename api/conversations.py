@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from api import bodies
-from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response, json_response
+from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job, NeverTryAgain
@@ -234,7 +234,8 @@ class MemoryRoutes:
         return answer_response(await self._dialogue.put_memory(conversation, writes, call.idempotency))
 
     async def get(self, call: Call) -> Response:
-        return json_response(await self._dialogue.get_memory(call.conversation(call.path("conversation_id"))))
+        conversation = call.conversation(call.path("conversation_id"))
+        return Reply(await self._dialogue.memory_reply(conversation))
 
     def endpoints(self) -> list[Endpoint]:
         return [

@@ -9,14 +9,14 @@ from fakeredis import FakeAsyncRedis, FakeServer
 
 from memory.connection import RedisMemory
 from memory.driver import ServerState
-from memory.redis_py import RedisPyDriver, errors_translated
+from memory.redis_py import ERRORS_TRANSLATED, RedisPyDriver
 
 
 class DriverInProcess(RedisPyDriver):
     """Implements `Driver` on a server in this process. It names no server: nothing of it can be set wrong."""
 
     async def servers(self) -> Sequence[ServerState]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self.client.ping()
             return ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from urllib.parse import quote
 
 from flow_engine.ports.dialogue import ConversationRef
@@ -31,6 +32,10 @@ _STATE: Mapping[str, str] = {
 """What a script calls a key, and the end of the key's name."""
 
 
+NAMES_KEPT = 4_096
+"""Conversations whose keys' names are kept, a kilobyte each."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationKeys:
     """`named` are the keys that live and expire together, by what the scripts call them. Ids in them are
@@ -40,6 +45,7 @@ class ConversationKeys:
     named: Mapping[str, str]
 
     @classmethod
+    @lru_cache(maxsize=NAMES_KEPT)
     def of(cls, conversation: ConversationRef) -> ConversationKeys:
         tag = f"{{{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}}}"
         return cls(tag, {name: f"{tag}::{end}" for name, end in _STATE.items()})
@@ -70,8 +76,9 @@ class ConversationKeys:
         """Glob that matches every `reply` of the conversation."""
         return f"{_literally(self.tag)}::reply::*"
 
-    def reply(self, idempotency_key: str) -> str:
-        return f"{self.tag}::reply::{_encode(idempotency_key)}"
+    def reply(self, idempotency_key: str | None) -> str:
+        """Where the reply to a request with that key is kept; None names one that no request reads."""
+        return f"{self.tag}::reply::{_encode(idempotency_key) if idempotency_key else '-'}"
 
 
 def snapshots_of(tenant_id: str) -> tuple[str, str, str]:

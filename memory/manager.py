@@ -51,7 +51,6 @@ ERASED_EVENT_LIFETIME_S = 24 * 60 * 60
 EARLY_JOB_DELAY = timedelta(seconds=5)
 """Longer than a commit takes: a job that is written down before its commit is not due meanwhile."""
 
-_NO_REPLY_KEY = "-"
 _FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
 
 _HELD_ARGUMENTS = (
@@ -92,7 +91,7 @@ class MemoryManager:
         with_turns: bool = False,
     ) -> storage.LoadedConversation:
         keys = ConversationKeys.of(conversation)
-        reply_key = keys.reply(idempotency.key if idempotency else _NO_REPLY_KEY)
+        reply_key = keys.reply(idempotency.key if idempotency else None)
         held = self._held.get(conversation)
         found = await self._driver.run(
             self._load,
@@ -151,7 +150,7 @@ class MemoryManager:
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         keys = ConversationKeys.of(conversation)
         definition = definition_key(conversation.tenant_id, changes.content_hash)
-        reply_key = keys.reply(changes.idempotency.key if changes.idempotency else _NO_REPLY_KEY)
+        reply_key = keys.reply(changes.idempotency.key if changes.idempotency else None)
         script_keys = {**keys.named, "reply": reply_key}
         if self._driver.single_node:
             script_keys |= {"definition": definition, "jobs": JOBS_KEY}
@@ -289,7 +288,7 @@ class MemoryManager:
             **keys.named,
             "webhook_queue": keys.webhook_queue,
             "confirmation": keys.confirmation,
-            "reply": keys.reply(key.key if key else _NO_REPLY_KEY),
+            "reply": keys.reply(key.key if key else None),
         }
         if self._driver.single_node:
             script_keys["jobs"] = JOBS_KEY

@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from memory.driver import Script
-from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver, errors_translated
+from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, RedisPyDriver
 
 LOOKED_AGAIN_AFTER_S = 0.1
 
@@ -216,26 +216,26 @@ class MultiplexedDriver(RedisPyDriver):
             return await super().run(script, keys, args, confirmed=True)
         number, packed = script.packed(keys, args)
         key = str(packed[0])
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             try:
                 return await self._send(key, "EVALSHA", script.sha, number, *packed)
             except exceptions.NoScriptError:
                 return await self._send(key, "EVAL", script.source, number, *packed)
 
     async def get(self, key: str) -> bytes | None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return await self._send(key, "GET", key)
 
     async def expire(self, key: str, lifetime_s: int) -> bool:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return bool(await self._send(key, "EXPIRE", key, lifetime_s))
 
     async def hget(self, key: str, field: str) -> bytes | None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return await self._send(key, "HGET", key, field)
 
     async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return await self._send(key, "HMGET", key, *fields)
 
     async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None:
@@ -243,11 +243,11 @@ class MultiplexedDriver(RedisPyDriver):
             await super().zadd(key, scores, confirmed=True)
             return
         flat = [part for member, score in scores.items() for part in (score, member)]
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self._send(key, "ZADD", key, *flat)
 
     async def ping(self) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self._send("", "PING")
 
     async def _send(self, key: str, *command: Any) -> Any:

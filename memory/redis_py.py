@@ -4,8 +4,8 @@ The only module that knows redis-py and its errors. Its clients have no common t
 check, so `client` is untyped here, and here only.
 """
 
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from redis import exceptions
@@ -41,28 +41,34 @@ _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
-@contextmanager
-def errors_translated() -> Generator[None]:
-    """Errors of redis-py, here and of whoever raises them in its place, as those that `Driver` names."""
-    try:
-        yield
-    except _AWAY as error:
-        raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
-    except (AttributeError, RuntimeError) as error:
-        if not any(sign in str(error) for sign in _CLOSED):
-            raise
-        raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
-    except exceptions.RedisError as error:
+class ErrorsTranslated:
+    """A context which errors of redis-py, and of whoever raises them in its place, leave as those that
+    `Driver` names. It keeps nothing, so one serves all."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        closed = isinstance(error, (AttributeError, RuntimeError)) and any(s in str(error) for s in _CLOSED)
+        if closed or isinstance(error, _AWAY):
+            raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
+        if not isinstance(error, exceptions.RedisError):
+            return
         code = str(error).split(" ")[0]
         if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:
-            raise RetryLater(
-                "memory_unavailable", "the conversation memory takes no writes now", after_seconds=5
-            ) from error
+            refused = "the conversation memory takes no writes now"
+            raise RetryLater("memory_unavailable", refused, after_seconds=5) from error
         if "WRONGTYPE" in str(error):
-            raise CallTheOperator(
-                "memory_unreadable", "a key of the conversation memory holds another type: it was overwritten"
-            ) from error
+            foreign = "a key of the conversation memory holds another type: it was overwritten"
+            raise CallTheOperator("memory_unreadable", foreign) from error
         raise CallTheOperator("memory_refused", f"Redis refuses a command: {code}") from error
+
+
+ERRORS_TRANSLATED = ErrorsTranslated()
 
 
 class RedisPyDriver:
@@ -78,7 +84,7 @@ class RedisPyDriver:
         self, script: Script, keys: Mapping[str, str], args: Mapping[str, Any], *, confirmed: bool = False
     ) -> Any:
         number, packed = script.packed(keys, args)
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             if confirmed and self._wait_replicas:
                 try:
                     return await self._replicated("EVALSHA", script.sha, number, *packed)
@@ -91,7 +97,7 @@ class RedisPyDriver:
 
     async def confirm(self, key: str) -> None:
         if self._wait_replicas:
-            with errors_translated():
+            with ERRORS_TRANSLATED:
                 await self._replicated("SET", key, b"", "EX", CONFIRMATION_LIFETIME_S)
 
     async def _replicated(self, *command: Any) -> Any:
@@ -119,31 +125,31 @@ class RedisPyDriver:
         return answer
 
     async def get(self, key: str) -> bytes | None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return await self.client.get(key)
 
     async def set(self, key: str, value: bytes, *, lifetime_s: int) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self.client.set(key, value, ex=lifetime_s)
 
     async def expire(self, key: str, lifetime_s: int) -> bool:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return bool(await self.client.expire(key, lifetime_s))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self.client.delete(*keys)
 
     async def hget(self, key: str, field: str) -> bytes | None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return await self.client.hget(key, field)
 
     async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return await self.client.hmget(key, fields)
 
     async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             if confirmed and self._wait_replicas:
                 flat = [part for member, score in scores.items() for part in (score, member)]
                 await self._replicated("ZADD", key, *flat)
@@ -153,39 +159,39 @@ class RedisPyDriver:
     async def zrange(
         self, key: str, *, at_most: int, highest_first: bool = False
     ) -> Sequence[tuple[bytes, float]]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             found: list[Any] = await self.client.zrange(
                 key, 0, at_most - 1, desc=highest_first, withscores=True
             )
         return [(member, score) for member, score in found]
 
     async def zcount(self, key: str, *, up_to: float = float("inf")) -> int:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             return int(await self.client.zcount(key, "-inf", up_to))
 
     async def xrange(self, key: str, *, at_most: int) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             found: list[Any] = await self.client.xrange(key, count=at_most)
         return [(entry_id.decode(), fields) for entry_id, fields in found]
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             async for key in self.client.scan_iter(match=pattern, count=SCANNED_AT_ONCE):
                 yield key.decode()
 
     async def publish(self, channel: str, message: bytes) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self.client.publish(channel, message)
 
     def subscription(self) -> Subscription:
         return RedisPySubscription(self.client.pubsub(ignore_subscribe_messages=True))
 
     async def ping(self) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self.client.ping()
 
     async def servers(self) -> Sequence[ServerState]:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             if self.single_node:
                 return [await self._state("", {})]
             await self.client.initialize()
@@ -232,15 +238,15 @@ class RedisPySubscription:
         self._pubsub = pubsub
 
     async def subscribe(self, channel: str) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self._pubsub.subscribe(channel)
 
     async def unsubscribe(self, channel: str) -> None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             await self._pubsub.unsubscribe(channel)
 
     async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
-        with errors_translated():
+        with ERRORS_TRANSLATED:
             message = await self._pubsub.get_message(timeout=within_s)
         return None if message is None else (message["channel"].decode(), message["data"])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import orjson
 from cachetools import LRUCache
@@ -44,55 +44,49 @@ class Utterance:
     language: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptView:
-    """A prompt as its reply's bytes, `PromptReply` as JSON, and the tag of all that it depends on but the
-    clock, quoted as RFC 9110 has it. `fresh`: its memory has read every user turn."""
-
-    body: bytes
-    etag: str
-    fresh: bool
-
-
 QUIET_BYTES = 32 * 1024 * 1024
 """Of replies that a process keeps to answer with again."""
 QUIET_REST_BYTES = 1024
 """What a reply takes beside its body."""
+_ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class QuietReply:
-    """A prompt made from the stored `state`, right from the moment `made_at` until `same_until`, in UTC."""
+class ReadReply:
+    """The reply to a read, bytes of JSON, as it is from `made_at` until `same_until` (UTC) while `state` is
+    what is stored; b"" for one that is right once. `etag` names all that it depends on but the clock, quoted
+    as RFC 9110 has it. `fresh`: its memory has read every user turn."""
 
+    body: bytes
     state: bytes
-    view: PromptView
-    made_at: datetime
-    same_until: datetime
+    etag: str = ""
+    fresh: bool = True
+    made_at: datetime = _ALWAYS[0]
+    same_until: datetime = _ALWAYS[1]
 
 
 class QuietReplies:
-    """The prompts that were sent last, at most `QUIET_BYTES` of them. One is sent again when nothing that it
-    was made from has changed: the caller has asked the store for the state, and the clock for the time."""
+    """The replies to reads that were sent last, at most `QUIET_BYTES` of them. One is sent again when nothing
+    that it was made from has changed: the caller has asked the store for the state, and the clock for the
+    time."""
 
     def __init__(self) -> None:
-        self._kept: LRUCache[tuple[ConversationRef, MemoryFormat | None], QuietReply] = LRUCache(
-            QUIET_BYTES, getsizeof=lambda kept: len(kept.view.body) + QUIET_REST_BYTES
+        self._kept: LRUCache[tuple[ConversationRef, str | None], ReadReply] = LRUCache(
+            QUIET_BYTES, getsizeof=lambda reply: len(reply.body) + QUIET_REST_BYTES
         )
 
     def find(
-        self, conversation: ConversationRef, memory_format: MemoryFormat | None, state: bytes, now: datetime
-    ) -> PromptView | None:
-        """None where nothing is kept that is right `now`, in UTC."""
-        kept = self._kept.get((conversation, memory_format))
+        self, conversation: ConversationRef, form: str | None, state: bytes, now: datetime
+    ) -> ReadReply | None:
+        """`form` is what was asked for. None where nothing is kept that is right `now`, in UTC."""
+        kept = self._kept.get((conversation, form))
         if kept is None or kept.state != state or not kept.made_at <= now < kept.same_until:
             return None
-        return kept.view
+        return kept
 
-    def keep(
-        self, conversation: ConversationRef, memory_format: MemoryFormat | None, kept: QuietReply
-    ) -> None:
-        if len(kept.view.body) + QUIET_REST_BYTES <= QUIET_BYTES:
-            self._kept[conversation, memory_format] = kept
+    def keep(self, conversation: ConversationRef, form: str | None, reply: ReadReply) -> None:
+        if reply.state and len(reply.body) + QUIET_REST_BYTES <= QUIET_BYTES:
+            self._kept[conversation, form] = reply
 
 
 class DialogueService:
@@ -148,9 +142,9 @@ class DialogueService:
 
     async def prompt(
         self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
-    ) -> PromptView:
-        """The prompt as it is now: one read, nothing written unless the agent has a command to be told. Waits
-        at most `wait_s` seconds. Raises ReloadAndDecide `conversation_closed`."""
+    ) -> ReadReply:
+        """The prompt as it is now, `PromptReply` as JSON: one read, nothing written unless the agent has a
+        command to be told. Waits at most `wait_s` seconds. Raises ReloadAndDecide `conversation_closed`."""
         loaded = await self._transactor.memory.load(conversation)
         kept = self._quiet.find(conversation, memory_format, loaded.state, self._transactor.clock.now())
         if kept is not None and (kept.fresh or wait_s == 0):
@@ -159,19 +153,23 @@ class DialogueService:
         loaded, runner, fresh = await self._fresh(conversation, loaded, wait_s)
         runner.require_open()
         self._count(fresh)
-        command, quiet = None, bool(loaded.state)
+        command, state = None, loaded.state
         if runner.changed or runner.session.pending_command is not None:
-            quiet = False
+            state = b""
             loaded, runner, command = await self._with_command(conversation)
         prompt = compose_prompt(runner, memory_format)
         revisions = runner.session.revision, loaded.memory_revision
         parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
-        body = _prompt_reply(prompt, revisions, fresh=fresh, command=command)
-        view = PromptView(body, '"' + "-".join(map(str, parts)) + '"', fresh)
-        if quiet:
-            kept = QuietReply(loaded.state, view, runner.now, prompt.same_until)
-            self._quiet.keep(conversation, memory_format, kept)
-        return view
+        reply = ReadReply(
+            body=_prompt_reply(prompt, revisions, fresh=fresh, command=command),
+            state=state,
+            etag='"' + "-".join(map(str, parts)) + '"',
+            fresh=fresh,
+            made_at=runner.now,
+            same_until=prompt.same_until,
+        )
+        self._quiet.keep(conversation, memory_format, reply)
+        return reply
 
     def _count(self, fresh: bool) -> None:
         self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
@@ -234,10 +232,21 @@ class DialogueService:
 
         return await self._transactor.run(conversation, idempotency, decide)
 
+    async def memory_reply(self, conversation: ConversationRef) -> bytes:
+        """`get_memory` as JSON."""
+        loaded = await self._transactor.memory.load(conversation)
+        kept = self._quiet.find(conversation, "memory", loaded.state, self._transactor.clock.now())
+        if kept is None:
+            kept = ReadReply(orjson.dumps(await self._dump(conversation, loaded)), loaded.state)
+            self._quiet.keep(conversation, "memory", kept)
+        return kept.body
+
     async def get_memory(self, conversation: ConversationRef) -> MemoryDump:
         """The whole memory, for an agent to hand to the tools that it runs (F32). JSON values, times in
         UTC."""
-        loaded = await self._transactor.memory.load(conversation)
+        return await self._dump(conversation, await self._transactor.memory.load(conversation))
+
+    async def _dump(self, conversation: ConversationRef, loaded: LoadedConversation) -> MemoryDump:
         runner = await self._transactor.resume(conversation, loaded)
         entries = [
             MemoryVariable(

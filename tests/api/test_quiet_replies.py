@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from random import Random
 
 import orjson
@@ -12,13 +11,7 @@ from fakeredis import FakeServer
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.dialogue import (
-    QUIET_BYTES,
-    DialogueService,
-    PromptView,
-    QuietReplies,
-    QuietReply,
-)
+from flow_engine.use_cases.dialogue import QUIET_BYTES, DialogueService, QuietReplies, ReadReply
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from tests.api.harness import BASE_URL, T0, Scene, SettableClock, clinic, entry, open_scene
 from tests.flow_engine.listening.test_mining import dependencies_of
@@ -74,6 +67,8 @@ async def test_two_processes_that_keep_replies_answer_as_one_that_keeps_none(see
                 cold = await reader(scene, known).prompt(REF)  # after the first: a command is told once
                 again = await scene.http.get(PATH)
                 assert (again.content, again.headers["etag"]) == (cold.body, cold.etag)
+                dump = await scene.http.get("/v1/memory/conv-1")
+                assert dump.content == await reader(scene, known).memory_reply(REF)
                 if orjson.loads(first.content)["command"] is None:
                     assert first.content == cold.body
                 by_the_clock_alone += seen[0] == cold.etag and seen[1] != cold.body
@@ -110,14 +105,33 @@ async def test_who_waits_is_not_answered_with_what_was_not_fresh() -> None:
         assert await dialogue.prompt(REF, wait_s=0.01) is not stale
 
 
+async def test_an_unchanged_memory_is_not_told_anew() -> None:  # F32
+    async with open_scene(clinic()) as scene:
+        await scene.started()
+        dialogue = reader(scene)
+        first = await dialogue.memory_reply(REF)
+        assert orjson.loads(first) == await dialogue.get_memory(REF)
+        scene.clock.advance(days=1)
+        assert await dialogue.memory_reply(REF) is first
+        await scene.written(entry("size", "S"))
+        after = await dialogue.memory_reply(REF)
+        assert after != first
+        assert orjson.loads(after) == await dialogue.get_memory(REF)
+
+
 def test_replies_that_are_kept_have_a_bound_in_bytes() -> None:
-    quiet, body = QuietReplies(), PromptView(b"x" * (QUIET_BYTES // 10), '""', fresh=True)
+    quiet, body = QuietReplies(), b"x" * (QUIET_BYTES // 10)
     refs = [ConversationRef("t", str(number)) for number in range(30)]
     for ref in refs:
-        quiet.keep(ref, None, QuietReply(b"state", body, T0, T0 + timedelta(minutes=1)))
+        quiet.keep(ref, None, ReadReply(body, b"state"))
     found = [ref for ref in refs if quiet.find(ref, None, b"state", T0) is not None]
     assert found == refs[-9:]
     assert quiet.find(refs[-1], None, b"another", T0) is None
-    large = PromptView(b"x" * QUIET_BYTES, '""', fresh=True)
-    quiet.keep(refs[0], None, QuietReply(b"state", large, T0, T0 + timedelta(minutes=1)))
+    quiet.keep(refs[0], None, ReadReply(b"x" * QUIET_BYTES, b"state"))
     assert quiet.find(refs[0], None, b"state", T0) is None
+
+
+def test_what_is_right_once_is_not_kept() -> None:
+    quiet, ref = QuietReplies(), ConversationRef("t", "c")
+    quiet.keep(ref, None, ReadReply(b"{}", b""))
+    assert quiet.find(ref, None, b"", T0) is None
