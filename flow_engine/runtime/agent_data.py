@@ -1,63 +1,64 @@
-"""What an agent gets after a step: prompt, tools, media and where it may go next (F28, F29)."""
+"""What an agent gets after a step: prompt, tools, media and where it may go next (F28, F29).
 
+Most of such a reply follows from version, task, channel and language. That is JSON already, made once for
+all conversations (`FixedParts`); a reply is put together from it and from what is the conversation's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import orjson
 from pydantic import BaseModel
 
 from flow_engine.runtime import commands
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
+from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, PromptInput
-from flow_engine.runtime.replies import (
-    AgentData,
-    JsonObject,
-    McpToolsReply,
-    MissingVariableReply,
-    ReachableTaskReply,
-    TaskRefused,
-    ToolParameterReply,
-    ToolReply,
-)
+from flow_engine.runtime.replies import FixedParts
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.vocabulary import MemoryFormat
 
+_VALUE = b"\0"
+"""Where the value of a variable goes. No JSON text holds this character."""
 
-def agent_data_of(runner: ConversationState, contact_id: str, command: str | None) -> AgentData:
-    """Everything an agent needs to go on, after whatever the runner has done. JSON values."""
-    session, task, version = runner.session, runner.task, runner.flow.document
-    channel = session.latest_contact.channel
-    prompt = compose_prompt(runner)
-    tools = _mcp_tools(runner)
-    routing = task.document.routing_parameters
-    data = AgentData(
-        conversationId=session.conversation_id,
-        contactId=contact_id,
-        tenantId=session.tenant_id,
-        campaignId=session.campaign_id,
-        revision=session.revision,
-        command=command,
-        taskId=task.id,
-        taskName=task.name,
-        taskType=task.type,
-        taskStatus=runner.status,
-        prompt=prompt.text,
-        prefixHash=prompt.prefix_hash,
-        routingParameters=_as_sent(routing) if routing is not None and TASK_KINDS[task.type].routed else None,
-        mcpServers=list(dict.fromkeys(server["url"] for server in tools)),
-        mcpTools=tools,
-        reachableTasks=_reachable(runner),
-        channel=channel,
-        language=session.language,
-        supportedLanguages=list(version.supported_languages),
-        languageDetection=_as_sent(version.language_detection),
-        hideTranscriptionToHuman=bool(task.document.hide_transcription_to_human),
-        **runner.platform.media(runner.flow).reply(
-            channel,
-            runner.template_scope(),
-            runner.platform.prompt_sections(runner.flow, channel)["courtesy_instructions"],
-        ),
-    )
+
+def agent_data_of(
+    runner: ConversationState, contact_id: str, command: str | None, *, result: Literal[True] | None = None
+) -> bytes:
+    """Everything an agent needs to go on, after whatever the runner has done: `AgentData` as JSON, and
+    `TaskChanged` with a `result`."""
+    session, prompt, fixed = runner.session, compose_prompt(runner), _fixed_parts(runner)
+    own: dict[str, object] = {
+        "conversationId": session.conversation_id,
+        "contactId": contact_id,
+        "tenantId": session.tenant_id,
+        "campaignId": session.campaign_id,
+        "revision": session.revision,
+        "command": command,
+        "taskStatus": runner.status,
+    }
     if runner.left_task is not None:
-        data["leftTask"] = runner.left_task.name
-    return data
+        own["leftTask"] = runner.left_task.name
+    if result is not None:
+        own["result"] = result
+    return b"".join(
+        (
+            orjson.dumps(own)[:-1],
+            b',"prefixHash":"%b","prompt":"%b\\n\\n' % (prompt.prefix_hash.encode(), prompt.stable.json),
+            orjson.dumps(prompt.volatile)[1:],
+            *(b",", fixed.task, b",", fixed.conversation, b","),
+            _media(runner) if fixed.media is None else fixed.media,
+            *(
+                b',"mcpTools":',
+                *_tools(runner, fixed),
+                b',"reachableTasks":',
+                _reachable(runner, fixed),
+                b"}",
+            ),
+        )
+    )
 
 
 def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None = None) -> Prompt:
@@ -79,75 +80,157 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
     )
 
 
-def get_refusal(runner: ConversationState) -> TaskRefused:
-    """The refusal of a change of task, as data (F12). JSON values. Raises LookupError when the last change
-    was not refused."""
+def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
+    """The refusal of a change of task, as data (F12): `TaskRefused` as JSON. A `command` takes the place of
+    the one that tells the refusal. Raises LookupError when the last change was not refused."""
     refusal = runner.get_task_validation_error()
-    return {
+    told: dict[str, object] = {
         "result": False,
         "code": refusal.code,
         "reason": refusal.reason,
-        "command": commands.error(refusal.reason),
+        "command": commands.error(refusal.reason) if command is None else command,
         "from": refusal.from_task.name,
         "missing": [
-            MissingVariableReply(varId=m.var_id, name=m.name, type=m.type, fillableBy=list(m.fillable_by))
+            {"varId": m.var_id, "name": m.name, "type": m.type, "fillableBy": m.fillable_by}
             for m in refusal.missing
         ],
-        "reachableTasks": _reachable(runner),
+        "reachableTasks": orjson.Fragment(_reachable(runner, _fixed_parts(runner))),
         "revision": runner.session.revision,
     }
+    return orjson.dumps(told)
 
 
-def _as_sent(model: BaseModel) -> JsonObject:
+# --- what is the conversation's own -----------------------------------------------------------
+
+
+def _media(runner: ConversationState) -> bytes:
+    """Members of the reply's object."""
+    channel = runner.session.latest_contact.channel
+    courtesy = runner.platform.prompt_sections(runner.flow, channel)["courtesy_instructions"]
+    settings = runner.platform.media(runner.flow).reply(channel, runner.template_scope(), courtesy)
+    return orjson.dumps(settings)[1:-1]
+
+
+def _tools(runner: ConversationState, fixed: FixedParts) -> Sequence[bytes]:
+    if not fixed.tool_values:
+        return fixed.tools
+    entries = map(runner.memory.get, fixed.tool_values)
+    values = [orjson.dumps(None if entry is None else entry.value) for entry in entries]
+    return [part for pair in zip(fixed.tools, (*values, b""), strict=True) for part in pair]
+
+
+def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
+    described, names = runner.session.task.descriptions, runner.flow.variables
+    tasks: list[bytes] = []
+    for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
+        head, required = fixed.targets.get(reachable.task.id) or _target(runner.flow, reachable.task)
+        missing = orjson.dumps([names.name_of(var_id) for var_id in reachable.missing])
+        tasks.append(b"%b%b%b%b}" % (head, orjson.dumps(described[reachable.task.id]), required, missing))
+    return b"[%b]" % b",".join(tasks)
+
+
+# --- what follows from version, task, channel and language ------------------------------------
+
+
+def _fixed_parts(runner: ConversationState) -> FixedParts:
+    flow, platform, channel = runner.flow, runner.platform, runner.session.latest_contact.channel
+    key = (flow.content_hash, runner.task.id, channel, runner.session.language, platform.address())
+    fixed = platform.fixed.get(key)
+    if fixed is None:
+        fixed = _made(runner, channel)
+        if fixed.weight <= platform.fixed.maxsize:
+            platform.fixed[key] = fixed
+    return fixed
+
+
+def _made(runner: ConversationState, channel: str) -> FixedParts:
+    flow, task, version = runner.flow, runner.task, runner.flow.document
+    routing = task.document.routing_parameters
+    tools, urls, tool_values = _mcp_tools(flow, task, runner.platform)
+    of_task = {
+        "taskId": task.id,
+        "taskName": task.name,
+        "taskType": task.type,
+        "routingParameters": None
+        if routing is None or not TASK_KINDS[task.type].routed
+        else _as_sent(routing),
+        "mcpServers": urls,
+    }
+    of_conversation = {
+        "channel": channel,
+        "language": runner.session.language,
+        "supportedLanguages": version.supported_languages,
+        "languageDetection": _as_sent(version.language_detection),
+        "hideTranscriptionToHuman": bool(task.document.hide_transcription_to_human),
+    }
+    templated = runner.platform.media(flow).templated(channel)
+    return FixedParts(
+        task=orjson.dumps(of_task)[1:-1],
+        conversation=orjson.dumps(of_conversation)[1:-1],
+        media=None if templated else _media(runner),
+        tools=tools,
+        tool_values=tool_values,
+        targets={task_id: _target(flow, flow.tasks[task_id]) for task_id in task.connected},
+    )
+
+
+def _target(flow: CompiledFlow, task: TaskPlan) -> tuple[bytes, bytes]:
+    head = orjson.dumps({"taskId": task.id, "name": task.name, "type": task.type})
+    required = orjson.dumps([flow.variables.name_of(var_id) for var_id in task.required])
+    return head[:-1] + b',"description":', b',"requiredVariables":%b,"missingVariables":' % required
+
+
+def _mcp_tools(
+    flow: CompiledFlow, task: TaskPlan, platform: Platform
+) -> tuple[Sequence[bytes], Sequence[str], Sequence[str]]:
+    """The platform's servers, then those that the task selects tools of: JSON cut at the values of variables,
+    the servers' URLs, and the variables' ids."""
+    values: list[str] = []
+
+    def value_of(strategy: str, assigned: str) -> Mapping[str, object]:
+        spec = flow.variables.resolve(assigned) if strategy == "variable" else None
+        if spec is None:
+            return (
+                {"value": assigned}
+                if strategy == "fixed"
+                else {"value": None}
+                if strategy == "variable"
+                else {}
+            )
+        values.append(spec.id)
+        return {"value": orjson.Fragment(_VALUE)}
+
+    servers: list[dict[str, object]] = [
+        {
+            "serverName": server.name,
+            "url": server.url.replace("{baseUrl}", platform.address()),
+            "tools": [{"toolName": name, "parameters": []} for name in server.tools],
+        }
+        for server in platform.system_servers(flow.document)
+    ]
+    urls = {server.name: server.url for server in flow.document.mcp_servers}
+    for selection in task.document.mcp_tool_selection:
+        tools = [
+            {
+                "toolName": tool.tool_name,
+                "parameters": [
+                    {
+                        "parameterName": p.parameter_name,
+                        "assignmentStrategy": p.assignment_strategy,
+                        "assignmentValue": p.assignment_value,
+                        **value_of(p.assignment_strategy, p.assignment_value),
+                    }
+                    for p in tool.tool_parameters
+                ],
+            }
+            for tool in selection.selected_tools
+        ]
+        name = selection.mcp_server_name
+        servers.append({"serverName": name, "url": urls[name], "tools": tools})
+    parts = orjson.dumps(servers).split(_VALUE)
+    return parts, list(dict.fromkeys(str(server["url"]) for server in servers)), values
+
+
+def _as_sent(model: BaseModel) -> Mapping[str, object]:
     """A part of the document with its defaults filled in, as an agent reads it."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-def _reachable(runner: ConversationState) -> list[ReachableTaskReply]:
-    described, names = runner.session.task.descriptions, runner.flow.variables
-    return [
-        ReachableTaskReply(
-            taskId=reachable.task.id,
-            name=reachable.task.name,
-            type=reachable.task.type,
-            description=described[reachable.task.id],
-            requiredVariables=[names.name_of(var_id) for var_id in reachable.required],
-            missingVariables=[names.name_of(var_id) for var_id in reachable.missing],
-        )
-        for reachable in reachable_tasks(runner.flow, runner.task, runner.guard)
-    ]
-
-
-def _mcp_tools(runner: ConversationState) -> list[McpToolsReply]:
-    """The platform's servers, then those that the task selects tools of."""
-    platform, version = runner.platform, runner.flow.document
-    replies = [
-        McpToolsReply(
-            serverName=server.name,
-            url=server.url.replace("{baseUrl}", platform.address()),
-            tools=[ToolReply(toolName=name, parameters=[]) for name in server.tools],
-        )
-        for server in platform.system_servers(version)
-    ]
-    urls = {server.name: server.url for server in version.mcp_servers}
-    for selection in runner.task.document.mcp_tool_selection:
-        tools: list[ToolReply] = []
-        for tool in selection.selected_tools:
-            parameters: list[ToolParameterReply] = []
-            for p in tool.tool_parameters:
-                reply = ToolParameterReply(
-                    parameterName=p.parameter_name,
-                    assignmentStrategy=p.assignment_strategy,
-                    assignmentValue=p.assignment_value,
-                )
-                if p.assignment_strategy == "fixed":
-                    reply["value"] = p.assignment_value
-                elif p.assignment_strategy == "variable":
-                    spec = runner.flow.variables.resolve(p.assignment_value)
-                    entry = None if spec is None else runner.memory.get(spec.id)
-                    reply["value"] = None if entry is None else entry.value
-                parameters.append(reply)
-            tools.append(ToolReply(toolName=tool.tool_name, parameters=parameters))
-        name = selection.mcp_server_name
-        replies.append(McpToolsReply(serverName=name, url=urls[name], tools=tools))
-    return replies

@@ -7,17 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+import orjson
+from cachetools import LRUCache
+
 from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.prompt import Composer, PromptSections
 from flow_engine.runtime.rendered import TaskTexts
-from flow_engine.runtime.replies import JsonObject, MediaReply
+from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
 from flow_engine.templates import REFERENCE, Allowance, TemplateScope, render_source
 from flow_engine.vocabulary import MemoryFormat
 
 FALLBACK_LANGUAGE = "en-US"
 VERSIONS_REMEMBERED = 256
+FIXED_BYTES = 16 * 1024 * 1024
+"""Of parts of replies that a process keeps."""
 
 
 class Platform:
@@ -32,6 +37,9 @@ class Platform:
         self.memory_format: MemoryFormat = memory_format
         self.composer = Composer()
         self.texts = TaskTexts()
+        self.fixed: LRUCache[tuple[str, ...], FixedParts] = LRUCache(
+            FIXED_BYTES, getsizeof=lambda parts: parts.weight
+        )
         self._media: dict[str, MediaSettings] = {}
 
     def prompt_sections(self, flow: CompiledFlow, channel: str) -> PromptSections:
@@ -106,6 +114,10 @@ class MediaSettings:
             userInteractionTimeout=cast("float | None", settings.get("userInteractionTimeout")),
             preemptiveGeneration=spoken and bool(settings.get("preemptiveGeneration")),
         )
+
+    def templated(self, channel: str) -> bool:
+        """Whether a template may choose something: then `reply` is another for each conversation."""
+        return b"{{" in orjson.dumps(self.audio if channel == "phone" else self.text)
 
     def model(self, channel: str) -> str | None:
         """The name of the model that will read the prompt: it chooses the system prompts (F26). None for a

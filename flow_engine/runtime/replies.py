@@ -1,6 +1,7 @@
 """The replies of the agents' API, field by field as they are sent (F28–F34)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
@@ -193,3 +194,24 @@ class MemoryDump(TypedDict):
     vars: Sequence[MemoryVariable]
     revision: int
     memoryRevision: int
+
+
+@dataclass(frozen=True, slots=True)
+class FixedParts:
+    """JSON texts, bytes of UTF-8. `task` and `conversation` are members of the reply's object, the second
+    those that follow from language and channel; `media` too, None where templates choose the model or voice.
+    `tools` is cut where the value of a variable goes, whose ids are in `tool_values`. `targets` are by task
+    id a reachable task up to its description, and from there to what is missing."""
+
+    task: bytes
+    conversation: bytes
+    media: bytes | None
+    tools: Sequence[bytes]
+    tool_values: Sequence[str]
+    targets: Mapping[str, tuple[bytes, bytes]]
+
+    @property
+    def weight(self) -> int:
+        """In bytes."""
+        texts = (self.task, self.conversation, self.media or b"", *self.tools, *self.targets.values())
+        return sum(len(text) if isinstance(text, bytes) else len(text[0]) + len(text[1]) for text in texts)

@@ -21,7 +21,6 @@ from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.events import ended_by
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.replies import AgentData
 from flow_engine.runtime.rules import explain, nearest_task
 from flow_engine.runtime.session import Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
@@ -143,8 +142,8 @@ class ConversationalFlowRunner(ConversationState):
         """Raises ReloadAndDecide `version_is_draft`, and CorrectTheInput `document_invalid`."""
         return compile_flow(raw, content_hash)
 
-    def get_agent_data(self, contact_id: str, command: str | None) -> AgentData:
-        """Everything an agent needs to go on, after whatever the runner has done."""
+    def get_agent_data(self, contact_id: str, command: str | None) -> bytes:
+        """Everything an agent needs to go on, after whatever the runner has done: `AgentData` as JSON."""
         return agent_data_of(self, contact_id, command)
 
     def take_command(self) -> str | None:

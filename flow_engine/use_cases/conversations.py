@@ -10,7 +10,7 @@ from flow_engine.json_values import json_bytes
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_json
 from flow_engine.runtime import commands
-from flow_engine.runtime.agent_data import get_refusal
+from flow_engine.runtime.agent_data import agent_data_of, get_refusal
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
@@ -99,7 +99,7 @@ class Conversations:
                     before,
                 )
             data = runner.get_agent_data(contact.contact_id, command)
-            return Transition(runner, ReplyTemplate(orjson.dumps(data)), guards_memory=True)
+            return Transition(runner, ReplyTemplate(data), guards_memory=True)
 
         return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
@@ -143,11 +143,9 @@ class Conversations:
             runner.require_active(contact_id)
             if runner.change_task(task):
                 command = runner.take_command() or commands.start_task(runner.task)
-                body = orjson.dumps({"result": True, **runner.get_agent_data(contact_id, command)})
+                body = agent_data_of(runner, contact_id, command, result=True)
             else:
-                command = runner.take_command()
-                refusal = get_refusal(runner)
-                body = orjson.dumps(refusal if command is None else {**refusal, "command": command})
+                body = get_refusal(runner, runner.take_command())
             return Transition(runner, ReplyTemplate(body), guards_memory=True)
 
         return await self._transactor.run(conversation, idempotency, decide)
@@ -168,7 +166,7 @@ class Conversations:
             runner.require_active(contact_id)
             command = runner.apply_human_outcome(outcome, reason)
             data = runner.get_agent_data(contact_id, runner.take_command() or command)
-            return Transition(runner, ReplyTemplate(orjson.dumps(data)))
+            return Transition(runner, ReplyTemplate(data))
 
         return await self._transactor.run(conversation, idempotency, decide)
 
