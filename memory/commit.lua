@@ -1,19 +1,20 @@
 -- Commits one step of a conversation as a whole, or leaves everything as it was.
 -- KEYS: snapshot tenant mined tools previous utterances messages outbox reply
 -- KEYS: definition jobs
--- ARGV: expected_revision expected_memory_revision expected_mining_revision now lifetime definition_lifetime
--- ARGV: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
--- ARGV: new_revision session version_id message_id message turn turns_kept turn_bytes_kept messages_kept
--- ARGV: is_user_turn mining
--- ARGV: former_name former forget_former
--- ARGV: reset new_tenant rewrite_previous trace notice_channel notice_head expected_state stamp
+-- ARGV: expected_revision lifetime definition_lifetime stamp
+-- OPTIONS: expected_memory_revision expected_mining_revision expected_state now
+-- OPTIONS: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
+-- OPTIONS: new_revision session version_id message_id message turn turns_kept turn_bytes_kept messages_kept
+-- OPTIONS: is_user_turn mining
+-- OPTIONS: former_name former forget_former
+-- OPTIONS: reset new_tenant rewrite_previous trace notice_channel notice_head
 -- WITH: state_of
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
--- The definition and the jobs are given only where one server holds every slot. What is not wanted is "":
--- an expected revision, the reply where the request carries no idempotency key, a session that stays as it
--- is, a message, the state of mining, a trace. Variables are listed as id, entry, id, entry, ...; jobs as due
--- time, name, ... Every value is opaque here: a JSON round trip in Lua would turn [] into {} and lose digits
--- of large integers.
+-- The definition and the jobs are given only where one server holds every slot. What is not wanted is left
+-- out: an expected revision, the reply where the request carries no idempotency key, a session that stays as
+-- it is, a message, the state of mining, a trace. Variables are listed as id, entry, id, entry, ...; jobs as
+-- due time, name, ... Every value is opaque here: a JSON round trip in Lua would turn [] into {} and lose
+-- digits of large integers.
 -- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
 -- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone, "1".
 -- Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone; the
@@ -24,9 +25,15 @@ local state = {
 local function revision(field)
   return redis.call('HGET', key.snapshot, field) or '0'
 end
-local function set_fields(command, hash, flat)
+local spread, AT_ONCE = table.unpack or unpack, 1000
+local function set_fields(hash, flat)
+  for i = 1, #flat, AT_ONCE do
+    redis.call('HSET', hash, spread(flat, i, math.min(i + AT_ONCE - 1, #flat)))
+  end
+end
+local function add_fields(hash, flat)
   for i = 1, #flat, 2 do
-    redis.call(command, hash, flat[i], flat[i + 1])
+    redis.call('HSETNX', hash, flat[i], flat[i + 1])
   end
 end
 
@@ -92,18 +99,18 @@ if arg.reset == '1' then
   redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages)
   redis.call('HDEL', key.snapshot, 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision', 'turnBytes')
   redis.call('SET', key.tenant, arg.new_tenant)
-  set_fields('HSET', key.mined, arg.new_variables)
-  set_fields('HSET', key.tools, arg.new_variables)
+  set_fields(key.mined, arg.new_variables)
+  set_fields(key.tools, arg.new_variables)
   if arg.expected_revision == '0' then
     redis.call('HSET', key.snapshot, 'memoryRevision', '0')
   else
     redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
   end
 end
-set_fields('HSETNX', key.mined, arg.added_variables)
-set_fields('HSETNX', key.tools, arg.added_variables)
-set_fields('HSET', key.tools, arg.set_tools)
-set_fields('HSET', key.mined, arg.set_mined)
+add_fields(key.mined, arg.added_variables)
+add_fields(key.tools, arg.added_variables)
+set_fields(key.tools, arg.set_tools)
+set_fields(key.mined, arg.set_mined)
 if #arg.set_tools + #arg.set_mined > 0 then
   redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
   redis.call('HSET', key.snapshot, 'memoryUpdatedAt', arg.now)

@@ -22,11 +22,19 @@ from typing import Any, Protocol
 Value = bytes | str | int
 Argument = Value | Sequence[Value]
 
-_NAMES = re.compile(r"^-- (KEYS|ARGV|LISTS|WITH): (.+)$", re.MULTILINE)
+_NAMES = re.compile(r"^-- (KEYS|ARGV|OPTIONS|LISTS|WITH): (.+)$", re.MULTILINE)
 _FOLDER = Path(__file__).parent
-_LIST_READER = """local position = {scalars}
-local function next_list()
-  local list, length = {{}}, tonumber(ARGV[position + 1])
+_START = """local position = {scalars}
+"""
+_OPTIONS = """local options = tonumber(ARGV[position + 1])
+for i = position + 2, position + 2 * options, 2 do
+  arg[ARGV[i]] = ARGV[i + 1]
+end
+position = position + 1 + 2 * options
+setmetatable(arg, {__index = function() return '' end})
+"""
+_LIST_READER = """local function next_list()
+  local list, length = {}, tonumber(ARGV[position + 1])
   for i = 1, length do
     list[i] = ARGV[position + 1 + i]
   end
@@ -40,9 +48,10 @@ end
 class Script:
     """A Lua script of a file beside this module, which names what it takes in its first comment lines.
 
-    `-- KEYS:`, `-- ARGV:` and `-- LISTS:` list names, over as many lines as needed; the script finds them
-    as `key.name` and `arg.name`, a list as a table of texts. Their order is nowhere else. Keys may be left
-    out from the end: they are nil then. `-- WITH:` names files of functions that stand before the script.
+    `-- KEYS:`, `-- ARGV:`, `-- OPTIONS:` and `-- LISTS:` list names, over as many lines as needed; the script
+    finds them as `key.name` and `arg.name`, a list as a table of texts. Their order is nowhere else. Keys may
+    be left out from the end: they are nil then. An option may be left out, and costs nothing: it is "" then.
+    `-- WITH:` names files of functions that stand before the script.
     """
 
     source: str
@@ -50,6 +59,7 @@ class Script:
     keys: tuple[str, ...]
     scalars: tuple[str, ...]
     lists: tuple[str, ...]
+    options: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, name: str) -> Script:
@@ -57,26 +67,33 @@ class Script:
         found: dict[str, tuple[str, ...]] = {}
         for kind, names in _NAMES.findall(text):
             found[kind] = (*found.get(kind, ()), *names.split())
-        keys, scalars, lists = (found.get(kind, ()) for kind in ("KEYS", "ARGV", "LISTS"))
+        keys, scalars, options, lists = (found.get(kind, ()) for kind in ("KEYS", "ARGV", "OPTIONS", "LISTS"))
         source = "".join(
             (
                 _table("key", "KEYS", keys),
                 _table("arg", "ARGV", scalars),
-                _LIST_READER.format(scalars=len(scalars)) if lists else "",
+                _START.format(scalars=len(scalars)) if lists or options else "",
+                _OPTIONS if options else "",
+                _LIST_READER if lists else "",
                 *(f"arg.{each} = next_list()\n" for each in lists),
                 *((_FOLDER / f"{each}.lua").read_text(encoding="utf-8") for each in found.get("WITH", ())),
                 text,
             )
         )
-        return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys, scalars, lists)
+        sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
+        return cls(source, sha, keys, scalars, lists, frozenset(options))
 
     def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
         """The number of keys, and keys and arguments in the script's order. KeyError: other names. Values go
         as UTF-8 bytes."""
-        if len(args) != len(self.scalars) + len(self.lists):
-            raise KeyError(*(args.keys() - {*self.scalars, *self.lists}))
         flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
         flat += [args[name] for name in self.scalars]
+        given = [part for pair in args.items() if pair[0] in self.options for part in pair]
+        if len(args) != len(self.scalars) + len(self.lists) + len(given) // 2:
+            raise KeyError(*(args.keys() - {*self.scalars, *self.options, *self.lists}))
+        if self.options:
+            flat.append(len(given) // 2)
+            flat += given
         for name in self.lists:
             flat.append(len(args[name]))
             flat += args[name]

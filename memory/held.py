@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
-from flow_engine.runtime import memory
+from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import Changes, LoadedConversation
 
@@ -113,7 +113,7 @@ def _after(
         mined=_hash(mined, changes.added_variables, changes.set_mined),
         tools=_hash(tools, changes.added_variables, changes.set_tools),
         tenant=before.tenant if new is None else new.tenant,
-        previous_contacts=(*previous, *map(_stored_contact, changes.previous_contacts)),
+        previous_contacts=(*previous, *changes.previous_contacts),
         last_user_turn=turn.name if turn is not None and is_user_turn(turn) else before.last_user_turn,
         mining=(before.mining if new is None else MiningState())
         if changes.mining is None
@@ -124,20 +124,11 @@ def _after(
 
 
 def _hash(
-    stored: Mapping[str, memory.MemoryEntry],
-    added: Mapping[str, memory.MemoryEntry],
-    put: Mapping[str, memory.MemoryEntry],
-) -> Mapping[str, memory.MemoryEntry]:
+    stored: Mapping[str, MemoryEntry],
+    added: Mapping[str, MemoryEntry],
+    put: Mapping[str, MemoryEntry],
+) -> Mapping[str, MemoryEntry]:
     if not added and not put:
         return stored
     fresh = {id: entry for id, entry in added.items() if id not in stored}
-    # Stored times are coarser: what is held is what would be read.
-    return {
-        **stored,
-        **fresh,
-        **{id: memory.decode_entry(memory.encode_entry(entry)) for id, entry in put.items()},
-    }
-
-
-def _stored_contact(contact: memory.PreviousContact) -> memory.PreviousContact:
-    return memory.decode_previous_contact(memory.encode_previous_contact(contact))
+    return {**stored, **fresh, **put}

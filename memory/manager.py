@@ -14,7 +14,7 @@ import orjson
 
 from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import IdempotencyKey
-from flow_engine.ports.dialogue import ConversationRef, is_user_turn
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime import storage
 from flow_engine.runtime.memory import (
@@ -28,6 +28,7 @@ from flow_engine.runtime.memory import (
 )
 from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
+from flow_engine.runtime.storage import MAX_TURN_BYTES
 from memory import codec
 from memory.driver import Argument, Driver, Script, Value
 from memory.held import HeldConversations
@@ -161,7 +162,7 @@ class MemoryManager:
             await self._write_down(early)
         self._commits += 1
         stamp = f"{self._process}{self._commits:x}"
-        arguments = {**_arguments(changes), **_notice(conversation, keys, changes), "stamp": stamp}
+        arguments = _arguments(conversation, keys, changes, stamp)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not self._driver.single_node:
             await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
@@ -339,80 +340,107 @@ def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Decoded]) -> Mappi
     return {name.decode(): decode(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def _arguments(changes: storage.Changes) -> Mapping[str, Argument]:
+def _arguments(
+    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes, stamp: str
+) -> dict[str, Argument]:
     """What commit.lua takes, by the names that it has there."""
-    idempotency, reply, session, turn = changes.idempotency, changes.reply, changes.session, changes.turn
-    new = changes.new_memory
-    when_seen = b""
-    if idempotency is not None and changes.on_seen is not None:
-        when_seen = (
-            codec.encode_reply_head(idempotency.fingerprint, changes.on_seen.status) + changes.on_seen.head
-        )
-    return {
+    args: dict[str, Argument] = {
         "expected_revision": changes.expected_revision,
-        "expected_memory_revision": _or_empty(changes.expected_memory_revision),
-        "expected_mining_revision": _or_empty(changes.expected_mining_revision),
-        "expected_state": changes.expected_state,
-        "now": codec.encode_instant(changes.now),
         "lifetime": changes.lifetime_s,
         "definition_lifetime": 2 * changes.lifetime_s,
-        "reply_prefix": codec.encode_reply_head(idempotency.fingerprint, reply.status)
-        if idempotency
-        else b"",
-        "reply_lifetime": REPLY_LIFETIME_S,
-        "reply_head": reply.head,
-        "reply_has_tail": "0" if reply.tail is None else "1",
-        "reply_tail": reply.tail or b"",
-        "reply_when_seen": when_seen,
-        "new_revision": "" if session is None else session.revision,
-        "session": b"" if session is None else encode_session(session),
-        "version_id": "" if session is None else session.version_id,
-        "message_id": turn.message_id if turn else "",
-        "message": turn.name if turn else "",
-        "turn": codec.encode_turn(turn) if turn else b"",
-        "turns_kept": TURNS_KEPT,
-        "turn_bytes_kept": storage.MAX_TURN_BYTES,
-        "messages_kept": MESSAGES_KEPT,
-        "is_user_turn": "1" if turn is not None and is_user_turn(turn) else "0",
-        "former_name": "" if changes.former is None else changes.former.name,
-        "former": b"" if changes.former is None else codec.encode_former(changes.former),
-        "forget_former": changes.forget_former or "",
-        "mining": b"" if changes.mining is None else encode_mining(changes.mining),
-        "reset": "0" if new is None else "1",
-        "new_tenant": b"" if new is None else orjson.dumps(new.tenant),
-        "rewrite_previous": "1" if changes.rewrite_previous_contacts else "0",
-        "trace": changes.trace or "",
-        "new_variables": () if new is None else _flat(new.variables),
+        "stamp": stamp,
+        "new_variables": (),
         "added_variables": _flat(changes.added_variables),
         "set_tools": _flat(changes.set_tools),
         "set_mined": _flat(changes.set_mined),
-        "previous_contacts": tuple(map(encode_previous_contact, changes.previous_contacts)),
+        "previous_contacts": [encode_previous_contact(each) for each in changes.previous_contacts],
         "events": changes.events,
         "jobs": [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)],
+    }
+    if changes.expected_memory_revision is not None:
+        args["expected_memory_revision"] = changes.expected_memory_revision
+    if changes.expected_state:
+        args["expected_state"] = changes.expected_state
+    if changes.session is not None:
+        args["new_revision"] = changes.session.revision
+        args["session"] = encode_session(changes.session)
+        args["version_id"] = changes.session.version_id
+    if changes.new_memory is not None:
+        args["reset"] = "1"
+        args["new_tenant"] = orjson.dumps(changes.new_memory.tenant)
+        args["new_variables"] = _flat(changes.new_memory.variables)
+    if changes.set_tools or changes.set_mined or changes.new_memory is not None:
+        args |= _notice(conversation, keys, changes)
+    if changes.idempotency is not None:
+        args |= _kept_reply(changes, changes.idempotency)
+    if changes.turn is not None:
+        args |= _message(changes.turn)
+    if changes.mining is not None:
+        args["mining"] = encode_mining(changes.mining)
+    if changes.expected_mining_revision is not None:
+        args["expected_mining_revision"] = changes.expected_mining_revision
+    if changes.former is not None:
+        args["former_name"] = changes.former.name
+        args["former"] = codec.encode_former(changes.former)
+    if changes.forget_former is not None:
+        args["forget_former"] = changes.forget_former
+    if changes.rewrite_previous_contacts:
+        args["rewrite_previous"] = "1"
+    if changes.trace is not None:
+        args["trace"] = changes.trace
+    return args
+
+
+def _kept_reply(changes: storage.Changes, idempotency: IdempotencyKey) -> Mapping[str, Argument]:
+    """What a repetition of the request will get."""
+    reply, seen = changes.reply, changes.on_seen
+    args: dict[str, Argument] = {
+        "reply_prefix": codec.encode_reply_head(idempotency.fingerprint, reply.status),
+        "reply_lifetime": REPLY_LIFETIME_S,
+        "reply_head": reply.head,
+    }
+    if reply.tail is not None:
+        args |= {"reply_has_tail": "1", "reply_tail": reply.tail}
+    if seen is not None:
+        args["reply_when_seen"] = codec.encode_reply_head(idempotency.fingerprint, seen.status) + seen.head
+    return args
+
+
+def _message(turn: DialogueTurn) -> Mapping[str, Argument]:
+    return {
+        "message_id": turn.message_id,
+        "message": turn.name,
+        "turn": codec.encode_turn(turn),
+        "turns_kept": TURNS_KEPT,
+        "turn_bytes_kept": MAX_TURN_BYTES,
+        "messages_kept": MESSAGES_KEPT,
+        "is_user_turn": "1" if is_user_turn(turn) else "0",
     }
 
 
 def _notice(
     conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes
 ) -> Mapping[str, Argument]:
-    """The notice but for its memory revision, which the script knows."""
+    """That the memory has changed, but for its revision, which the script knows; and when it did."""
     revision = changes.expected_revision if changes.session is None else changes.session.revision
     told = orjson.dumps({"conversationId": conversation.conversation_id, "revision": revision})
-    return {"notice_channel": keys.notices, "notice_head": told[:-1] + b',"memoryRevision":'}
+    return {
+        "notice_channel": keys.notices,
+        "notice_head": told[:-1] + b',"memoryRevision":',
+        "now": codec.encode_instant(changes.now),
+    }
 
 
 def _weight(arguments: Mapping[str, Argument], *names: str) -> int:
-    """The bytes of these arguments. Texts are ids."""
+    """The bytes of these arguments, as far as they are there. Texts are ids."""
     weight = 0
     for name in names:
-        value = arguments[name]
-        parts = (value,) if isinstance(value, bytes | str | int) else value
-        weight += sum(len(part) for part in parts if not isinstance(part, int))
+        value = arguments.get(name, b"")
+        if isinstance(value, bytes):
+            weight += len(value)
+        elif not isinstance(value, str | int):
+            weight += sum([len(part) for part in value if not isinstance(part, int)])
     return weight
-
-
-def _or_empty(number: int | None) -> int | str:
-    return "" if number is None else number
 
 
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
