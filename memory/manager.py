@@ -28,7 +28,6 @@ from flow_engine.runtime.memory import (
 )
 from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
-from flow_engine.runtime.storage import MAX_TURN_BYTES
 from memory import codec
 from memory.driver import Argument, Driver, Script, Value
 from memory.held import HeldConversations
@@ -412,7 +411,7 @@ def _message(turn: DialogueTurn) -> Mapping[str, Argument]:
         "message": turn.name,
         "turn": codec.encode_turn(turn),
         "turns_kept": TURNS_KEPT,
-        "turn_bytes_kept": MAX_TURN_BYTES,
+        "turn_bytes_kept": storage.MAX_TURN_BYTES,
         "messages_kept": MESSAGES_KEPT,
         "is_user_turn": "1" if is_user_turn(turn) else "0",
     }
