@@ -88,4 +88,7 @@ class CallTheOperator(FlowEngineError):
 
 def pointer(*parts: str | int) -> str:
     """Join path parts to an RFC 6901 pointer: `pointer("tasks", 0, "a/b")` is `/tasks/0/a~1b`."""
+    joined = "".join([f"/{part}" for part in parts])
+    if "~" not in joined and joined.count("/") == len(parts):  # nothing to escape, as nearly always
+        return joined
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

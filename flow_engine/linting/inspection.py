@@ -1,6 +1,6 @@
 """A version with what several rules ask of it, each worked out once and only when asked for."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, cast
@@ -13,6 +13,9 @@ from flow_engine.linting.codes import Findings
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of values that hold no objects."""
 
 
 def usable_values(variable: documents.Variable) -> list[str | int | float]:
@@ -29,16 +32,26 @@ class PlacedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ToolParameterUse:
-    """A parameter of a tool that a task selects. `pointer` leads to what is assigned to it; `variable` is the
-    one that the value comes from, None for fixed values, prompts and unknown variables. An RFC 6901 pointer.
+    """A parameter of a tool that a task selects. `place` has the numbers of the task, the selection, the tool
+    and the parameter; `variable` is the one that the value comes from, None for fixed values, prompts and
+    unknown variables.
     """
 
-    pointer: str
+    place: tuple[int, int, int, int]
     task_id: str
     server: str
     tool: str
     parameter: documents.McpToolParameter
     variable: documents.Variable | None
+
+    @property
+    def pointer(self) -> str:
+        """Where what is assigned to it stands: an RFC 6901 pointer."""
+        task, selection, tool, parameter = self.place
+        return (
+            f"/tasks/{task}/mcpToolSelection/{selection}/selectedTools/{tool}"
+            f"/toolParameters/{parameter}/assignmentValue"
+        )
 
 
 @dataclass(frozen=True)
@@ -166,8 +179,7 @@ class Inspection:
         """Every parameter of every selected tool, in the order of the document."""
         return tuple(
             ToolParameterUse(
-                pointer("tasks", number, "mcpToolSelection", s, "selectedTools", t)
-                + f"/toolParameters/{p}/assignmentValue",
+                (number, s, t, p),
                 task.id,
                 selection.mcp_server_name,
                 tool.tool_name,
@@ -183,23 +195,22 @@ class Inspection:
         )
 
     @cached_property
-    def objects(self) -> tuple[tuple[documents.Document, str], ...]:
-        """Every object of the version, itself among them, each with its RFC 6901 pointer."""
-        waiting: list[tuple[object, str]] = [(self.version, "")]
-        found: list[tuple[documents.Document, str]] = []
+    def objects(self) -> tuple[tuple[documents.Document, tuple[str | int, ...]], ...]:
+        """Every object of the version, itself among them, each with the parts of its RFC 6901 pointer."""
+        waiting: list[tuple[object, tuple[str | int, ...]]] = [(self.version, ())]
+        found: list[tuple[documents.Document, tuple[str | int, ...]]] = []
         while waiting:
             value, place = waiting.pop()
-            if isinstance(value, documents.Document):
+            parts: Iterable[tuple[str | int, object]] = ()
+            if isinstance(value, tuple):
+                parts = enumerate(cast("tuple[object, ...]", value))
+            elif isinstance(value, documents.Document):
                 found.append((value, place))
                 held = value.model_fields_set
-                named = [(property_name(name), part) for name, part in vars(value).items() if name in held]
-            else:
-                named = list(enumerate(cast("tuple[object, ...]", value)))
-            waiting += [
-                (part, place + pointer(name))
-                for name, part in reversed(named)
-                if isinstance(part, (documents.Document, tuple))
-            ]
+                if not _PLAIN.issuperset(map(type, vars(value).values())):
+                    parts = [(property_name(n), part) for n, part in vars(value).items() if n in held]
+            inside = [(part, (*place, name)) for name, part in parts if part and type(part) not in _PLAIN]
+            waiting += reversed(inside)
         return tuple(found)
 
     def speech(self) -> Iterator[tuple[str, documents.BaseSttConfig | documents.BaseTtsConfig]]:

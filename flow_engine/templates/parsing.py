@@ -8,7 +8,7 @@ occurs in Jinja, are tokens too: they are found exactly where they are code, nev
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2 import lexer as jinja_lexer
@@ -54,6 +54,7 @@ MAX_BRACKETS = 16
 MAX_DEPTH = 50
 """Levels of the syntax tree: half the interpreter's own limit stays free for the callers."""
 
+_PROSE = r"((?:[^{]++|\{(?![{%#]))*+)"
 _NAME = re.compile(r"\$?[^\W\d]\w*")
 # Fifteen digits are exact as a float too; a longer literal is a mistake or an attack on int().
 _INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
@@ -104,14 +105,18 @@ class _DollarLexer(jinja_lexer.Lexer):
             jinja_lexer.TOKEN_FLOAT: _FLOAT,
         }
         for state in (jinja_lexer.TOKEN_BLOCK_BEGIN, jinja_lexer.TOKEN_VARIABLE_BEGIN):
-            end, *rules = self.rules[state]
+            end, *stock = self.rules[state]
             script = end._replace(pattern=_JAVASCRIPT, tokens=_SCRIPT, command=None)
-            self.rules[state] = [end, script] + [
-                rule._replace(pattern=ours[rule.tokens])
-                if isinstance(rule.tokens, str) and rule.tokens in ours
-                else rule
-                for rule in rules
-            ]
+            rules = [rule._replace(pattern=ours.get(str(rule.tokens), rule.pattern)) for rule in stock]
+            # Nothing else begins as white space or a name does, so the two most frequent kinds go first.
+            frequent = (jinja_lexer.TOKEN_WHITESPACE, jinja_lexer.TOKEN_NAME)
+            rules.sort(key=lambda rule: rule.tokens not in frequent)
+            self.rules[state] = [*rules[:2], end, script, *rules[2:]]
+
+        # Up to the first tag, without a look at every alternative before every character.
+        tag, data = self.rules["root"]
+        prose = re.compile(tag.pattern.pattern.replace("(.*?)", _PROSE, 1), tag.pattern.flags)
+        self.rules["root"] = [tag._replace(pattern=prose), data]
 
     def tokenize(
         self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
@@ -161,7 +166,11 @@ class _DollarLexer(jinja_lexer.Lexer):
                     message = f"{text!r} begins with 0; write {value}, or quotes around a text"
                     raise TemplateSyntaxError(message, line)
                 yield jinja_lexer.Token(line, kind, value)
-            else:
+            elif kind == jinja_lexer.TOKEN_OPERATOR:
+                yield jinja_lexer.Token(line, jinja_lexer.operators[text], text)
+            elif kind == jinja_lexer.TOKEN_DATA:  # its ends of lines are one character already
+                yield jinja_lexer.Token(line, kind, text)
+            elif kind not in jinja_lexer.ignored_tokens:
                 yield from super().wrap([(line, kind, text)], name, filename)
 
 
@@ -189,7 +198,8 @@ def check_size(source: str) -> None:
 def parse(source: str) -> nodes.Template:
     """The syntax tree of any source; raises `UnusableTemplate`."""
     try:
-        tree = Parser(_ENVIRONMENT, source).parse()
+        # `Parser.parse` would walk the tree once more, to note an environment that nothing asks for.
+        tree = nodes.Template(Parser(_ENVIRONMENT, source).subparse(), lineno=1)
     except TemplateSyntaxError as error:
         message = error.message or "not a template"
         code = UNCLOSED if _END_MISSING.search(message) or _is_unclosed(source) else SYNTAX
@@ -202,7 +212,12 @@ def parse(source: str) -> nodes.Template:
         node, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise UnusableTemplate(_too_deep(node.lineno or 1))
-        waiting.extend((child, depth + 1) for child in node.iter_child_nodes())
+        for part in vars(node).values():
+            if isinstance(part, nodes.Node):
+                waiting.append((part, depth + 1))
+            elif isinstance(part, list):
+                children = cast("list[object]", part)
+                waiting += [(child, depth + 1) for child in children if isinstance(child, nodes.Node)]
     return tree
 
 

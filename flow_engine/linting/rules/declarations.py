@@ -244,7 +244,7 @@ def negative_numbers(inspection: Inspection) -> Findings:
             if type(value) in (int, float) and value < 0 and field in part.model_fields_set:
                 name = property_name(field)
                 yield LintFinding(
-                    place + pointer(name), "negative_number", f"{quoted(name)} is {value}, below zero"
+                    pointer(*place, name), "negative_number", f"{quoted(name)} is {value}, below zero"
                 )
 
 

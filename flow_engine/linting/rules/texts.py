@@ -233,7 +233,7 @@ def unknown_properties(inspection: Inspection) -> Findings:
         for name in part.model_extra or () if accepted else ():
             if name not in accepted:
                 yield LintFinding(
-                    place + pointer(name),
+                    pointer(*place, name),
                     "unknown_property",
                     f"nothing reads {quoted(name)} here; {nearest(name, accepted)}",
                 )
