@@ -126,7 +126,7 @@ async def jobs_in_hand(memory: RedisMemory) -> int:
     return sum(not lease.startswith(b":") for lease in leases)
 
 
-@pytest.mark.parametrize(("rounds", "conversations"), [(6, 40)])
+@pytest.mark.parametrize(("rounds", "conversations"), [(4, 25)])
 async def test_every_turn_is_read_exactly_once_however_often_workers_are_killed(
     start_redis: StartRedis, tmp_path: Path, rounds: int, conversations: int
 ) -> None:  # F41

@@ -295,5 +295,5 @@ class Talk(RuleBasedStateMachine):
 
 TestTalk = Talk.TestCase
 TestTalk.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=False
+    max_examples=80, stateful_step_count=40, deadline=None, derandomize=False
 )

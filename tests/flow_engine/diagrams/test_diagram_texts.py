@@ -104,7 +104,7 @@ class TestMermaid:
         seen: list[str] = []
 
         @settings(
-            max_examples=150,
+            max_examples=40,
             database=None,
             deadline=None,
             phases=[Phase.generate],

@@ -250,7 +250,7 @@ def racing(redis_server: RedisServer) -> Iterator[tuple[BlockingPortal, Scene]]:
         yield portal, scene
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plan=PLANS)
 def test_a_tools_value_counts_and_no_write_is_lost_in_any_order(  # F15, F18, F37
     racing: tuple[BlockingPortal, Scene], plan: Plan

@@ -179,7 +179,7 @@ def lived(events: list[tuple[object, ...]]) -> World:
     return world
 
 
-LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @LAW
