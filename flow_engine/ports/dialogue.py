@@ -3,8 +3,18 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
+
+IDS_KEPT = 8_192
+
+
+@lru_cache(maxsize=IDS_KEPT)
+def encoded_id(part: str) -> str:
+    """Percent-encoded UTF-8, so that no id can forge a separator. Kept: a step needs those of its
+    conversation many times."""
+    return quote(part, safe="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class DialogueTurn:
     def name(self) -> str:
         """Unique in the conversation: agents may count their messages anew for each contact. Both ids
         percent-encoded in UTF-8, joined by a slash."""
-        return f"{quote(self.contact_id, safe='')}/{quote(self.message_id, safe='')}"
+        return f"{encoded_id(self.contact_id)}/{quote(self.message_id, safe='')}"
 
 
 def is_user_turn(turn: DialogueTurn) -> bool:
