@@ -13,10 +13,8 @@ from urllib.parse import quote
 import orjson
 import structlog
 
+from flow_engine.ports import delivery, dialogue, outbound
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.delivery import ReceiverAway, ReceiverRefused
-from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 from flow_engine.runtime.events import kind_of
 
 ANSWER_WITHIN_S = 5.0
@@ -31,7 +29,7 @@ class Webhook:
     address then costs one attempt now and then instead of one for every event. An answer of whatever status
     ends the rest, and is about its own event only."""
 
-    def __init__(self, caller: OutboundSender, url: str, secret: str, clock: Clock) -> None:
+    def __init__(self, caller: outbound.OutboundSender, url: str, secret: str, clock: Clock) -> None:
         self._caller = caller
         self._url = url
         self._secret = secret.encode()
@@ -39,12 +37,12 @@ class Webhook:
         self._failures = 0
         self._rests_until: datetime | None = None
 
-    async def send(self, conversation: ConversationRef, event: bytes) -> None:
+    async def send(self, conversation: dialogue.ConversationRef, event: bytes) -> None:
         """Returns once the event, a JSON object, was taken: any 2xx within 5 seconds. Raises ReceiverAway
         with the moment (UTC) until which it rests, or ReceiverRefused for any other status."""
         now = self._clock.now()
         if self._rests_until is not None and now < self._rests_until:
-            raise ReceiverAway(self._rests_until)
+            raise delivery.ReceiverAway(self._rests_until)
         try:
             # Ids in headers are percent-encoded, as headers hold ASCII only.
             reply = await self._caller.request(
@@ -60,23 +58,23 @@ class Webhook:
                 },
                 content=event,
             )
-        except OutboundRefused as refused:
-            raise ReceiverRefused(f"the outbound policy forbids it: {refused}") from refused
-        except OutboundFailed as failed:
+        except outbound.OutboundRefused as refused:
+            raise delivery.ReceiverRefused(f"the outbound policy forbids it: {refused}") from refused
+        except outbound.OutboundFailed as failed:
             raise self._away(str(failed)) from failed
         self._failures, self._rests_until = 0, None
         if not 200 <= reply.status < 300:
-            raise ReceiverRefused(f"the webhook answered with status {reply.status}")
+            raise delivery.ReceiverRefused(f"the webhook answered with status {reply.status}")
 
-    def _away(self, reason: str) -> ReceiverAway:
+    def _away(self, reason: str) -> delivery.ReceiverAway:
         now = self._clock.now()
         if self._rests_until is not None and now < self._rests_until:  # several calls failed together
-            return ReceiverAway(self._rests_until)
+            return delivery.ReceiverAway(self._rests_until)
         rest_s = min(FIRST_REST_S * 2.0 ** min(self._failures, 30), LONGEST_REST_S)
         self._failures += 1
         self._rests_until = now + timedelta(seconds=rest_s)
         log.warning("webhook_away", reason=reason, rest_s=rest_s)
-        return ReceiverAway(self._rests_until)
+        return delivery.ReceiverAway(self._rests_until)
 
 
 def signature(secret: bytes, timestamp: int, body: bytes) -> str:

@@ -14,9 +14,7 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flow_engine.errors import CallTheOperator, ReloadAndDecide
-from flow_engine.idempotency import FinalReply
-from flow_engine.json_values import as_object
+from flow_engine import errors, idempotency, json_values
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
@@ -70,7 +68,7 @@ def load_samples(directory: Path = _DIRECTORY) -> tuple[SampleFlow, ...]:
         try:
             file = _File.model_validate(orjson.loads(path.read_bytes()))
         except (OSError, orjson.JSONDecodeError, ValidationError) as error:
-            raise CallTheOperator(
+            raise errors.CallTheOperator(
                 "sample_invalid",
                 f"{path.name} must be {{flow: {{_id, name, campaignId}}, tag?, version}}: {error}",
             ) from error
@@ -101,10 +99,10 @@ def unwrapped(raw: object) -> VersionFile:
 
     A version is closed and has no property `version`: it cannot be mistaken for the wrapping.
     """
-    outer = as_object(raw)
+    outer = json_values.as_object(raw)
     wrapped = isinstance(outer.get("version"), dict)
-    version = as_object(outer["version"]) if wrapped else outer
-    flow_id = as_object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
+    version = json_values.as_object(outer["version"]) if wrapped else outer
+    flow_id = json_values.as_object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
     return VersionFile(
         version=version if isinstance(raw, dict) else raw,
         flow_id=flow_id if isinstance(flow_id, str) else "flow",
@@ -133,7 +131,7 @@ async def install_samples(
                 updated_by=AUTHOR,
                 respond=_no_reply,
             )
-        except ReloadAndDecide as taken:
+        except errors.ReloadAndDecide as taken:
             if taken.code != "flow_id_taken":
                 raise
             continue  # a process that starts at the same moment on the same store is installing it
@@ -151,5 +149,5 @@ async def install_samples(
         )
 
 
-def _no_reply(flow: FlowRecord) -> FinalReply:
-    return FinalReply(200, b"")
+def _no_reply(flow: FlowRecord) -> idempotency.FinalReply:
+    return idempotency.FinalReply(200, b"")

@@ -10,12 +10,8 @@ from starlette.requests import Request
 
 from adapters.models.factory import ConnectedModel, build_model
 from api.auth import Principal
-from channels.gateway.app import Doorkeeper, Scope
-from channels.gateway.app import Principal as Caller
-from channels.gateway.config import GatewayFile, GatewaySettings
-from channels.workspace.assistant import Workspace, WorkspaceSettings
-from channels.workspace.index import GatewayEmbedder
-from channels.workspace.routes import AssistantRoutes
+from channels.gateway import app, config
+from channels.workspace import assistant, index, routes
 from channels.workspace.rules import read_rules
 from flow_engine.ports.clock import SystemClock
 from service.settings import Settings, read_settings
@@ -50,38 +46,42 @@ class OwnDoor:
     """Implements the gateway's `Doorkeeper`: lets the assistant of this process in, in the name of whoever it
     works for, and others by the door behind it. Its key is made anew at each start."""
 
-    def __init__(self, door: Doorkeeper) -> None:
+    def __init__(self, door: app.Doorkeeper) -> None:
         self._door = door
         self._secret = secrets.token_urlsafe(32)
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, app.Principal] = {}
 
-    def key_for(self, caller: Caller) -> str:
+    def key_for(self, caller: app.Principal) -> str:
         key = f"{self._secret}.{caller.tenant_id}.{caller.name}"
         self._callers[f"Bearer {key}"] = caller
         return key
 
-    def admit(self, request: Request, scope: Scope) -> Caller:
+    def admit(self, request: Request, scope: app.Scope) -> app.Principal:
         caller = self._callers.get(request.headers.get("authorization", ""))
         if caller is not None and scope == "gateway":
             return Principal(caller.tenant_id, frozenset({scope}), caller.name)
         return self._door.admit(request, scope)
 
 
-def assistant_routes(file: GatewayFile, gateway: GatewaySettings, door: OwnDoor, url: str) -> AssistantRoutes:
+def assistant_routes(
+    file: config.GatewayFile, gateway: config.GatewaySettings, door: OwnDoor, url: str
+) -> routes.AssistantRoutes:
     """`url` is where this gateway itself is reached, with `/v1`. Raises CallTheOperator `rules_invalid`."""
-    settings = read_settings(WorkspaceSettings)
+    settings = read_settings(assistant.WorkspaceSettings)
     rules = read_rules(settings.workspace_rules.expanduser())
     own = Principal("default", frozenset({"gateway"}), "index")
 
-    def opener(path: Path) -> Callable[[], Workspace]:
+    def opener(path: Path) -> Callable[[], assistant.Workspace]:
         embedding = settings.workspace_embedding_model
-        embedder = GatewayEmbedder(url, door.key_for(own), embedding) if embedding else None
-        return lambda: Workspace(path, settings, rules, embedder)
+        embedder = index.GatewayEmbedder(url, door.key_for(own), embedding) if embedding else None
+        return lambda: assistant.Workspace(path, settings, rules, embedder)
 
-    def model_for(name: str, caller: Caller) -> tuple[ConnectedModel, str | None]:
+    def model_for(name: str, caller: app.Principal) -> tuple[ConnectedModel, str | None]:
         return assistant_model(Base(url, door.key_for(caller)), name), None
 
-    workspaces: Mapping[str, Callable[[], Workspace]] = {
+    workspaces: Mapping[str, Callable[[], assistant.Workspace]] = {
         each.name: opener(each.path) for each in file.workspaces
     }
-    return AssistantRoutes(workspaces, model_for, file.assistant.model, door, gateway.gateway_heartbeat_s)
+    return routes.AssistantRoutes(
+        workspaces, model_for, file.assistant.model, door, gateway.gateway_heartbeat_s
+    )

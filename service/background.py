@@ -9,12 +9,10 @@ from adapters import extraction
 from adapters.jobs import JobRunner, Tuning
 from adapters.webhook import Webhook
 from flow_engine.errors import CallTheOperator
+from flow_engine.ports import jobs, models, telemetry
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.extraction import Extractor, ExtractsNothing
-from flow_engine.ports.jobs import DeadLetter, JobHandler, JobKind
-from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.outbound import OutboundSender
-from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.transactor import Transactor
@@ -29,20 +27,22 @@ class JobDependencies:
     """What jobs work with, the same as what requests do."""
 
     transactor: Transactor
-    model: LanguageModel
+    model: models.LanguageModel
     memory: RedisMemory
     outbound: OutboundSender
     clock: Clock
-    observer: Observer
+    observer: telemetry.Observer
 
 
-def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind, JobHandler]:
+def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.JobKind, jobs.JobHandler]:
     """Of every kind of job. Raises CallTheOperator `webhook_secret_missing`."""
     model, clock, observer = parts.model, parts.clock, parts.observer
     extractor: Extractor = extraction if settings.rules_extraction else ExtractsNothing()
     work = BackgroundWork(
         parts.transactor,
-        BackgroundDependencies(extractor, model, has_model=not isinstance(model, NoModel), observer=observer),
+        BackgroundDependencies(
+            extractor, model, has_model=not isinstance(model, models.NoModel), observer=observer
+        ),
     )
     webhook = None
     if settings.webhook_url is not None:
@@ -68,7 +68,7 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[JobKind,
     }
 
 
-def job_runner(settings: Settings, parts: JobDependencies, tracing: Tracing) -> JobRunner:
+def job_runner(settings: Settings, parts: JobDependencies, tracing: telemetry.Tracing) -> JobRunner:
     """Runs the jobs of `parts.memory`. Raises CallTheOperator `webhook_secret_missing`. Leases and timeouts
     are in seconds."""
     memory = parts.memory
@@ -100,7 +100,7 @@ def check_workable(settings: Settings) -> None:
         )
 
 
-async def dead_letters(settings: Settings, at_most: int) -> Sequence[DeadLetter]:
+async def dead_letters(settings: Settings, at_most: int) -> Sequence[jobs.DeadLetter]:
     """The latest first. Raises CallTheOperator `redis_needed`, RetryLater. Times are in UTC."""
     async with _letters(settings) as letters:
         return await letters.list(at_most=at_most)

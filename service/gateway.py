@@ -21,15 +21,12 @@ from starlette.routing import BaseRoute
 from adapters.http_door import Door, DoorLimits, door_server, listen, origin
 from adapters.telemetry import tracing_to
 from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
-from channels.gateway.accounts import Books, Metrics
+from channels.gateway import accounts, cache, ollama, upstreams
 from channels.gateway.answering import Answering
 from channels.gateway.app import MOST_BODY_BYTES, Doorkeeper, GatewayRoutes, Scope, gateway_app
-from channels.gateway.cache import ResponseCache
 from channels.gateway.config import Backend, GatewayFile, GatewaySettings, read_gateway_file
 from channels.gateway.database import FILE_NAME, GatewayDatabase
-from channels.gateway.ollama import OllamaUpstream
 from channels.gateway.routing import Breaker, Routing, Server
-from channels.gateway.upstreams import OpenAiUpstream, Wire
 from channels.gateway.usage import UsageRecords
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.telemetry import Tracing, Untraced
@@ -93,18 +90,24 @@ async def gateway_service(
     """While this is open the gateway works. Raises CallTheOperator for a database that cannot be opened."""
     async with AsyncExitStack() as stack:
         database = GatewayDatabase(settings.data_dir / FILE_NAME)
-        answering = Answering(gateway.gateway_cache, ResponseCache(database, gateway.gateway_cache_ttl_s))
+        answering = Answering(
+            gateway.gateway_cache, cache.ResponseCache(database, gateway.gateway_cache_ttl_s)
+        )
         usage = UsageRecords(database, gateway.gateway_usage_days)
         await stack.enter_async_context(database.running())
         stack.push_async_callback(answering.aclose)
         servers: list[Server] = []
         for backend in file.backends:
-            wire = Wire(backend, _key_of(backend, environ))
+            wire = upstreams.Wire(backend, _key_of(backend, environ))
             stack.callback(wire.close)
-            upstream = OllamaUpstream(wire) if backend.kind == "ollama" else OpenAiUpstream(wire)
+            upstream = (
+                ollama.OllamaUpstream(wire) if backend.kind == "ollama" else upstreams.OpenAiUpstream(wire)
+            )
             servers.append(Server(backend, upstream, Breaker(gateway.gateway_breaker_failures)))
         routing = Routing(servers)
-        books = Books(file.budgets, usage, Metrics(CollectorRegistry()), tracing or Untraced())
+        books = accounts.Books(
+            file.budgets, usage, accounts.Metrics(CollectorRegistry()), tracing or Untraced()
+        )
         routes = GatewayRoutes(routing, answering, books, door, gateway.gateway_heartbeat_s).routes()
         yield GatewayService(gateway_app([*routes, *more_routes], books), routing)
 

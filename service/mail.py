@@ -14,14 +14,8 @@ from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.http_tools.json_schema import ConfigSchema, schema_of
+from channels.mail import loading, memory_mailbox, message, ports, preprocessing, processing, routing
 from channels.mail.config import SCHEMA_ID, MailboxConfig, MailConfig
-from channels.mail.loading import LoadedConfig, load_config
-from channels.mail.memory_mailbox import MemoryAllowance, MemoryJournal, MemoryMailbox
-from channels.mail.message import ParsedMail, parse_mail
-from channels.mail.ports import RunOutcome
-from channels.mail.preprocessing import reads
-from channels.mail.processing import MailRun, RunParts, process_message
-from channels.mail.routing import Judgement, judge
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.clock import SystemClock
 from flow_engine.values import JsonValue
@@ -36,7 +30,7 @@ SHOWN = 160
 def check(path: Path) -> int:
     """0 for a config that can be run; else 2, with every mistake printed."""
     try:
-        load_config(path)
+        loading.load_config(path)
     except CorrectTheInput as refused:
         for finding in refused.findings:
             typer.echo(f"{path}: error at {finding.pointer or '/'}: {finding.message}")
@@ -52,13 +46,13 @@ def print_schema() -> None:
 
 def explain(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | None) -> int:
     """0, or 2 for a file that cannot be read. Raises CorrectTheInput for a config with mistakes."""
-    loaded = load_config(path)
+    loaded = loading.load_config(path)
     box, unread = _mailbox(loaded.config, mailbox), 0
     for file, mail in _mails(files, loaded.config):
         if mail is None:
             unread = UNREADABLE
             continue
-        told = _explained(file, loaded, mail, judge(loaded.config, box, mail))
+        told = _explained(file, loaded, mail, routing.judge(loaded.config, box, mail))
         typer.echo(orjson.dumps(told) if as_json else _in_lines(told))
     return unread
 
@@ -66,14 +60,19 @@ def explain(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | 
 def process(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | None) -> int:
     """0; 1 where a run ended with an error; 2 for a file that cannot be read. Raises CorrectTheInput for a
     config with mistakes, CallTheOperator for settings that cannot be used."""
-    settings, loaded = read_settings(Settings), load_config(path)
+    settings, loaded = read_settings(Settings), loading.load_config(path)
     configure_logging(settings.log_level, to=StandardError)
     box = _mailbox(loaded.config, mailbox)
     return asyncio.run(_process(settings, loaded, box, files, as_json=as_json))
 
 
 async def _process(
-    settings: Settings, loaded: LoadedConfig, box: MailboxConfig, files: Sequence[Path], *, as_json: bool
+    settings: Settings,
+    loaded: loading.LoadedConfig,
+    box: MailboxConfig,
+    files: Sequence[Path],
+    *,
+    as_json: bool,
 ) -> int:
     model, outbound = mail_model(settings), mail_outbound(settings, loaded.config)
     code = 0
@@ -83,7 +82,7 @@ async def _process(
                 code = UNREADABLE
                 continue
             trial = Trial(loaded, box, model, settings.llm_model is not None, outbound)
-            judgement = judge(loaded.config, box, mail)
+            judgement = routing.judge(loaded.config, box, mail)
             outcome = await trial.run(mail, judgement)
             told = {**_explained(file, loaded, mail, judgement), **trial.told(outcome)}
             typer.echo(orjson.dumps(told) if as_json else _in_lines(told))
@@ -119,32 +118,32 @@ class Trial:
 
     def __init__(
         self,
-        loaded: LoadedConfig,
+        loaded: loading.LoadedConfig,
         box: MailboxConfig,
         model: ConnectedModel,
         overrides_model: bool,
         outbound: GuardedClient,
     ) -> None:
-        self.mailbox = MemoryMailbox()
-        self.journal = MemoryJournal()
-        self._parts = RunParts(
+        self.mailbox = memory_mailbox.MemoryMailbox()
+        self.journal = memory_mailbox.MemoryJournal()
+        self._parts = processing.RunParts(
             loaded=loaded,
             box=box,
             model=model,
             overrides_model=overrides_model,
             mailbox=self.mailbox,
             journal=self.journal,
-            allowance=MemoryAllowance(loaded.config.limits),
+            allowance=memory_mailbox.MemoryAllowance(loaded.config.limits),
             calls=self.journal,
             outbound=outbound,
             clock=SystemClock(),
             monotonic=time.monotonic,
         )
 
-    async def run(self, mail: ParsedMail, judgement: Judgement) -> RunOutcome:
-        return await process_message(MailRun(uuid4().hex, mail, judgement), self._parts)
+    async def run(self, mail: message.ParsedMail, judgement: routing.Judgement) -> ports.RunOutcome:
+        return await processing.process_message(processing.MailRun(uuid4().hex, mail, judgement), self._parts)
 
-    def told(self, outcome: RunOutcome) -> dict[str, JsonValue]:
+    def told(self, outcome: ports.RunOutcome) -> dict[str, JsonValue]:
         """What `process` prints of it; `waiting` are the calls that would wait for a person."""
         reasons = {event.facts.get("message_id"): event.facts.get("reason") for event in self.journal.events}
         outbox: list[JsonValue] = []
@@ -185,14 +184,14 @@ class Trial:
 # --- files and what is printed ---------------------------------------------------------------------
 
 
-def _mails(files: Sequence[Path], config: MailConfig) -> Iterator[tuple[Path, ParsedMail | None]]:
+def _mails(files: Sequence[Path], config: MailConfig) -> Iterator[tuple[Path, message.ParsedMail | None]]:
     """Each file's mail; None, after a line on standard error, for one that cannot be read."""
     most = config.limits.max_message_bytes
     for path in files:
         try:
             with path.open("rb") as file:
                 raw = file.read(most)
-                yield path, parse_mail(raw, size=max(len(raw), path.stat().st_size))
+                yield path, message.parse_mail(raw, size=max(len(raw), path.stat().st_size))
         except OSError as error:
             typer.echo(f"{path}: cannot be read: {error.strerror or error}", err=True)
             yield path, None
@@ -207,7 +206,7 @@ def _mailbox(config: MailConfig, name: str | None) -> MailboxConfig:
 
 
 def _explained(
-    file: Path, loaded: LoadedConfig, mail: ParsedMail, judgement: Judgement
+    file: Path, loaded: loading.LoadedConfig, mail: message.ParsedMail, judgement: routing.Judgement
 ) -> dict[str, JsonValue]:
     profile = loaded.config.agent.profiles.get(judgement.profile or "")
     preprocess = loaded.preprocessors["default" if profile is None else profile.preprocessor]
@@ -224,7 +223,7 @@ def _explained(
         "send": "allow" if judgement.sends else "draft",
         "automatic": judgement.automatic,
         "rules": rules,
-        "reads": reads(mail, preprocess),
+        "reads": preprocessing.reads(mail, preprocess),
     }
 
 

@@ -20,10 +20,8 @@ import uvicorn
 from adapters.http_door import listen
 from adapters.models.scripted import Answers, CallsTools, Says, ScriptedModel, Step
 from adapters.outbound.client import GuardedClient
-from channels.mail.loading import LoadedConfig, load_config
+from channels.mail import loading, ports, routing
 from channels.mail.message import parse_mail
-from channels.mail.ports import RunOutcome
-from channels.mail.routing import judge
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import LLMRequest, ToolCall
 from flow_engine.values import JsonValue
@@ -150,19 +148,19 @@ async def _demonstrate() -> int:
     return code
 
 
-async def demo_outcome(sample: Sample) -> RunOutcome:
+async def demo_outcome(sample: Sample) -> ports.RunOutcome:
     """How the run of one sample ends, without a word."""
     async with _shop() as (loaded, outbound):
         mail = parse_mail(sample.raw)
         box = loaded.config.every_mailbox[0]
         trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)
-        return await trial.run(mail, judge(loaded.config, box, mail))
+        return await trial.run(mail, routing.judge(loaded.config, box, mail))
 
 
 @asynccontextmanager
-async def _shop() -> AsyncGenerator[tuple[LoadedConfig, GuardedClient]]:
+async def _shop() -> AsyncGenerator[tuple[loading.LoadedConfig, GuardedClient]]:
     """The example config with the pharmacy that is served here; replies need nobody's approval."""
-    loaded = load_config(CONFIG)
+    loaded = loading.load_config(CONFIG)
     async with _pharmacy() as base_url:
         config = loaded.config.model_copy(update={"base_url": base_url})
         profile = config.agent.profiles["pharmacy"].model_copy(update={"approval": {}})
@@ -175,10 +173,10 @@ async def _shop() -> AsyncGenerator[tuple[LoadedConfig, GuardedClient]]:
             await outbound.aclose()
 
 
-async def _told(sample: Sample, loaded: LoadedConfig, outbound: GuardedClient) -> str:
+async def _told(sample: Sample, loaded: loading.LoadedConfig, outbound: GuardedClient) -> str:
     """Works on one mail and prints what happens; how it ended."""
     box, mail = loaded.config.every_mailbox[0], parse_mail(sample.raw)
-    judgement = judge(loaded.config, box, mail)
+    judgement = routing.judge(loaded.config, box, mail)
     typer.echo(f"\n✉ {mail.subject!r}: {sample.title}")
     trust = "authenticated" if judgement.is_authenticated else "spoofable"
     may = "may be answered" if judgement.sends else "answers become drafts"

@@ -25,25 +25,19 @@ from adapters.http_door import door_server, listen, origin
 from adapters.models.factory import ConnectedModel
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
+from channels.mail import delivery, flow, imap, loading, working
 from channels.mail.config import MailboxConfig, MailConfig
-from channels.mail.delivery import MailboxParts
-from channels.mail.flow import FlowConversations
-from channels.mail.imap import ImapConnection
 from channels.mail.intake import Arrivals, Intake
-from channels.mail.loading import LoadedConfig, load_config
 from channels.mail.logins import Logins
 from channels.mail.metrics import MailMetrics
 from channels.mail.runs import RunStore, RunTables
 from channels.mail.smtp import SmtpSender
 from channels.mail.state import MailboxState
-from channels.mail.working import AgentParts, MailAgent, RunWorker, WorkTuning
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
-from service.logs import configure_logging
-from service.mail import mail_model, mail_outbound
+from service import logs, mail, wiring
 from service.settings import Settings, read_settings
-from service.wiring import FlowDatabase, SystemClock, agent_runs, new_id, open_flow_database, records_of
 
 TENANT = "default"
 
@@ -54,7 +48,7 @@ class MailService:
 
     app: Starlette
     intakes: tuple[Intake, ...]
-    worker: RunWorker
+    worker: working.RunWorker
     runs: AgentRuns
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -67,7 +61,7 @@ class MailService:
 @asynccontextmanager
 async def mail_service(
     settings: Settings,
-    loaded: LoadedConfig,
+    loaded: loading.LoadedConfig,
     *,
     since: date | None = None,
     model: ConnectedModel | None = None,
@@ -76,35 +70,35 @@ async def mail_service(
 
     Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
     """
-    database, clock = open_flow_database(settings), SystemClock()
+    database, clock = wiring.open_flow_database(settings), wiring.SystemClock()
     config, metrics = loaded.config, MailMetrics(CollectorRegistry())
     async with AsyncExitStack() as stack:
         await database.connection.open()
         stack.push_async_callback(database.connection.close)
-        connected = model or mail_model(settings)
+        connected = model or mail.mail_model(settings)
         stack.push_async_callback(connected.aclose)
-        outbound = mail_outbound(settings, config)
+        outbound = mail.mail_outbound(settings, config)
         stack.push_async_callback(outbound.aclose)
         logins = Logins(os.environ, await stack.enter_async_context(httpx2.AsyncClient(trust_env=False)))
-        flows = FlowConversations(os.environ, partial(_connections, settings), clock)
+        flows = flow.FlowConversations(os.environ, partial(_connections, settings), clock)
         stack.push_async_callback(flows.aclose)
         store, state = await _stores(database, clock)
 
         opened = _OpenMailboxes(config, logins, stack, metrics, store, state)
         boxes = {box.name: opened.parts(box) for box in config.every_mailbox}
         answers = bool(settings.llm_model or model)
-        parts = AgentParts(loaded, connected, answers, boxes, flows, outbound, clock)
+        parts = working.AgentParts(loaded, connected, answers, boxes, flows, outbound, clock)
         states = [each.state for each in boxes.values()]
-        tuning = WorkTuning(
+        tuning = working.WorkTuning(
             lease_s=settings.job_lease_s,
             at_once=settings.jobs_at_once,
             attempts=settings.job_attempts,
             bodies_kept=timedelta(days=config.limits.keep_days),
         )
-        worker = RunWorker(store, MailAgent(parts).process, tuning, metrics, states)
+        worker = working.RunWorker(store, working.MailAgent(parts).process, tuning, metrics, states)
         intakes = tuple(opened.intake(box, worker, since) for box in config.every_mailbox)
         yield MailService(
-            _operators(intakes, database, metrics), intakes, worker, agent_runs(database, clock)
+            _operators(intakes, database, metrics), intakes, worker, wiring.agent_runs(database, clock)
         )
 
 
@@ -119,19 +113,19 @@ class _OpenMailboxes:
     store: RunStore
     state: RecordStore
 
-    def connection(self, box: MailboxConfig) -> ImapConnection:
-        connection = ImapConnection(partial(self.logins.login, box.imap), self.logins.refused)
+    def connection(self, box: MailboxConfig) -> imap.ImapConnection:
+        connection = imap.ImapConnection(partial(self.logins.login, box.imap), self.logins.refused)
         self.stack.push_async_callback(connection.aclose)
         return connection
 
-    def parts(self, box: MailboxConfig) -> MailboxParts:
+    def parts(self, box: MailboxConfig) -> delivery.MailboxParts:
         smtp, logins = box.smtp, self.logins
         sender = None if smtp is None else SmtpSender(partial(logins.login, smtp), logins.refused)
         remembered = MailboxState(self.state, self.store, self.config.limits, box.name)
         observe = partial(self.metrics.outgoing, box.name)
-        return MailboxParts(box, self.connection(box), sender, remembered, observe=observe)
+        return delivery.MailboxParts(box, self.connection(box), sender, remembered, observe=observe)
 
-    def intake(self, box: MailboxConfig, worker: RunWorker, since: date | None) -> Intake:
+    def intake(self, box: MailboxConfig, worker: working.RunWorker, since: date | None) -> Intake:
         def arrived() -> None:
             self.metrics.taken_in(box.name)
             worker.wake()
@@ -141,14 +135,14 @@ class _OpenMailboxes:
         return Intake(self.config, box, connection, self.store, self.state, arrivals, since=since)
 
 
-async def _stores(database: FlowDatabase, clock: SystemClock) -> tuple[RunStore, RecordStore]:
+async def _stores(database: wiring.FlowDatabase, clock: wiring.SystemClock) -> tuple[RunStore, RecordStore]:
     """The runs, and what is remembered of mailboxes. Tables that are missing are made, for whoever reads the
     audit."""
-    runs, calls = records_of(database, "agent_runs"), records_of(database, "llm_calls")
-    events, state = records_of(database, "email_events"), records_of(database, "mail_state")
+    runs, calls = wiring.records_of(database, "agent_runs"), wiring.records_of(database, "llm_calls")
+    events, state = wiring.records_of(database, "email_events"), wiring.records_of(database, "mail_state")
     for table in (runs, calls, events, state):
         await table.get(TENANT, "")
-    holder = f"{socket.gethostname()}-{new_id()}"
+    holder = f"{socket.gethostname()}-{wiring.new_id()}"
     return RunStore(RunTables(runs, calls, events), clock, tenant_id=TENANT, holder=holder), state
 
 
@@ -160,7 +154,7 @@ def _connections(
     return McpConnections(AllowList.parse(",".join(allowed)), trusted)
 
 
-def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailMetrics) -> Starlette:
+def _operators(intakes: Sequence[Intake], database: wiring.FlowDatabase, metrics: MailMetrics) -> Starlette:
     """Health and metrics. Ready: each mailbox is opened, where it begins is stored, and the store answers."""
 
     async def live(request: Request) -> Response:
@@ -192,13 +186,13 @@ def _operators(intakes: Sequence[Intake], database: FlowDatabase, metrics: MailM
 def serve_until_stopped(path: Path, host: str, port: int | None, since: date | None) -> None:
     """Returns after SIGINT or SIGTERM, with what was under way finished or given back. Raises FlowEngineError
     when the config or the set-up forbids to start."""
-    settings, loaded = read_settings(Settings), load_config(path)
-    configure_logging(settings.log_level)
+    settings, loaded = read_settings(Settings), loading.load_config(path)
+    logs.configure_logging(settings.log_level)
     uvloop.run(_serve(settings, loaded, host, port, since))
 
 
 async def _serve(
-    settings: Settings, loaded: LoadedConfig, host: str, port: int | None, since: date | None
+    settings: Settings, loaded: loading.LoadedConfig, host: str, port: int | None, since: date | None
 ) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -220,10 +214,10 @@ async def _serve(
 
 @asynccontextmanager
 async def _runs() -> AsyncGenerator[AgentRuns]:
-    database = open_flow_database(read_settings(Settings))
+    database = wiring.open_flow_database(read_settings(Settings))
     await database.connection.open()
     try:
-        yield agent_runs(database, SystemClock())
+        yield wiring.agent_runs(database, wiring.SystemClock())
     finally:
         await database.connection.close()
 

@@ -7,9 +7,7 @@ import structlog
 
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
-from memory.chat_sessions import RedisBus
-from memory.keys import ConversationKeys
-from memory.redis_py import driver_to
+from memory import chat_sessions, keys, redis_py
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -19,8 +17,8 @@ class RedisNotices:
     or rediss://. Where Redis is away the engine is asked instead, as without it."""
 
     def __init__(self, url: str, tenant_id: str, *, cluster: bool) -> None:
-        self._driver = driver_to(url, cluster=cluster, wait_replicas=0)
-        self._bus = RedisBus(self._driver)
+        self._driver = redis_py.driver_to(url, cluster=cluster, wait_replicas=0)
+        self._bus = chat_sessions.RedisBus(self._driver)
         self._tenant_id = tenant_id
         self._listeners: dict[Callable[[], None], Callable[[bytes], None]] = {}
 
@@ -45,4 +43,4 @@ class RedisNotices:
         await self._driver.close()
 
     def _channel(self, conversation_id: str) -> str:
-        return ConversationKeys.of(ConversationRef(self._tenant_id, conversation_id)).notices
+        return keys.ConversationKeys.of(ConversationRef(self._tenant_id, conversation_id)).notices

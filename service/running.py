@@ -19,16 +19,11 @@ import uvloop
 from fastapi import FastAPI
 from prometheus_client import start_http_server
 
-from adapters.http_door import Door, listen, origin
-from adapters.jobs import Worker
-from adapters.telemetry import tracing_to
+from adapters import http_door, jobs, telemetry
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
-from service.background import check_workable
-from service.logs import configure_logging
+from service import background, logs, supervisor, wiring
 from service.settings import Settings
-from service.supervisor import ChannelEnd, Supervisor
-from service.wiring import Service, build_service
 
 FINISHED_WITHIN_S: Final = 10
 """So long may the requests of one of several workers go on when it stops; then they are cut off."""
@@ -42,11 +37,13 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
     # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
     # before jobs are given back and traces sent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tracing_to(settings.traces) as tracing:
-        configure_logging(settings.log_level, tracing)
+    with telemetry.tracing_to(settings.traces) as tracing:
+        logs.configure_logging(settings.log_level, tracing)
 
         async def serve() -> None:
-            async with _open(build_service(settings, host=host, port=port, tracing=tracing), settings) as app:
+            async with _open(
+                wiring.build_service(settings, host=host, port=port, tracing=tracing), settings
+            ) as app:
                 _announce(host, port)
                 await uvicorn.Server(_config(app, host=host, port=port)).serve()
 
@@ -59,35 +56,39 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
 def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> int:
     """The exit status, after SIGINT or SIGTERM. They need a Redis that they share. Raises CallTheOperator
     `address_not_free`; what else forbids to start ends the first worker, and with it this."""
-    listen(host, port).close()  # a socket that is shared would split the requests of whoever serves there
-    configure_logging(settings.log_level)
+    http_door.listen(
+        host, port
+    ).close()  # a socket that is shared would split the requests of whoever serves there
+    logs.configure_logging(settings.log_level)
 
     def serve(listening: socket.socket, channel: Connection) -> None:
         try:
-            _serve_as_worker(settings, (host, port), listening, ChannelEnd(channel))
+            _serve_as_worker(settings, (host, port), listening, supervisor.ChannelEnd(channel))
         except FlowEngineError as refused:
             typer.echo(f"flow-engine: {refused.detail}", err=True)
             raise SystemExit(2) from None
 
     gc.collect()
     gc.freeze()  # the workers share what lives now, as long as no collection touches it
-    return Supervisor(
+    return supervisor.Supervisor(
         workers,
-        partial(listen, host, port, shared=True),
+        partial(http_door.listen, host, port, shared=True),
         serve,
         all_ready=lambda: _announce(host, port, f" with {workers} workers"),
     ).run()
 
 
 def _serve_as_worker(
-    settings: Settings, address: tuple[str, int], listening: socket.socket, channel: ChannelEnd
+    settings: Settings, address: tuple[str, int], listening: socket.socket, channel: supervisor.ChannelEnd
 ) -> None:
     host, port = address
-    with tracing_to(settings.traces) as tracing:
-        configure_logging(settings.log_level, tracing)
+    with telemetry.tracing_to(settings.traces) as tracing:
+        logs.configure_logging(settings.log_level, tracing)
 
         async def serve() -> None:
-            service = build_service(settings, host=host, port=port, tracing=tracing, scrape=channel.merged)
+            service = wiring.build_service(
+                settings, host=host, port=port, tracing=tracing, scrape=channel.merged
+            )
             async with _open(service, settings) as app:
                 server = _WorkerServer(_config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S))
                 registry = service.metrics.registry
@@ -138,13 +139,13 @@ class _WorkerServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _open(service: Service, settings: Settings) -> AsyncGenerator[FastAPI]:
+async def _open(service: wiring.Service, settings: Settings) -> AsyncGenerator[FastAPI]:
     """The service's application while its stores are open and its background work goes on."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.opened())
         if settings.works_in_serve:
             for runner in service.jobs:
-                taking = await stack.enter_async_context(Worker(runner).running())
+                taking = await stack.enter_async_context(jobs.Worker(runner).running())
                 taking.add_done_callback(_report)
         service.app.openapi()  # kept from now on: made during a request it would hold up the others
         # Fewer and later collections: what lives now stays, and requests make few cycles.
@@ -157,7 +158,7 @@ async def _open(service: Service, settings: Settings) -> AsyncGenerator[FastAPI]
 def _config(app: FastAPI, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", Door),
+        http=cast("type[asyncio.Protocol]", http_door.Door),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -168,7 +169,10 @@ def _config(app: FastAPI, **more: Any) -> uvicorn.Config:
 
 
 def _announce(host: str, port: int, how: str = "") -> None:
-    typer.echo(f"Flow Engine on {origin(host, port)}{how} (API reference: /docs). Ctrl-C stops it.", err=True)
+    typer.echo(
+        f"Flow Engine on {http_door.origin(host, port)}{how} (API reference: /docs). Ctrl-C stops it.",
+        err=True,
+    )
 
 
 def _report(taking: asyncio.Task[None]) -> None:
@@ -179,20 +183,20 @@ def _report(taking: asyncio.Task[None]) -> None:
 
 def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
-    with tracing_to(settings.traces) as tracing:
-        configure_logging(settings.log_level, tracing)
+    with telemetry.tracing_to(settings.traces) as tracing:
+        logs.configure_logging(settings.log_level, tracing)
         uvloop.run(_work(settings, metrics_port, tracing))
 
 
 async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) -> None:
-    service = build_service(settings, host="127.0.0.1", port=8080, tracing=tracing)
-    check_workable(settings)
+    service = wiring.build_service(settings, host="127.0.0.1", port=8080, tracing=tracing)
+    background.check_workable(settings)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.opened())
-        working = [await stack.enter_async_context(Worker(runner).running()) for runner in service.jobs]
+        working = [await stack.enter_async_context(jobs.Worker(runner).running()) for runner in service.jobs]
         port = metrics_port or settings.worker_metrics_port
         if port is not None:
             start_http_server(port, settings.worker_metrics_host, service.metrics.registry)

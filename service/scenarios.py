@@ -15,11 +15,8 @@ import orjson
 from flow_engine.documents import DocumentLimits, parse_json
 from flow_engine.errors import CorrectTheInput, FlowEngineError
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.testing import parsing, report, running, yaml_text
 from flow_engine.testing.bench import AUTHOR, START, Bench, InstalledFlow, Stores
-from flow_engine.testing.parsing import Suite, parse_scenarios, unknown_names
-from flow_engine.testing.report import FileReport, FlowReport, Minimum, RunReport, ScenarioReport
-from flow_engine.testing.running import Played, measure, play_all
-from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import unwrapped
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
@@ -35,7 +32,7 @@ class RunOptions:
 
     flow: Path | None = None
     name_part: str = ""
-    minimum: Minimum = field(default_factory=Minimum)
+    minimum: report.Minimum = field(default_factory=report.Minimum)
     limits: DocumentLimits = field(default_factory=DocumentLimits)
 
     def chosen(self, name: str) -> bool:
@@ -48,7 +45,7 @@ class _Known:
 
     shown: str
     installed: InstalledFlow
-    played: list[Played] = field(default_factory=list[Played])
+    played: list[running.Played] = field(default_factory=list[running.Played])
 
 
 class _FlowRefused(Exception):
@@ -61,14 +58,14 @@ class _FlowRefused(Exception):
 
 def run_files(
     files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float] = perf_counter
-) -> RunReport:
+) -> report.RunReport:
     """Every file is run, whatever is wrong with the others. Times in seconds. Never raises for a file: what
     is wrong with one is in its report."""
 
-    async def run() -> RunReport:
+    async def run() -> report.RunReport:
         async with _open_run(options, stopwatch) as opened:
             reports = [await opened.file(path) for path in files]
-            return RunReport(tuple(reports), opened.flow_reports(), options.minimum)
+            return report.RunReport(tuple(reports), opened.flow_reports(), options.minimum)
 
     return asyncio.run(run())
 
@@ -107,53 +104,55 @@ class _Run:
         self._stopwatch = stopwatch
         self._flows: dict[Path, _Known] = {}
 
-    async def file(self, path: Path) -> FileReport:
+    async def file(self, path: Path) -> report.FileReport:
         file, shown = os.fspath(path), ""
         try:
-            suite = parse_scenarios(_read(path, MAX_BYTES))
+            suite = parsing.parse_scenarios(_read(path, yaml_text.MAX_BYTES))
             document = self.document_of(path, suite)
             shown = _shown(document)
             known = await self.known_flow(document, shown, suite)
-            unknown = unknown_names(suite, known.installed.flow)
+            unknown = parsing.unknown_names(suite, known.installed.flow)
             if unknown:
-                raise FileRejected(unknown)
-        except FileRejected as rejected:
-            return FileReport(file, shown, mistakes=rejected.mistakes)
+                raise yaml_text.FileRejected(unknown)
+        except yaml_text.FileRejected as rejected:
+            return report.FileReport(file, shown, mistakes=rejected.mistakes)
         except OSError as error:
-            mistake = Mistake(1, "", "unreadable", error.strerror or "the file cannot be read")
-            return FileReport(file, shown, mistakes=(mistake,))
-        played = await play_all(suite, known.installed, self._stopwatch, self._options.chosen)
+            mistake = yaml_text.Mistake(1, "", "unreadable", error.strerror or "the file cannot be read")
+            return report.FileReport(file, shown, mistakes=(mistake,))
+        played = await running.play_all(suite, known.installed, self._stopwatch, self._options.chosen)
         known.played.extend(scenario for _, scenario in played)
-        scenarios = (ScenarioReport.of(suite, number, scenario) for number, scenario in played)
-        return FileReport(file, shown, scenarios=tuple(scenarios))
+        scenarios = (report.ScenarioReport.of(suite, number, scenario) for number, scenario in played)
+        return report.FileReport(file, shown, scenarios=tuple(scenarios))
 
-    def flow_reports(self) -> tuple[FlowReport, ...]:
+    def flow_reports(self) -> tuple[report.FlowReport, ...]:
         return tuple(
-            FlowReport(
-                known.shown, known.installed.flow.version_id, measure(known.installed.flow, known.played)
+            report.FlowReport(
+                known.shown,
+                known.installed.flow.version_id,
+                running.measure(known.installed.flow, known.played),
             )
             for known in self._flows.values()
             if known.played
         )
 
-    def document_of(self, path: Path, suite: Suite) -> Path:
+    def document_of(self, path: Path, suite: parsing.Suite) -> Path:
         if self._options.flow is not None:
             return self._options.flow.resolve()
         if suite.file.flow is None:
             message = "'flow' is missing: the path of a version document, or give --flow"
-            raise FileRejected([Mistake(1, "/flow", "missing", message)])
+            raise yaml_text.FileRejected([yaml_text.Mistake(1, "/flow", "missing", message)])
         return (path.parent / suite.file.flow).resolve()
 
-    async def known_flow(self, document: Path, shown: str, suite: Suite) -> _Known:
+    async def known_flow(self, document: Path, shown: str, suite: parsing.Suite) -> _Known:
         """Installed once a run, whichever files ask for it."""
         if document not in self._flows:
             try:
                 installed = await self.install(document)
             except _FlowRefused as refused:
                 line = suite.root.line_of(("flow",))
-                raise FileRejected(
+                raise yaml_text.FileRejected(
                     [
-                        Mistake(line, "/flow", "flow_unusable", f"{shown}{message}")
+                        yaml_text.Mistake(line, "/flow", "flow_unusable", f"{shown}{message}")
                         for message in refused.messages
                     ]
                 ) from None

@@ -30,20 +30,12 @@ from adapters.http_door import listen, origin
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
-from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
+from channels.voice import bridge, deliveries, metrics, recording, replay, runner
 from channels.voice.call.ports import OpenCall
 from channels.voice.carriers.carrier import Carrier, SpeakAndDial
 from channels.voice.carriers.sip.bridge import SipConnection
 from channels.voice.carriers.sip.calls import SipCall, SipCalls
-from channels.voice.config.call_handler import open_configured
-from channels.voice.config.loader import ConfigRefused, Loaded, load_config
-from channels.voice.config.models import FlowSession, VoiceConfig
-from channels.voice.config.review import retiring_models
-from channels.voice.deliveries import Deliveries
-from channels.voice.metrics import Counting
-from channels.voice.recording import RecordedOutbound, Recorder, create_recording
-from channels.voice.replay import OutboundTransport
-from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.config import call_handler, loader, models, review
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.call_server import CallServer, ChangingServer
 from channels.voice.server.serving import serve_voice, server_of
@@ -72,24 +64,24 @@ class VoiceDependencies:
     recorded into `recordings`, where that is named."""
 
     settings: VoiceSettings
-    config: VoiceConfig
+    config: models.VoiceConfig
     builders: BuilderRegistry
     outbound: GuardedClient
-    counting: Counting
+    counting: metrics.Counting
     carrier: Carrier
     sip_calls: SipCalls | None
     recordings: Path | None = None
 
 
 def open_call_of(
-    config: VoiceConfig,
+    config: models.VoiceConfig,
     builders: BuilderRegistry,
     outbound: OutboundSender,
     clock: Callable[[], datetime],
 ) -> OpenCall:
     """With a flow, its engine is asked by `outbound` as well, as in a replay. `clock` is aware and in UTC.
     Nothing is sent before the call."""
-    if isinstance(config.session, FlowSession):
+    if isinstance(config.session, models.FlowSession):
         # Loaded late: MCP's SDK takes a second, and only flows need it.
         flows = late.voice_flows.FlowCalls(
             config,
@@ -97,10 +89,10 @@ def open_call_of(
             api_key=None,
             allow=AllowList(),
             now=clock,
-            transport=OutboundTransport(outbound),
+            transport=replay.OutboundTransport(outbound),
         )
         return flows.open_call(outbound)
-    return open_configured(config, outbound, clock=clock, builders=builders)
+    return call_handler.open_configured(config, outbound, clock=clock, builders=builders)
 
 
 class VoiceAnswering:
@@ -110,12 +102,14 @@ class VoiceAnswering:
         self._parts = parts
         key = parts.settings.openai_api_key
         headers = {} if key is None else connect_headers(key.get_secret_value())
-        self._realtime = Realtime(parts.settings.realtime_url, headers)
-        self._deliveries = Deliveries(parts.outbound, parts.settings.voice_spool)
+        self._realtime = bridge.Realtime(parts.settings.realtime_url, headers)
+        self._deliveries = deliveries.Deliveries(parts.outbound, parts.settings.voice_spool)
         session = parts.config.session
-        self._notices = _notices(parts.settings) if isinstance(session, FlowSession) else None
-        self._flow = _flow_calls(parts, session, self._notices) if isinstance(session, FlowSession) else None
-        self._bridge = Bridge(
+        self._notices = _notices(parts.settings) if isinstance(session, models.FlowSession) else None
+        self._flow = (
+            _flow_calls(parts, session, self._notices) if isinstance(session, models.FlowSession) else None
+        )
+        self._bridge = bridge.Bridge(
             self._plan, parts.carrier, transfer=parts.carrier.transfer, open_tap=self._open_tap
         )
 
@@ -144,7 +138,7 @@ class VoiceAnswering:
         tap = self._open_tap(call.call_id)
         line = SipConnection(call, calls, self._realtime, tap)
         plan = replace(self._plan(tap), connect=line.connect)
-        line.runner = CallRunner(plan, line, line.started, transfer=line.refer, line_plays=False)
+        line.runner = runner.CallRunner(plan, line, line.started, transfer=line.refer, line_plays=False)
         await self._bridge.kept(line.runner, tap, line.ended)
 
     async def drained(self) -> None:
@@ -160,10 +154,10 @@ class VoiceAnswering:
             await self._notices.aclose()
         await self._parts.outbound.aclose()
 
-    def _plan(self, tap: Tap | None) -> CallPlan:
+    def _plan(self, tap: bridge.Tap | None) -> runner.CallPlan:
         config = self._parts.config
-        return CallPlan(
-            connect=lambda settings, side: connect_realtime(self._realtime, settings, side, tap),
+        return runner.CallPlan(
+            connect=lambda settings, side: bridge.connect_realtime(self._realtime, settings, side, tap),
             open_call=self._open_call(tap),
             apology_settings=config.settings(),
             clock=time.monotonic,
@@ -173,15 +167,15 @@ class VoiceAnswering:
             agent_id=config.agent.id,
         )
 
-    def _open_call(self, tap: Tap | None) -> OpenCall:
+    def _open_call(self, tap: bridge.Tap | None) -> OpenCall:
         parts = self._parts
         outbound: OutboundSender = parts.outbound
-        if isinstance(tap, Recorder):
-            outbound = RecordedOutbound(outbound, tap.write)
+        if isinstance(tap, recording.Recorder):
+            outbound = recording.RecordedOutbound(outbound, tap.write)
         if self._flow is not None:
-            record = tap.write if isinstance(tap, Recorder) else None
+            record = tap.write if isinstance(tap, recording.Recorder) else None
             return self._flow.open_call(outbound, self._deliveries, record)
-        return open_configured(
+        return call_handler.open_configured(
             parts.config,
             outbound,
             clock=_now,
@@ -190,11 +184,11 @@ class VoiceAnswering:
             approval=parts.settings.approval(),
         )
 
-    def _open_tap(self, stream_id: str) -> Tap | None:
+    def _open_tap(self, stream_id: str) -> bridge.Tap | None:
         if self._parts.recordings is None:
             return None
         try:
-            return create_recording(self._parts.recordings, stream_id, time.monotonic)
+            return recording.create_recording(self._parts.recordings, stream_id, time.monotonic)
         except OSError as error:
             log.error("call_not_recorded", reason=error.strerror)
             return None
@@ -210,7 +204,9 @@ def _notices(settings: VoiceSettings) -> RedisNotices | None:
     )
 
 
-def _flow_calls(parts: VoiceDependencies, session: FlowSession, notices: RedisNotices | None) -> FlowCalls:
+def _flow_calls(
+    parts: VoiceDependencies, session: models.FlowSession, notices: RedisNotices | None
+) -> FlowCalls:
     allow = AllowList.parse(parts.settings.outbound_allowed(session.engine_url))
     key = os.environ.get(session.api_key_env) or None
     # Loaded late: MCP's SDK takes a second, and only flows need it.
@@ -238,16 +234,16 @@ def config_or_exit(
     base_url: str | None = None,
     clock: Callable[[], datetime] = _now,
     audio_formats: Collection[str] | None = None,
-) -> Loaded:
+) -> loader.Loaded:
     """A config whose mistakes are printed with their JSON pointers. Raises typer.Exit(2) for errors."""
     try:
-        loaded = load_config(
+        loaded = loader.load_config(
             config,
             builders=tuple(installed_builders(clock)),
             base_url=base_url,
             audio_formats=audio_formats,
         )
-    except ConfigRefused as refused:
+    except loader.ConfigRefused as refused:
         print_findings(config, "error", refused.problems)
         raise typer.Exit(2) from None
     print_findings(config, "warning", loaded.warnings)
@@ -269,13 +265,17 @@ class VoiceAgent:
 
 @asynccontextmanager
 async def voice_agent(
-    settings: VoiceSettings, load: Callable[[], Loaded], recordings: Path | None = None
+    settings: VoiceSettings, load: Callable[[], loader.Loaded], recordings: Path | None = None
 ) -> AsyncGenerator[VoiceAgent]:
     """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused."""
     steering = GuardedClient(AllowList.parse(settings.outbound_allowed()))
-    counting, carrier, sip_calls = Counting(), settings.open_carrier(steering), _sip(settings, steering)
+    counting, carrier, sip_calls = (
+        metrics.Counting(),
+        settings.open_carrier(steering),
+        _sip(settings, steering),
+    )
 
-    def answering(config: VoiceConfig) -> VoiceAnswering:
+    def answering(config: models.VoiceConfig) -> VoiceAnswering:
         outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(config.base_url)))
         return VoiceAnswering(
             VoiceDependencies(
@@ -293,7 +293,7 @@ async def voice_agent(
     async def reloaded() -> tuple[str, CallServer]:
         try:
             loaded = await asyncio.to_thread(load)
-        except ConfigRefused as refused:
+        except loader.ConfigRefused as refused:
             log.error("config_refused", problems=[problem.pointer for problem in refused.problems])
             raise CorrectTheInput("config_refused", str(refused), refused.problems) from refused
         return loaded.digest, answering(loaded.config)
@@ -324,12 +324,12 @@ def serve_until_stopped(
     loaded = config_or_exit(config, base_url=base_url, audio_formats=audio_formats)
     if not settings.has_model_key:
         typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
-    print_findings(config, "warning", retiring_models(loaded.config, _now().date()))
+    print_findings(config, "warning", review.retiring_models(loaded.config, _now().date()))
     configure_logging(settings.log_level)
 
-    def load() -> Loaded:
+    def load() -> loader.Loaded:
         names = tuple(installed_builders(_now))
-        return load_config(config, builders=names, base_url=base_url, audio_formats=audio_formats)
+        return loader.load_config(config, builders=names, base_url=base_url, audio_formats=audio_formats)
 
     def started(at: int) -> None:
         name = loaded.config.agent.name
@@ -350,7 +350,7 @@ class TrialAgent:
 
     url: str
     line_url: str
-    config: VoiceConfig
+    config: models.VoiceConfig
     warnings: tuple[Finding, ...]
 
 
@@ -362,7 +362,7 @@ async def trial_agent(
 
     `base_url` stands in for the config's own. Raises ConfigRefused.
     """
-    loaded = load_config(config, builders=tuple(installed_builders(_now)), base_url=base_url)
+    loaded = loader.load_config(config, builders=tuple(installed_builders(_now)), base_url=base_url)
     defaults = {name: field.default for name, field in VoiceSettings.model_fields.items()}
     settings = VoiceSettings.model_validate(
         {**defaults, "realtime_url": model_url, "openai_api_key": SecretStr("trial")}

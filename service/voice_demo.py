@@ -18,10 +18,7 @@ import typer
 from pydantic import ValidationError
 
 from channels.voice.config import loader
-from channels.voice.testing.fake_business import FakeBusiness
-from channels.voice.testing.fake_realtime import FakeRealtime
-from channels.voice.testing.fake_twilio import FakeTwilioCall
-from channels.voice.testing.realtime_session import Command, RealtimeSession, Sent, item_number
+from channels.voice.testing import fake_business, fake_realtime, fake_twilio, realtime_session
 from channels.voice.testing.script import Reaction, Say, Script, UseTool, read_script
 from flow_engine.errors import CorrectTheInput
 from service.logs import configure_logging
@@ -118,8 +115,8 @@ def demonstrate(play: Play) -> None:
 
 async def _demonstrate(play: Play) -> Sequence[str]:
     async with (
-        FakeRealtime(play.script) as model,
-        FakeBusiness(otherwise={"id": "demo-1"}) as business,
+        fake_realtime.FakeRealtime(play.script) as model,
+        fake_business.FakeBusiness(otherwise={"id": "demo-1"}) as business,
     ):
         dialogue = CallLog(model, business)
         base_url = play.base_url or business.url
@@ -128,7 +125,7 @@ async def _demonstrate(play: Play) -> Sequence[str]:
         ) as agent:
             print_findings(play.config, "warning", agent.warnings)
             typer.echo(NOTE)
-            call = FakeTwilioCall(agent.line_url, parameters={"callerPhone": PHONE})
+            call = fake_twilio.FakeTwilioCall(agent.line_url, parameters={"callerPhone": PHONE})
             call.stream_sid = f"MZ{uuid.uuid4().hex}"  # names the recording
             async with call:
                 dialogue.begins(call, f"from {PHONE}, answered by {agent.config.agent.name!r}")
@@ -142,7 +139,7 @@ async def _demonstrate(play: Play) -> Sequence[str]:
 class _Talk:
     """The caller's side of a call. Whatever happens meanwhile is told."""
 
-    def __init__(self, call: FakeTwilioCall, dialogue: CallLog) -> None:
+    def __init__(self, call: fake_twilio.FakeTwilioCall, dialogue: CallLog) -> None:
         self._call = call
         self._dialogue = dialogue
         self._loop = asyncio.get_running_loop()
@@ -210,10 +207,10 @@ class CallLog:
     The call's model is the server's only one.
     """
 
-    def __init__(self, model: FakeRealtime, business: FakeBusiness) -> None:
+    def __init__(self, model: fake_realtime.FakeRealtime, business: fake_business.FakeBusiness) -> None:
         self._model = model
         self._business = business
-        self._call: FakeTwilioCall | None = None
+        self._call: fake_twilio.FakeTwilioCall | None = None
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._seen = _Seen()
@@ -221,7 +218,7 @@ class CallLog:
         self._told_items: set[int] = set()
         self._moments: list[_Moment] = []
 
-    def begins(self, call: FakeTwilioCall, what: str) -> None:
+    def begins(self, call: fake_twilio.FakeTwilioCall, what: str) -> None:
         self._call = call
         self._began = self._loop.time()
         self._note("line", f"a call {what}")
@@ -260,7 +257,7 @@ class CallLog:
     # Inside ----------------------------------------------------------------------------------------
 
     @property
-    def _session(self) -> RealtimeSession | None:
+    def _session(self) -> realtime_session.RealtimeSession | None:
         return self._model.sessions[0] if self._model.sessions else None
 
     def _note(self, who: str, what: str) -> None:
@@ -281,16 +278,16 @@ class CallLog:
         if self._call is not None:
             yield from self._of_line(self._call)
 
-    def _of_model(self, event: Sent) -> Iterator[_Moment]:
+    def _of_model(self, event: realtime_session.Sent) -> Iterator[_Moment]:
         if event.kind == "response.output_audio_transcript.delta":
-            number = item_number(str(event.fields["item_id"]))
+            number = realtime_session.item_number(str(event.fields["item_id"]))
             self._texts[number] = self._texts.get(number, "") + str(event.fields["delta"])
         elif event.kind == "response.output_item.done":
             item = cast("Mapping[str, Any]", event.fields["item"])
             if item["type"] == "function_call":
                 yield _Moment(event.at, "model", f"calls {item['name']} {item['arguments']}")
 
-    def _of_line(self, call: FakeTwilioCall) -> Iterator[_Moment]:
+    def _of_line(self, call: fake_twilio.FakeTwilioCall) -> Iterator[_Moment]:
         call.playout.advance(self._loop.time())
         for heard in call.playout.heard:
             if heard.item is not None and heard.item not in self._told_items:
@@ -303,7 +300,7 @@ class CallLog:
         self._seen.clears = len(call.playout.clears)
 
 
-def _of_agent(command: Command) -> Iterator[_Moment]:
+def _of_agent(command: realtime_session.Command) -> Iterator[_Moment]:
     if command.kind == "conversation.item.truncate":
         heard_s = cast("int", command.fields["audio_end_ms"]) / 1000
         yield _Moment(command.at, "model", f"is told that {heard_s:.1f} s of its last words were heard")

@@ -18,13 +18,10 @@ from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.carriers.table import CARRIERS, CarrierName
-from channels.voice.manager.agents_list import is_public_url
-from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles
+from channels.voice.manager import agents_list, configs, fleet, processes
 from channels.voice.manager.directory import Directory, locked_directory
-from channels.voice.manager.fleet import Limits
 from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Routes
 from channels.voice.manager.manager import Manager, Pace
-from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, CommandLines, Programs
 from channels.voice.manager.roster import Roster, Source
 from channels.voice.sip_bridge.phone import Account, SipPhone
 from flow_engine.errors import CallTheOperator
@@ -78,7 +75,7 @@ class ManagerSettings(BaseSettings):
     @classmethod
     def _is_an_address(cls, url: str | None) -> str | None:
         filled = url and url.replace("${id}", "id").replace("${port}", "1")
-        if filled is not None and ("$" in filled or not is_public_url(filled)):
+        if filled is not None and ("$" in filled or not agents_list.is_public_url(filled)):
             raise ValueError("not https://host[:port][/path], in which ${id} and ${port} may stand")
         return url
 
@@ -87,15 +84,15 @@ def manage_until_stopped(options: ManageOptions) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
     settings = read_settings(ManagerSettings)
     configure_logging(settings.log_level)
-    limits = Limits(drain_s=options.drain_s, stop_s=settings.manager_stop_s)
+    limits = fleet.Limits(drain_s=options.drain_s, stop_s=settings.manager_stop_s)
     # What a killed manager has left needs this long to end.
-    wait_s = limits.stop_s + LAUNCHER_ENDS_WITHIN_S
+    wait_s = limits.stop_s + processes.LAUNCHER_ENDS_WITHIN_S
     with locked_directory(options.directory, wait_s) as directory:
         asyncio.run(_manage(options, settings, directory, limits))
 
 
 async def _manage(
-    options: ManageOptions, settings: ManagerSettings, directory: Directory, limits: Limits
+    options: ManageOptions, settings: ManagerSettings, directory: Directory, limits: fleet.Limits
 ) -> None:
     async with AsyncExitStack() as stack:
         # Naming the business API is allowing it.
@@ -105,8 +102,8 @@ async def _manage(
         stack.push_async_callback(local.aclose)
         carrier = CARRIERS[settings.voice_carrier]
         builders = frozenset(installed_builders(lambda: datetime.now(UTC)))
-        files = ConfigFiles(
-            options.templates or SHIPPED_TEMPLATES,
+        files = configs.ConfigFiles(
+            options.templates or configs.SHIPPED_TEMPLATES,
             directory.configs,
             options.api_url,
             builders,
@@ -121,8 +118,8 @@ async def _manage(
             public_url=settings.public_url,
             prefixed=options.front is not None,
         )
-        commands = CommandLines(options.agent_command, options.sip_bridge_command)
-        programs = Programs(commands, os.environ, files.path, directory.lock)
+        commands = processes.CommandLines(options.agent_command, options.sip_bridge_command)
+        programs = processes.Programs(commands, os.environ, files.path, directory.lock)
         pace = Pace(options.refresh_s, options.health_s, limits)
         manager = Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))
         if options.front is not None:

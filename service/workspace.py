@@ -8,10 +8,8 @@ from typing import Literal
 import orjson
 import typer
 
-from channels.workspace.assistant import Workspace, WorkspaceSettings
-from channels.workspace.index import Embedder
+from channels.workspace import assistant, index, store
 from channels.workspace.rules import TOOLS, Rules, read_rules
-from channels.workspace.store import Session, detect, remember_workspace
 from channels.workspace.undo import undo
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
 from flow_engine.ports.models import Message
@@ -29,21 +27,21 @@ class Options:
     rules: Rules | None = None
 
 
-def open_workspace(options: Options, embedder: Embedder | None = None) -> Workspace:
+def open_workspace(options: Options, embedder: index.Embedder | None = None) -> assistant.Workspace:
     """Raises CallTheOperator: no such directory, rules that cannot be read, a database that cannot be
     used."""
-    settings = read_settings(WorkspaceSettings)
+    settings = read_settings(assistant.WorkspaceSettings)
     rules = options.rules or read_rules(rules_file())
-    path, by = detect(options.directory, Path.home())
-    workspace = Workspace(path, settings, rules, embedder)
+    path, by = store.detect(options.directory, Path.home())
+    workspace = assistant.Workspace(path, settings, rules, embedder)
     with suppress(OSError):  # a home that cannot be written costs nobody his work
-        remember_workspace(path, by, Path.home())
+        store.remember_workspace(path, by, Path.home())
     return workspace
 
 
 def rules_file() -> Path:
     """The operator's, whether it is there or not."""
-    return read_settings(WorkspaceSettings).workspace_rules.expanduser()
+    return read_settings(assistant.WorkspaceSettings).workspace_rules.expanduser()
 
 
 def sessions(
@@ -65,7 +63,7 @@ def sessions(
         workspace.close()
 
 
-def _exported(workspace: Workspace, session: Session, form: str) -> str:
+def _exported(workspace: assistant.Workspace, session: store.Session, form: str) -> str:
     stored = workspace.store.messages(session.id)
     if form == "json":
         messages = [

@@ -14,9 +14,7 @@ import typer
 from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - it names anyio loosely
 
 from adapters.http_door import listen
-from adapters.models.factory import ConnectedModel
-from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.scripted import CallsTools, Says
+from adapters.models import factory, fake_openai, scripted
 from api.auth import LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
 from channels.workspace import assistant
@@ -71,7 +69,7 @@ class Work:
     """A session in an open workspace, and the model that it talks to. `name` is the model's."""
 
     workspace: assistant.Workspace
-    model: ConnectedModel
+    model: factory.ConnectedModel
     session: str
     name: str
 
@@ -244,8 +242,8 @@ def demo(*, as_json: bool) -> int:
         return asyncio.run(_demonstrated(Path(folder), as_json))
 
 
-def _call(number: int, name: str, **arguments: Any) -> CallsTools:
-    return CallsTools([ToolCall(f"call_{number}", name, arguments)])
+def _call(number: int, name: str, **arguments: Any) -> scripted.CallsTools:
+    return scripted.CallsTools([ToolCall(f"call_{number}", name, arguments)])
 
 
 async def _demonstrated(folder: Path, as_json: bool) -> int:
@@ -261,9 +259,9 @@ async def _demonstrated(folder: Path, as_json: bool) -> int:
         _call(3, "read_file", path="prices.py"),
         _call(4, "write_file", path="prices.py", content=fixed, mode="overwrite"),
         _call(5, "shell_exec", command=run),
-        Says("`total` took the highest price; it adds them up now, and the check passes."),
+        scripted.Says("`total` took the highest price; it adds them up now, and the check passes."),
     ]
-    async with FakeOpenAI(script).running() as server:
+    async with fake_openai.FakeOpenAI(script).running() as server:
         backend = {"name": "demo", "kind": "openai", "url": server.base_url, "models": ["scripted"]}
         file = GatewayFile.model_validate({"backends": [backend]})
         options = Options(folder, "scripted", rules=Rules())

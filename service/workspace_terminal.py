@@ -20,9 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.syntax import Syntax
 from rich.text import Text
 
-from channels.workspace.assistant import Frame, MaxIterationsExceeded, TurnFailed, run_turn
-from channels.workspace.rules import keep_rule
-from channels.workspace.toolbox import Choice, Question
+from channels.workspace import assistant, rules, toolbox
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
 from service.workspace import Options, rules_file
@@ -136,8 +134,8 @@ def _prompts(console: Console, keys: Keys) -> Generator[str]:
 
 async def _turn(work: Work, prompt: str, screen: _Screen) -> None:
     try:
-        await run_turn(work.workspace, work.model, None, work.session, prompt, screen, screen.show)
-    except (MaxIterationsExceeded, TurnFailed) as error:
+        await assistant.run_turn(work.workspace, work.model, None, work.session, prompt, screen, screen.show)
+    except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
         screen.pause()
         screen.console.print(Text(str(error), style="red"))
 
@@ -157,7 +155,7 @@ class _Screen:
             self._live.stop()
         self._live, self._text = None, ""
 
-    async def show(self, frame: Frame) -> None:
+    async def show(self, frame: assistant.Frame) -> None:
         if "content" in frame:
             self._text += frame["content"]
             if not isinstance(self._live, Live):
@@ -185,14 +183,14 @@ class _Screen:
         seconds = f" ({result['duration_ms'] / 1000:.1f} s)" if "duration_ms" in result else ""
         self.console.print(Text(f"· {line}{seconds}", style=COLOURS.get(tool["status"], "dim")))
 
-    async def decide(self, question: Question) -> Choice:
+    async def decide(self, question: toolbox.Question) -> toolbox.Choice:
         """Raises KeyboardInterrupt for Ctrl-C; the end of the input is a no."""
         self.pause()
         subject = question.command if question.command is not None else question.path or ""
         self.console.print(Text.assemble((question.name, "bold"), f" {subject}"))
         if question.diff:
             self.console.print(Syntax(question.diff, "diff", background_color="default"))
-        choices: dict[str, tuple[Choice, str]] = {"y": ("once", "once")}
+        choices: dict[str, tuple[toolbox.Choice, str]] = {"y": ("once", "once")}
         if question.command is None:
             choices["s"] = ("session", "for the session")
         if question.always is not None:
@@ -206,7 +204,7 @@ class _Screen:
         choice, _ = choices.get(typed[:1], choices["n"])
         if choice == "always" and question.always is not None:
             try:
-                keep_rule(rules_file(), question.always)
+                rules.keep_rule(rules_file(), question.always)
                 self.console.print(Text(f"written to {rules_file()}", style="dim"))
             except CallTheOperator as error:
                 self.console.print(Text(f"for this session only: {error.detail}", style="yellow"))

@@ -27,11 +27,7 @@ from pydantic_ai.providers.vllm import VLLMProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
-from adapters.models.bounded_http import model_http_client
-from adapters.models.ollama import stream_native
-from adapters.models.openai_stream import stream_chat
-from adapters.models.providers import Endpoint, ModelName, UnknownModelName, endpoint_of, parse_model_name
+from adapters.models import answers, bounded_http, ollama, openai_stream, providers
 from flow_engine.ports import models
 
 MOST_MODELS = 32
@@ -49,12 +45,12 @@ class PydanticAiModel:
     """Implements `LanguageModel`. `timeout_s` seconds bound the whole answer, or with `LLMRequest.deltas`
     each silence within it. Raises ModelFailed `not_configured` when `name` cannot be asked here."""
 
-    def __init__(self, name: ModelName, environ: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, name: providers.ModelName, environ: Mapping[str, str], timeout_s: float) -> None:
         self._name = name
         self._environ = environ
         self._timeout_s = timeout_s
-        self._http = model_http_client(timeout_s)
-        self._connected: LRUCache[ModelName, VendorModel] = LRUCache(MOST_MODELS)
+        self._http = bounded_http.model_http_client(timeout_s)
+        self._connected: LRUCache[providers.ModelName, VendorModel] = LRUCache(MOST_MODELS)
         self._connect(name)
 
     async def aclose(self) -> None:
@@ -62,10 +58,10 @@ class PydanticAiModel:
 
     async def stream(self, request: models.LLMRequest) -> AsyncGenerator[models.ModelEvent]:
         with _failures_translated():
-            name = self._name if request.model is None else parse_model_name(request.model)
+            name = self._name if request.model is None else providers.parse_model_name(request.model)
             if name.provider == "ollama" and request.num_ctx is not None:
-                endpoint = endpoint_of(name.provider, self._environ)
-                native = stream_native(self._http, endpoint, name.model, request, self._timeout_s)
+                endpoint = providers.endpoint_of(name.provider, self._environ)
+                native = ollama.stream_native(self._http, endpoint, name.model, request, self._timeout_s)
                 async with aclosing(native) as native_events:
                     async for native_event in native_events:
                         yield native_event
@@ -73,13 +69,15 @@ class PydanticAiModel:
             model = self._connected.get(name) or self._connect(name)
             if request.deltas and request.output_schema is None and name.provider in STREAMED_DIRECTLY:
                 samples = not model.profile.get("openai_supports_reasoning", False)
-                endpoint = endpoint_of(name.provider, self._environ)
-                chat = stream_chat(self._http, endpoint, name, request, self._timeout_s, samples=samples)
+                endpoint = providers.endpoint_of(name.provider, self._environ)
+                chat = openai_stream.stream_chat(
+                    self._http, endpoint, name, request, self._timeout_s, samples=samples
+                )
                 async with aclosing(chat) as chat_events:
                     async for chat_event in chat_events:
                         yield chat_event
                 return
-            received = _Received(longest_answer(request.max_tokens))
+            received = _Received(answers.longest_answer(request.max_tokens))
             async with AsyncExitStack() as stack:
                 deadline = self._deadline()
                 async with asyncio.timeout_at(deadline):
@@ -123,8 +121,8 @@ class PydanticAiModel:
                 settings["top_p"] = request.top_p
         return settings
 
-    def _connect(self, name: ModelName) -> VendorModel:
-        endpoint = endpoint_of(name.provider, self._environ)
+    def _connect(self, name: providers.ModelName) -> VendorModel:
+        endpoint = providers.endpoint_of(name.provider, self._environ)
         try:
             model = _vendor_model(name, endpoint, self._environ, self._http)
         except exceptions.UserError as error:
@@ -184,11 +182,12 @@ class _Received:
         if structured and called:
             text = called[0].args_as_json_str()
         calls = [
-            models.ToolCall(part.tool_call_id, part.tool_name, tool_arguments(part.args)) for part in called
+            models.ToolCall(part.tool_call_id, part.tool_name, answers.tool_arguments(part.args))
+            for part in called
         ]
         # A stream that was cut tells no usage: it comes with the last chunk.
-        estimated = estimated_tokens(self.length) if self.cut else 0
-        return finished_answer(
+        estimated = answers.estimated_tokens(self.length) if self.cut else 0
+        return answers.finished_answer(
             request,
             text,
             [] if structured else calls,
@@ -200,7 +199,10 @@ class _Received:
 
 
 def _vendor_model(
-    name: ModelName, endpoint: Endpoint, environ: Mapping[str, str], http: httpx2.AsyncClient
+    name: providers.ModelName,
+    endpoint: providers.Endpoint,
+    environ: Mapping[str, str],
+    http: httpx2.AsyncClient,
 ) -> VendorModel:
     key, url = endpoint.api_key or _NO_KEY, endpoint.base_url or ""
     if name.provider == "google":
@@ -271,7 +273,7 @@ def _failures_translated() -> Generator[None]:
     """No vendor's error leaves this module, nor its text: providers quote prompts in their messages."""
     try:
         yield
-    except UnknownModelName as error:
+    except providers.UnknownModelName as error:
         raise models.ModelFailed("not_configured", str(error)) from None
     except TimeoutError:
         raise models.ModelFailed("timeout", "no complete answer in time") from None

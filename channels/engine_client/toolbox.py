@@ -12,9 +12,7 @@ import structlog
 from cachetools import TLRUCache
 
 from adapters.models.tools import Approval, Tool, ToolRegistry
-from channels.engine_client.client import EngineClient
-from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
-from channels.engine_client.replies import AgentData, EngineError, ServerTools
+from channels.engine_client import client, mcp_tools, replies
 from channels.engine_client.tools import (
     CallContext,
     TaskTool,
@@ -51,16 +49,18 @@ class ToolListCache:
     def __init__(
         self, *, kept_s: float = KEPT_S, away_s: float = AWAY_S, clock: Callable[[], float] = monotonic
     ) -> None:
-        def until(url: str, tools: tuple[McpTool, ...] | None, now: float) -> float:
+        def until(url: str, tools: tuple[mcp_tools.McpTool, ...] | None, now: float) -> float:
             return now + (away_s if tools is None else kept_s)
 
-        self._by_url: TLRUCache[str, tuple[McpTool, ...] | None] = TLRUCache(MOST_SERVERS, until, clock)
+        self._by_url: TLRUCache[str, tuple[mcp_tools.McpTool, ...] | None] = TLRUCache(
+            MOST_SERVERS, until, clock
+        )
 
-    def known(self, url: str) -> tuple[McpTool, ...] | None:
+    def known(self, url: str) -> tuple[mcp_tools.McpTool, ...] | None:
         """None where the server at the URL has to be asked; nothing for one that failed a moment ago."""
         return (self._by_url[url] or ()) if url in self._by_url else None
 
-    def listed(self, url: str, tools: tuple[McpTool, ...]) -> None:
+    def listed(self, url: str, tools: tuple[mcp_tools.McpTool, ...]) -> None:
         self._by_url[url] = tools
 
     def away(self, url: str) -> None:
@@ -82,8 +82,8 @@ class Toolbox:
 
     def __init__(
         self,
-        engine: EngineClient,
-        servers: McpServers,
+        engine: client.EngineClient,
+        servers: mcp_tools.McpServers,
         ran: Ran,
         approval: Approval | None = None,
         tool_lists: ToolListCache | None = None,
@@ -95,7 +95,7 @@ class Toolbox:
         self._engine_mcp_url = engine.mcp_url
         self._tool_lists = tool_lists or ToolListCache(kept_s=inf, away_s=0)
 
-    async def of_task(self, data: AgentData) -> TaskTools:
+    async def of_task(self, data: replies.AgentData) -> TaskTools:
         """Tools of a server that cannot be reached, or whose JSON Schema is invalid, are left out and
         logged."""
         needed = [
@@ -109,7 +109,7 @@ class Toolbox:
     async def aclose(self) -> None:
         await self._servers.aclose()
 
-    async def _list(self, server: ServerTools) -> tuple[str, tuple[McpTool, ...]]:
+    async def _list(self, server: replies.ServerTools) -> tuple[str, tuple[mcp_tools.McpTool, ...]]:
         """The server's URL and what it offers."""
         url = server_url(server, self._engine_mcp_url)
         known = self._tool_lists.known(url)
@@ -117,14 +117,14 @@ class Toolbox:
             return url, known
         try:
             tools = await self._servers.tools(url)
-        except McpFailed as failure:
+        except mcp_tools.McpFailed as failure:
             log.warning("mcp_tools_left_out", server=server.server_name, reason=str(failure))
             self._tool_lists.away(url)
             return url, ()
         self._tool_lists.listed(url, tools)
         return url, tools
 
-    def _registers(self, registry: ToolRegistry, tool: TaskTool, data: AgentData) -> bool:
+    def _registers(self, registry: ToolRegistry, tool: TaskTool, data: replies.AgentData) -> bool:
         async def run(chosen: Mapping[str, JsonValue]) -> object:
             try:
                 memory = await self._engine.memory(data.conversation_id)
@@ -136,7 +136,7 @@ class Toolbox:
                 answer = await self._servers.call(tool.url, tool.listed.name, arguments, context.meta)
             except VariablesMissing as missing:
                 return {"error": str(missing), "missing": list(missing.variables)}
-            except (EngineError, McpFailed) as failure:
+            except (replies.EngineError, mcp_tools.McpFailed) as failure:
                 # What a server says of a failure may repeat what it was given.
                 log.warning("tool_failed", tool=tool.name, reason=type(failure.__cause__ or failure).__name__)
                 return {"error": f"the tool cannot be used at the moment: {failure}"}

@@ -19,17 +19,15 @@ from urllib.parse import urlsplit
 from genai_prices import Usage, calc_price
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from channels.gateway.config import Backend, Budget, Kind
-from channels.gateway.database import log
-from channels.gateway.upstreams import Operation
+from channels.gateway import config, database, upstreams
 from channels.gateway.usage import DAY_S, UsageRecord, UsageRecords
 from channels.gateway.wire import FINISHED, ApiError, ApiRequest, JsonObject, Part
 from flow_engine.ports.telemetry import Tracing
 
 MINUTE_S: Final = 60
 
-_PRICED: Final[Mapping[Kind, str]] = {"openai": "openai", "gemini": "google"}
-_PROVIDER: Final[Mapping[Kind, str]] = {
+_PRICED: Final[Mapping[config.Kind, str]] = {"openai": "openai", "gemini": "google"}
+_PROVIDER: Final[Mapping[config.Kind, str]] = {
     "openai": "openai",
     "gemini": "gcp.gemini",
     "vllm": "vllm",
@@ -113,7 +111,7 @@ class _Window:
 
 
 class _Spent:
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: config.Budget) -> None:
         self.budget = budget
         self.requests, self.tokens = _Window(), _Window()
 
@@ -123,7 +121,7 @@ class Books:
 
     def __init__(
         self,
-        budgets: Sequence[Budget],
+        budgets: Sequence[config.Budget],
         usage: UsageRecords,
         metrics: Metrics,
         tracing: Tracing,
@@ -168,13 +166,18 @@ class Books:
         return [s for s in self._spent if s.budget.key == key and s.budget.tenant in (None, tenant)]
 
     def account(
-        self, tenant: str, key: str, request: ApiRequest, model: str, operation: Operation
+        self, tenant: str, key: str, request: ApiRequest, model: str, operation: upstreams.Operation
     ) -> Account:
         """`model` is the resolved one."""
         return Account(self, tenant, key, request, model, operation)
 
     def charge(
-        self, account: Account, backend: Backend, outcome: CallOutcome, error: str | None, seconds: float
+        self,
+        account: Account,
+        backend: config.Backend,
+        outcome: CallOutcome,
+        error: str | None,
+        seconds: float,
     ) -> None:
         """Write down one call of a backend, of `seconds` in all. `error` is a status or a code."""
         counted = account.counted
@@ -198,14 +201,18 @@ class Books:
         self._usage.add(record)
         for spent in self._of(account.tenant, account.key):
             spent.tokens.at(now).used += counted.read + counted.wrote
-        log.info("gateway_call", **{name: value for name, value in asdict(record).items() if name != "at"})
+        database.log.info(
+            "gateway_call", **{name: value for name, value in asdict(record).items() if name != "at"}
+        )
         self._observe(account, backend, record, seconds)
         if self._tracing.on:
             name = f"{account.operation} {account.model}"
             attributes = _attributes(account, backend, record)
             self._tracing.finished(name, "client", seconds=seconds, attributes=attributes)
 
-    def _observe(self, account: Account, backend: Backend, record: UsageRecord, seconds: float) -> None:
+    def _observe(
+        self, account: Account, backend: config.Backend, record: UsageRecord, seconds: float
+    ) -> None:
         metrics, counted = self.metrics, account.counted
         metrics.calls.labels(backend.name, record.outcome).inc()
         metrics.dollars.labels(backend.name).inc(record.usd or 0.0)
@@ -228,7 +235,9 @@ class _Counted:
     cached: int = 0
 
 
-def _attributes(account: Account, backend: Backend, record: UsageRecord) -> dict[str, str | int | float]:
+def _attributes(
+    account: Account, backend: config.Backend, record: UsageRecord
+) -> dict[str, str | int | float]:
     """Of a span, by OpenTelemetry's conventions for generative AI."""
     address = urlsplit(backend.url)
     found: dict[str, str | int | float] = {
@@ -258,7 +267,13 @@ class Account:
     `answered_by` the model that the answer names."""
 
     def __init__(
-        self, books: Books, tenant: str, key: str, request: ApiRequest, model: str, operation: Operation
+        self,
+        books: Books,
+        tenant: str,
+        key: str,
+        request: ApiRequest,
+        model: str,
+        operation: upstreams.Operation,
     ) -> None:
         self._books = books
         self.tenant = tenant
@@ -267,14 +282,14 @@ class Account:
         self.model = model
         self.body = request.body
         self._streams = request.streams and operation == "chat"
-        self._backend: Backend | None = None
+        self._backend: config.Backend | None = None
         self._began = 0.0
         self.first_s: float | None = None
         self.answered_by = ""
         self.answer_id = ""
         self.counted = _Counted()
 
-    def began(self, backend: Backend, failure: ApiError | None) -> None:
+    def began(self, backend: config.Backend, failure: ApiError | None) -> None:
         """A backend is asked; one that was asked before it has failed, with `failure`."""
         if self._backend is not None:
             self._charge("failed", failure)
@@ -324,7 +339,7 @@ def _whole_number(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _price(kind: Kind, models: Sequence[str], counted: _Counted) -> float | None:
+def _price(kind: config.Kind, models: Sequence[str], counted: _Counted) -> float | None:
     """In US dollars by public prices, of the first of `models` that has one: 0 for a server of one's own,
     None where none is listed."""
     provider = _PRICED.get(kind)

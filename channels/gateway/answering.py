@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Literal, cast
 
-from channels.gateway.accounts import Account
+from channels.gateway import accounts, config, database, routing, upstreams
 from channels.gateway.cache import Entry, ResponseCache
-from channels.gateway.config import CacheMode
-from channels.gateway.database import log
-from channels.gateway.routing import Route, asked
-from channels.gateway.upstreams import Operation
 from channels.gateway.wire import FINISHED, ApiError, ApiRequest, JsonObject, Part, cache_key
 
 AHEAD: Final = 256
@@ -127,7 +123,7 @@ class _Flight:
 class Answering:
     """Answers requests; `mode` says what may be kept."""
 
-    def __init__(self, mode: CacheMode, cache: ResponseCache) -> None:
+    def __init__(self, mode: config.CacheMode, cache: ResponseCache) -> None:
         self._mode = mode
         self._cache = cache
         self._flights: dict[str, _Flight] = {}
@@ -139,7 +135,12 @@ class Answering:
             await asyncio.wait(self._tasks, timeout=2)
 
     def answer(
-        self, request: ApiRequest, route: Route, operation: Operation, control: str, account: Account
+        self,
+        request: ApiRequest,
+        route: routing.Route,
+        operation: upstreams.Operation,
+        control: str,
+        account: accounts.Account,
     ) -> Served:
         """`control` is the request's `Cache-Control`. Raises ApiError 504 for `only-if-cached` where nothing
         can be kept."""
@@ -149,7 +150,7 @@ class Answering:
         if key is None:
             if only_cached:
                 raise _nothing_cached()
-            calls = account.watched(asked(route, request, operation, account.began))
+            calls = account.watched(routing.asked(route, request, operation, account.began))
             return Served(Origin("bypass"), calls)
         if "no-cache" in directives and not only_cached:
             return self._reading(self._started(key, request, route, account, look=False))
@@ -163,7 +164,13 @@ class Answering:
             flight = self._flights[key] = self._started(key, request, route, account, look=True)
         return self._reading(flight)
 
-    def _key(self, request: ApiRequest, route: Route, operation: Operation, account: Account) -> str | None:
+    def _key(
+        self,
+        request: ApiRequest,
+        route: routing.Route,
+        operation: upstreams.Operation,
+        account: accounts.Account,
+    ) -> str | None:
         temperature = request.body.get("temperature")
         cold = temperature is not None and not isinstance(temperature, bool) and temperature == 0
         if operation != "chat" or self._mode == "off" or not cold:
@@ -176,7 +183,7 @@ class Answering:
             return None
 
     def _started(
-        self, key: str, request: ApiRequest, route: Route, account: Account, *, look: bool
+        self, key: str, request: ApiRequest, route: routing.Route, account: accounts.Account, *, look: bool
     ) -> _Flight:
         flight = _Flight()
 
@@ -185,7 +192,7 @@ class Answering:
             self._leave(key, flight)
             flight.announce()
             if not task.cancelled() and not isinstance(task.exception(), ApiError | None):
-                log.error("bug", exc_info=task.exception())
+                database.log.error("bug", exc_info=task.exception())
 
         flight.task = asyncio.create_task(self._fly(flight, key, request, route, account, look))
         self._tasks.add(flight.task)
@@ -202,7 +209,13 @@ class Answering:
         return Served(flight.origin, flight.read())
 
     async def _fly(
-        self, flight: _Flight, key: str, request: ApiRequest, route: Route, account: Account, look: bool
+        self,
+        flight: _Flight,
+        key: str,
+        request: ApiRequest,
+        route: routing.Route,
+        account: accounts.Account,
+        look: bool,
     ) -> None:
         if look and (entry := await self._cache.far(key)) is not None:
             flight.origin.outcome, flight.origin.created_at = "hit-l2", entry.created_at
@@ -211,7 +224,7 @@ class Answering:
             flight.whole = True
             return
         epoch, seen, kept, entry = self._cache.epoch, Completeness(), list[bytes](), None
-        calls = account.watched(asked(route, request, "chat", account.began))
+        calls = account.watched(routing.asked(route, request, "chat", account.began))
         async with aclosing(calls):
             async for part in calls:
                 seen.see(part.parsed)

@@ -23,11 +23,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from channels.gateway.accounts import Books
+from channels.gateway import accounts, database, upstreams
 from channels.gateway.answering import Answering, Origin, Served
-from channels.gateway.database import log
 from channels.gateway.routing import Routing
-from channels.gateway.upstreams import Operation
 from channels.gateway.wire import DONE_FRAME, FINISHED, ApiError, error_frame, frame, read_request, written
 from flow_engine.errors import CorrectTheInput
 
@@ -153,10 +151,10 @@ class _Answer:
     """An ASGI response that does its work while it is sent."""
 
     served: Served
-    operation: Operation
+    operation: upstreams.Operation
     streams: bool
     heartbeat_s: float
-    books: Books
+    books: accounts.Books
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         status = _Status(self.books, self.operation, self.served.origin)
@@ -206,7 +204,7 @@ class _Answer:
 class _Status:
     """What became of a request, for the metrics."""
 
-    def __init__(self, books: Books, operation: Operation, origin: Origin) -> None:
+    def __init__(self, books: accounts.Books, operation: upstreams.Operation, origin: Origin) -> None:
         self._books = books
         self._operation = operation
         self._origin = origin
@@ -220,7 +218,12 @@ class GatewayRoutes:
     """The routes of scope `gateway`. `heartbeat_s` is in seconds."""
 
     def __init__(
-        self, routing: Routing, answering: Answering, books: Books, doorkeeper: Doorkeeper, heartbeat_s: float
+        self,
+        routing: Routing,
+        answering: Answering,
+        books: accounts.Books,
+        doorkeeper: Doorkeeper,
+        heartbeat_s: float,
     ) -> None:
         self._routing = routing
         self._answering = answering
@@ -248,7 +251,9 @@ class GatewayRoutes:
 
         return handle
 
-    async def _answer(self, http: Request, caller: Principal, operation: Operation, needs: str) -> _Answer:
+    async def _answer(
+        self, http: Request, caller: Principal, operation: upstreams.Operation, needs: str
+    ) -> _Answer:
         request = read_request(await read_body(http), needs=needs)
         route = self._routing.route(request, operation)
         self._books.admit(caller.tenant_id, caller.name)
@@ -275,7 +280,7 @@ def _model(name: str, owner: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": owner}
 
 
-def gateway_app(routes: Sequence[BaseRoute], books: Books) -> Starlette:
+def gateway_app(routes: Sequence[BaseRoute], books: accounts.Books) -> Starlette:
     """`routes` are those of the gateway and, where there are workspaces, of the assistant."""
 
     async def ready(request: Request) -> Response:
@@ -290,7 +295,7 @@ def gateway_app(routes: Sequence[BaseRoute], books: Books) -> Starlette:
         return error_response(ApiError(status, str(getattr(error, "detail", "")), code=code))
 
     async def bug(request: Request, error: Exception) -> Response:
-        log.error("bug", route=request.url.path, exc_info=error)
+        database.log.error("bug", route=request.url.path, exc_info=error)
         return error_response(ApiError(500, "the gateway has an error, which is logged", type="server_error"))
 
     probes = [Route(f"/health/{name}", ready) for name in ("ready", "live")]

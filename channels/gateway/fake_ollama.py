@@ -13,10 +13,7 @@ from typing import Any
 
 import orjson
 
-from adapters.models.answers import estimated_tokens
-from adapters.models.fake_http import Body, FakeServer, Received
-from adapters.models.fake_openai import word_vector
-from adapters.models.scripted import Script, pieces
+from adapters.models import answers, fake_http, fake_openai, scripted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +47,18 @@ class OllamaCut:
 OllamaStep = OllamaAnswer | OllamaError | OllamaCut
 
 
-class FakeOllama(FakeServer):
+class FakeOllama(fake_http.FakeServer):
     """Serves on a free port while `running`. `requests` holds what it was sent, oldest first."""
 
-    def __init__(self, steps: Sequence[OllamaStep] | Callable[[Received], OllamaStep]) -> None:
+    def __init__(self, steps: Sequence[OllamaStep] | Callable[[fake_http.Received], OllamaStep]) -> None:
         super().__init__()
-        self._script: Script[Received, OllamaStep] = Script(steps)
+        self._script: scripted.Script[fake_http.Received, OllamaStep] = scripted.Script(steps)
 
     @property
-    def requests(self) -> Sequence[Received]:
+    def requests(self) -> Sequence[fake_http.Received]:
         return self._script.requests
 
-    async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+    async def answer(self, received: fake_http.Received, writer: asyncio.StreamWriter) -> None:
         step = self._script.next(received)
         if isinstance(step, OllamaError) and step.status != 200:
             await _write(writer, step.status, [orjson.dumps({"error": step.message})])
@@ -77,11 +74,11 @@ class FakeOllama(FakeServer):
             await _write(writer, 200, [orjson.dumps(whole)])
 
 
-def _lines(body: Body, step: OllamaStep) -> Iterator[Mapping[str, Any]]:
+def _lines(body: fake_http.Body, step: OllamaStep) -> Iterator[Mapping[str, Any]]:
     if isinstance(step, OllamaAnswer):
-        for piece in pieces(step.thinking):
+        for piece in scripted.pieces(step.thinking):
             yield _line(body, "", piece)
-    for piece in pieces(step.text):
+    for piece in scripted.pieces(step.text):
         yield _line(body, piece)
     if isinstance(step, OllamaAnswer):
         for call in step.calls:
@@ -92,7 +89,7 @@ def _lines(body: Body, step: OllamaStep) -> Iterator[Mapping[str, Any]]:
 
 
 def _line(
-    body: Body, text: str, thinking: str = "", calls: Sequence[Mapping[str, Any]] = ()
+    body: fake_http.Body, text: str, thinking: str = "", calls: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": text}
     message |= {"thinking": thinking} if thinking else {}
@@ -100,9 +97,12 @@ def _line(
     return {"model": body["model"], "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False}
 
 
-def _end(body: Body, step: OllamaAnswer) -> dict[str, Any]:
+def _end(body: fake_http.Body, step: OllamaAnswer) -> dict[str, Any]:
     read = sum(len(str(message.get("content"))) for message in body.get("messages", []))
-    counted = {"prompt_eval_count": estimated_tokens(read), "eval_count": estimated_tokens(len(step.text))}
+    counted = {
+        "prompt_eval_count": answers.estimated_tokens(read),
+        "eval_count": answers.estimated_tokens(len(step.text)),
+    }
     return {
         "done": True,
         "done_reason": step.done_reason,
@@ -112,10 +112,10 @@ def _end(body: Body, step: OllamaAnswer) -> dict[str, Any]:
     }
 
 
-def _embedded(body: Body) -> dict[str, Any]:
+def _embedded(body: fake_http.Body) -> dict[str, Any]:
     texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-    read = sum(estimated_tokens(len(text)) for text in texts)
-    vectors = [word_vector(text, body.get("dimensions", 64)) for text in texts]
+    read = sum(answers.estimated_tokens(len(text)) for text in texts)
+    vectors = [fake_openai.word_vector(text, body.get("dimensions", 64)) for text in texts]
     return {"model": body["model"], "embeddings": vectors, "prompt_eval_count": read}
 
 

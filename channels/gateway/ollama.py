@@ -18,9 +18,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from channels.gateway.config import Backend
-from channels.gateway.connection import Connection
-from channels.gateway.upstreams import Operation, Wire, broken_off, drained
+from channels.gateway import config, connection, upstreams
 from channels.gateway.wire import (
     FINISHED,
     MOST_EVENT_BYTES,
@@ -71,16 +69,18 @@ _NO_VALUE: Final[tuple[Any, ...]] = (None, {}, [])
 class OllamaUpstream:
     """Implements `Upstream`."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: upstreams.Wire) -> None:
         self._wire = wire
 
-    def check(self, request: ApiRequest, operation: Operation) -> None:
+    def check(self, request: ApiRequest, operation: upstreams.Operation) -> None:
         if operation == "chat":
             _chat_body(request, request.model, self._wire.backend)
         else:
             _embed_body(request, request.model, self._wire.backend)
 
-    async def ask(self, request: ApiRequest, model: str, operation: Operation) -> AsyncGenerator[Part]:
+    async def ask(
+        self, request: ApiRequest, model: str, operation: upstreams.Operation
+    ) -> AsyncGenerator[Part]:
         if operation == "embeddings":
             body = _embed_body(request, model, self._wire.backend)
             yield _embeddings(request, (await self._wire.whole("/api/embed", written(body))).parsed)
@@ -100,11 +100,11 @@ class OllamaUpstream:
                     yield made
                 if line.get("done") is True:
                     yield FINISHED
-                    await drained(reply)
+                    await upstreams.drained(reply)
                     return
         raise self._wire.failed(502, "ended its answer before it was finished", broken=False)
 
-    async def _lines(self, reply: Connection) -> AsyncGenerator[JsonObject]:
+    async def _lines(self, reply: connection.Connection) -> AsyncGenerator[JsonObject]:
         deadline = asyncio.get_running_loop().time() + self._wire.backend.timeout_s
         rest, any_yet = b"", False
         while piece := await reply.piece():
@@ -126,7 +126,7 @@ class OllamaUpstream:
         except ValueError:
             raise self._wire.failed(502, "sent a line that is cut or no JSON", broken=False) from None
         if "error" in parsed:
-            raise broken_off(parsed)
+            raise upstreams.broken_off(parsed)
         return parsed
 
 
@@ -157,7 +157,7 @@ def _refuse_what_ollama_cannot(body: JsonObject) -> None:
             raise _unsupported(name, name)
 
 
-def _chat_body(request: ApiRequest, model: str, backend: Backend) -> JsonObject:
+def _chat_body(request: ApiRequest, model: str, backend: config.Backend) -> JsonObject:
     """Raises ApiError 400 for what cannot be translated."""
     body = request.body
     _refuse_what_ollama_cannot(body)
@@ -183,7 +183,7 @@ def _chat_body(request: ApiRequest, model: str, backend: Backend) -> JsonObject:
     return sent
 
 
-def _options(body: JsonObject, backend: Backend) -> JsonObject:
+def _options(body: JsonObject, backend: config.Backend) -> JsonObject:
     options: JsonObject = {} if backend.num_ctx is None else {"num_ctx": backend.num_ctx}
     options |= {name: value for name, value in body.items() if name in OPTIONS and value is not None}
     longest = body.get("max_completion_tokens")
@@ -369,7 +369,7 @@ def _made(body: JsonObject, *, shown: bool = True) -> Part:
     return Part(written(body), body, shown)
 
 
-def _embed_body(request: ApiRequest, model: str, backend: Backend) -> JsonObject:
+def _embed_body(request: ApiRequest, model: str, backend: config.Backend) -> JsonObject:
     body = request.body
     given: Any = body["input"]
     texts: Any = [given] if isinstance(given, str) else given

@@ -14,9 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from channels.gateway.config import Backend
-from channels.gateway.upstreams import Operation, Upstream
-from channels.gateway.wire import ApiError, ApiRequest, Part, UpstreamFailed
+from channels.gateway import config, upstreams, wire
 
 OPEN_S: Final = 5.0
 
@@ -53,8 +51,8 @@ class Breaker:
 class Server:
     """A backend with all that it takes to ask it."""
 
-    backend: Backend
-    upstream: Upstream
+    backend: config.Backend
+    upstream: upstreams.Upstream
     breaker: Breaker
 
 
@@ -83,12 +81,12 @@ class Routing:
                     found.setdefault(name, server.backend.name)
         return found
 
-    def route(self, request: ApiRequest, operation: Operation) -> Route:
+    def route(self, request: wire.ApiRequest, operation: upstreams.Operation) -> Route:
         """Raises ApiError: 404 `model_not_found`, 400 `unsupported` for what the backend cannot do."""
         able = [s for s in self._servers.values() if s.backend.weight and s.backend.resolved(request.model)]
         if not able:
             known = ", ".join(self.models()) or "none"
-            raise ApiError(
+            raise wire.ApiError(
                 404,
                 f"the model {request.model!r} does not exist here; there are: {known}",
                 param="model",
@@ -109,25 +107,28 @@ class Routing:
 
 
 async def asked(
-    route: Route, request: ApiRequest, operation: Operation, began: Callable[[Backend, ApiError | None], None]
-) -> AsyncGenerator[Part]:
+    route: Route,
+    request: wire.ApiRequest,
+    operation: upstreams.Operation,
+    began: Callable[[config.Backend, wire.ApiError | None], None],
+) -> AsyncGenerator[wire.Part]:
     """The answer of the first server that gives one. `began` is called for each that is asked, with what
     the one before it has failed with.
 
     Raises ApiError: what the last of them failed with. A fallback that cannot do what is asked is passed
     over.
     """
-    failure: ApiError | None = None
+    failure: wire.ApiError | None = None
     for server in route.servers:
         try:
             if (wait := server.breaker.wait_s()) > 0:
                 headers = {"Retry-After": str(int(wait) + 1)}
                 message = f"backend {server.backend.name!r} is left alone after many failures"
-                raise UpstreamFailed(
+                raise wire.UpstreamFailed(
                     503, message, type="upstream_error", code="upstream_down", headers=headers
                 )
             server.upstream.check(request, operation)
-        except ApiError as refused:
+        except wire.ApiError as refused:
             failure = failure or refused
             continue
         began(server.backend, failure)
@@ -140,7 +141,7 @@ async def asked(
                         server.breaker.worked()
                     yield part
             return
-        except UpstreamFailed as failed:
+        except wire.UpstreamFailed as failed:
             if failed.broken:
                 server.breaker.failed()
             else:

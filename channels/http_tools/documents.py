@@ -15,9 +15,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from channels.http_tools.expressions import Condition
-from channels.http_tools.json_paths import JsonPath
-from channels.http_tools.scope import NAMESPACES
+from channels.http_tools import expressions, json_paths, scope
 from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlTemplate
 from flow_engine.conditions.lexing import Mistake
 from flow_engine.errors import Finding, pointer
@@ -68,7 +66,7 @@ def _step_condition(value: object, info: pydantic.ValidationInfo) -> object:
     """The names of the step's extracts are known; where they could not be read, any name may be one."""
     extract: Mapping[str, object] | None = info.data.get("extract")
     names = None if extract is None else frozenset(extract)
-    return _read(lambda text: Condition.parse(text, names), value)
+    return _read(lambda text: expressions.Condition.parse(text, names), value)
 
 
 def _json_template(value: object, *, answer: bool = False) -> JsonTemplate:
@@ -131,12 +129,12 @@ ObjectSchema: TypeAlias = Annotated[dict[str, object], pydantic.AfterValidator(_
 TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
 HeaderText: TypeAlias = Annotated[Template, Compiled(_header)]
 UrlText: TypeAlias = Annotated[UrlTemplate, compiled(UrlTemplate.parse)]
-PathText: TypeAlias = Annotated[JsonPath, compiled(JsonPath.parse)]
-ConditionText: TypeAlias = Annotated[Condition, compiled(Condition.parse)]
+PathText: TypeAlias = Annotated[json_paths.JsonPath, compiled(json_paths.JsonPath.parse)]
+ConditionText: TypeAlias = Annotated[expressions.Condition, compiled(expressions.Condition.parse)]
 Body: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_template(value))]
 Params: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _params(value))]
 Answer: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_template(value, answer=True))]
-_StepCondition: TypeAlias = Annotated[Condition, Compiled(_step_condition)]
+_StepCondition: TypeAlias = Annotated[expressions.Condition, Compiled(_step_condition)]
 
 
 class Document(pydantic.BaseModel):
@@ -206,13 +204,13 @@ class PreStep(RequestFields):
 
     @pydantic.field_validator("extract")
     @classmethod
-    def _names_are_free(cls, extract: dict[str, JsonPath]) -> dict[str, JsonPath]:
-        taken = sorted(NAMESPACES & extract.keys())
+    def _names_are_free(cls, extract: dict[str, json_paths.JsonPath]) -> dict[str, json_paths.JsonPath]:
+        taken = sorted(scope.NAMESPACES & extract.keys())
         if taken:
             raise PydanticCustomError(
                 "extract_name_taken",
                 "{taken} stand for something else in conditions; accepted are names beside {names}",
-                {"taken": listed(taken), "names": listed(sorted(NAMESPACES))},
+                {"taken": listed(taken), "names": listed(sorted(scope.NAMESPACES))},
             )
         return extract
 

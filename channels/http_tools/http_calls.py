@@ -17,10 +17,8 @@ from urllib.parse import quote, unquote, urlsplit
 import orjson
 import structlog
 
-from channels.http_tools.documents import HttpRequest
-from channels.http_tools.placeholders import as_text
+from channels.http_tools import documents, placeholders, templates
 from channels.http_tools.scope import Scope
-from channels.http_tools.templates import Unresolved
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import MAX_DEPTH, JsonValue
 
@@ -68,7 +66,9 @@ class HttpCaller:
         self.log_fields = log_fields
         self.monotonic = monotonic
 
-    async def send(self, request: HttpRequest, scope: Scope, *, body: JsonValue = None) -> JsonValue:
+    async def send(
+        self, request: documents.HttpRequest, scope: Scope, *, body: JsonValue = None
+    ) -> JsonValue:
         """The JSON of the reply, its text where it is no JSON, None where it is empty. `body` stands in for
         the request's own one. Raises CallFailed after `timeout_s` seconds, for a status from 300 on, and for
         an address that is not allowed."""
@@ -82,7 +82,7 @@ class HttpCaller:
         finally:  # one that is cancelled has its line too: the other side may have taken it
             fields: dict[str, object] = {
                 "method": request.method,
-                "url": masked_url(prepared.url, as_text(scope.lookup(("caller_phone",)))),
+                "url": masked_url(prepared.url, placeholders.as_text(scope.lookup(("caller_phone",)))),
                 "status": status,
                 "duration_ms": round((self.monotonic() - started) * 1000),
                 **self.log_fields,
@@ -96,7 +96,7 @@ class HttpCaller:
         return outcome
 
     async def _exchange(
-        self, request: HttpRequest, prepared: _Prepared
+        self, request: documents.HttpRequest, prepared: _Prepared
     ) -> tuple[int | None, JsonValue | CallFailed]:
         """The status, None without a reply, and what came of it."""
         try:
@@ -151,11 +151,11 @@ def _digits(text: str) -> str:
     return "".join(character for character in text if character.isdecimal())
 
 
-def _prepare(request: HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
+def _prepare(request: documents.HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
     params = request.params.render(scope) if request.params else None
     try:
         url = request.url.render(scope, params.items() if isinstance(params, dict) else ())
-    except Unresolved as error:
+    except templates.Unresolved as error:
         raise CallFailed(f"the request needs a value for {error.placeholder}") from error
     if body is None and request.body is not None:
         body = request.body.render(scope)
@@ -164,7 +164,7 @@ def _prepare(request: HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
     except orjson.JSONEncodeError as error:
         raise CallFailed("the request cannot be written as JSON") from error
     own = ((name, template.render(scope)) for name, template in request.headers.items())
-    headers = {name: as_text(value) for name, value in own if value is not None}
+    headers = {name: placeholders.as_text(value) for name, value in own if value is not None}
     return _Prepared(url, {**_HEADERS, **(_BODY_HEADERS if content else {}), **headers}, content)
 
 

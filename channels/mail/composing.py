@@ -16,10 +16,7 @@ from email.policy import compat32
 from email.utils import format_datetime, formataddr
 from typing import Final, cast
 
-from channels.mail.addresses import domain_of, read_addresses
-from channels.mail.config import MailboxConfig
-from channels.mail.message import ParsedMail
-from channels.mail.ports import OutgoingMail
+from channels.mail import addresses, config, message, ports
 
 MOST_BODY: Final = 100_000
 MOST_SUBJECT: Final = 250
@@ -50,7 +47,7 @@ def read_letter(to: str, subject: str, body: str) -> Letter:
     header: in `to` they are refused, in the subject they become spaces. Raises Unsendable."""
     if re.search(r"[\r\n\0]", to):
         raise Unsendable("to: accepted are addresses in one line")
-    entries = read_addresses(to)
+    entries = addresses.read_addresses(to)
     if not entries or len(entries) > MOST_RECIPIENTS or not all(entry.email for entry in entries):
         raise Unsendable(f"to: accepted are 1 to {MOST_RECIPIENTS} addresses, separated by commas")
     emails = tuple(dict.fromkeys(entry.email for entry in entries))
@@ -73,8 +70,14 @@ def reply_subject(subject: str) -> str:
 
 
 def compose(
-    letter: Letter, mail: ParsedMail, box: MailboxConfig, message_id: str, now: datetime, *, is_sent: bool
-) -> OutgoingMail:
+    letter: Letter,
+    mail: message.ParsedMail,
+    box: config.MailboxConfig,
+    message_id: str,
+    now: datetime,
+    *,
+    is_sent: bool,
+) -> ports.OutgoingMail:
     """An answer to `mail`. What is sent by itself says so (RFC 3834); a draft is a person's own mail."""
     # No line of quoted-printable text has `=_`, so the boundary stands in no body.
     boundary = f"=_{hashlib.sha256(message_id.encode()).hexdigest()[:32]}"
@@ -99,7 +102,7 @@ def compose(
         part = MIMEText(content, kind, cast("str", _UTF8))  # a Charset is taken too
         del part["MIME-Version"]
         whole.attach(part)
-    return OutgoingMail(
+    return ports.OutgoingMail(
         message_id=message_id,
         sender=box.own_address,
         recipients=letter.to,
@@ -109,9 +112,9 @@ def compose(
     )
 
 
-def new_message_id(run_id: str, number: int, box: MailboxConfig) -> str:
+def new_message_id(run_id: str, number: int, box: config.MailboxConfig) -> str:
     """That of the run's mail with this number (RFC 5322), the same again at every attempt."""
-    return f"<{run_id}.{number}@{domain_of(box.own_address)}>"
+    return f"<{run_id}.{number}@{addresses.domain_of(box.own_address)}>"
 
 
 def _as_html(text: str) -> str:

@@ -16,12 +16,9 @@ from typing import Any, Final, cast
 
 import structlog
 
-from channels.mail.config import MailboxConfig
+from channels.mail import config, message, runs, smtp
 from channels.mail.imap import FetchedMail, ImapConnection, UidsChanged
-from channels.mail.message import parse_mail
 from channels.mail.ports import Delivery, OutgoingMail
-from channels.mail.runs import Place
-from channels.mail.smtp import DeliveryUnknown, NotSent, SmtpSender
 from channels.mail.state import MailboxState, OutboxState
 from flow_engine.errors import CallTheOperator, RetryLater
 
@@ -43,9 +40,9 @@ class MailboxParts:
     """What all mails of one mailbox share. `sender` is None without SMTP. `pause` waits that many seconds;
     `observe` is called with what became of each message."""
 
-    box: MailboxConfig
+    box: config.MailboxConfig
     imap: ImapConnection
-    sender: SmtpSender | None
+    sender: smtp.SmtpSender | None
     state: MailboxState
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     observe: Callable[[str], None] = lambda outcome: None
@@ -56,7 +53,7 @@ class ImapMailbox:
     its first `most_bytes` bytes. Every method raises RetryLater when the server is away."""
 
     def __init__(
-        self, parts: MailboxParts, place: Place, message_id: str, digest: str, most_bytes: int
+        self, parts: MailboxParts, place: runs.Place, message_id: str, digest: str, most_bytes: int
     ) -> None:
         self._parts = parts
         self._place = place
@@ -75,16 +72,18 @@ class ImapMailbox:
         for folder in dict.fromkeys(folders[:MOST_FOLDERS]):
             state, uids = await self._parts.imap.find(folder, ["Message-ID"], [self._message_id])
             for uid in uids:
-                place = Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
+                place = runs.Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
                 for found in await self._at(place):
                     # A Message-ID may have been used for another mail; a UID stands for one.
-                    parsed = await asyncio.to_thread(parse_mail, found.raw, size=found.size, opened=False)
+                    parsed = await asyncio.to_thread(
+                        message.parse_mail, found.raw, size=found.size, opened=False
+                    )
                     if parsed.digest == self._digest:
                         self._place = place
                         return found.raw, found.size
         return None
 
-    async def _at(self, place: Place) -> Sequence[FetchedMail]:
+    async def _at(self, place: runs.Place) -> Sequence[FetchedMail]:
         try:
             return await self._parts.imap.fetch(
                 place.folder, [place.uid], uid_validity=place.uid_validity, most_bytes=self._most_bytes
@@ -103,7 +102,9 @@ class ImapMailbox:
             state, uids = await self._parts.imap.find(folder, headers, wanted)
             validity = state.uid_validity
             others = [
-                uid for uid in uids if self._place != Place(folder=folder, uid_validity=validity, uid=uid)
+                uid
+                for uid in uids
+                if self._place != runs.Place(folder=folder, uid_validity=validity, uid=uid)
             ]
             found = await self._parts.imap.fetch(
                 folder,
@@ -157,11 +158,11 @@ class ImapMailbox:
         for pause_s in (*SMTP_PAUSES_S, None):
             try:
                 await sender.send(mail.sender, mail.recipients, mail.content)
-            except DeliveryUnknown:
+            except smtp.DeliveryUnknown:
                 return await self._resolved(mail, UNKNOWN)
             except (RetryLater, CallTheOperator) as no_login:
                 return await self._drafted(mail, no_login.detail)
-            except NotSent as refused:
+            except smtp.NotSent as refused:
                 if pause_s is None or not refused.may_pass:
                     return await self._drafted(mail, str(refused))
                 await self._parts.pause(pause_s)

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from adapters.models.audit import ModelCallRecord
-from channels.mail.config import Limits
-from channels.mail.message import parse_mail
-from channels.mail.ports import Delivery, MailEvent, OutgoingMail, RunProgress
+from channels.mail import config, message, ports
 
 
 @dataclass(slots=True)
@@ -18,8 +16,8 @@ class MemoryMailbox:
     drafted, in order. `fails` are raised, each once, by whatever is asked next."""
 
     mails: list[bytes] = field(default_factory=list[bytes])
-    outbox: list[tuple[Literal["send", "draft"], OutgoingMail]] = field(
-        default_factory=list[tuple[Literal["send", "draft"], OutgoingMail]]
+    outbox: list[tuple[Literal["send", "draft"], ports.OutgoingMail]] = field(
+        default_factory=list[tuple[Literal["send", "draft"], ports.OutgoingMail]]
     )
     flags: set[str] = field(default_factory=set[str])
     fails: list[Exception] = field(default_factory=list[Exception])
@@ -29,17 +27,17 @@ class MemoryMailbox:
         wanted = set(message_ids)
         found: list[bytes] = []
         for raw in self.mails:
-            mail = parse_mail(raw)
+            mail = message.parse_mail(raw)
             if wanted & {mail.message_id, *mail.references, *mail.in_reply_to}:
                 found.append(raw)
         return found
 
-    async def send(self, mail: OutgoingMail) -> Delivery:
+    async def send(self, mail: ports.OutgoingMail) -> ports.Delivery:
         self._fail()
         self._put("send", mail)
-        return Delivery("sent")
+        return ports.Delivery("sent")
 
-    async def draft(self, mail: OutgoingMail) -> None:
+    async def draft(self, mail: ports.OutgoingMail) -> None:
         self._fail()
         self._put("draft", mail)
 
@@ -47,7 +45,7 @@ class MemoryMailbox:
         self._fail()
         self.flags.update(flags)
 
-    def _put(self, action: Literal["send", "draft"], mail: OutgoingMail) -> None:
+    def _put(self, action: Literal["send", "draft"], mail: ports.OutgoingMail) -> None:
         if all((action, mail.message_id) != (done, each.message_id) for done, each in self.outbox):
             self.outbox.append((action, mail))
 
@@ -60,7 +58,7 @@ class MemoryMailbox:
 class MemoryAllowance:
     """Implements `Allowance` for less than 24 hours: nothing that was counted grows old."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: config.Limits = field(default_factory=config.Limits)
     replies: dict[str, tuple[str, frozenset[str]]] = field(
         default_factory=dict[str, tuple[str, frozenset[str]]]
     )
@@ -95,14 +93,14 @@ class MemoryAllowance:
 class MemoryJournal:
     """Implements `RunJournal` and `CallLog`. `checkpoints` are all there were, oldest first."""
 
-    checkpoints: list[RunProgress] = field(default_factory=list[RunProgress])
-    events: list[MailEvent] = field(default_factory=list[MailEvent])
+    checkpoints: list[ports.RunProgress] = field(default_factory=list[ports.RunProgress])
+    events: list[ports.MailEvent] = field(default_factory=list[ports.MailEvent])
     calls: list[ModelCallRecord] = field(default_factory=list[ModelCallRecord])
 
-    async def checkpoint(self, progress: RunProgress) -> None:
+    async def checkpoint(self, progress: ports.RunProgress) -> None:
         self.checkpoints.append(progress)
 
-    async def event(self, event: MailEvent) -> None:
+    async def event(self, event: ports.MailEvent) -> None:
         self.events.append(event)
 
     async def write(self, record: ModelCallRecord) -> None:

@@ -7,12 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from channels.mail.composing import Letter, reply_subject
-from channels.mail.config import Drafting, Pipeline
-from channels.mail.message import ParsedMail
-from channels.mail.ports import Classification
-from channels.mail.preprocessing import DATA_RULE
-from channels.mail.routing import Judgement
+from channels.mail import composing, config, message, ports, preprocessing, routing
 from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask, instruction
 
 CLASSIFYING: Final = """You sort the mails of an office. Say of the mail below which label fits it best,
@@ -37,13 +32,13 @@ class _Answer(BaseModel):
 
 
 async def classify(
-    model: LanguageModel, settings: Pipeline, model_name: str | None, read: str
-) -> tuple[Classification, LLMAnswer]:
+    model: LanguageModel, settings: config.Pipeline, model_name: str | None, read: str
+) -> tuple[ports.Classification, LLMAnswer]:
     """What the mail is about, and the answer with its tokens. Raises ModelFailed, also for a label that the
     config does not have."""
     lines = [f"- {label.name}: {label.description}" for label in settings.labels]
     labels = "\n".join(("Labels:", *lines)) if lines else "There are no labels: `label` is null."
-    system = "\n\n".join((CLASSIFYING, DATA_RULE, labels))
+    system = "\n\n".join((CLASSIFYING, preprocessing.DATA_RULE, labels))
     answer = await ask(
         model,
         LLMRequest(
@@ -63,7 +58,7 @@ async def classify(
     label = names.get((found.label or "").strip().lower())
     if names and label is None:
         raise ModelFailed("unusable_answer", "the classification has a label that there is not")
-    kept = Classification(
+    kept = ports.Classification(
         label=label,
         language=found.language,
         urgency=found.urgency,
@@ -72,7 +67,7 @@ async def classify(
     return kept, answer
 
 
-def _schema(settings: Pipeline) -> dict[str, object]:
+def _schema(settings: config.Pipeline) -> dict[str, object]:
     names = [label.name for label in settings.labels]
     label: dict[str, object] = {"type": "string", "enum": names} if names else {"type": "null"}
     return {
@@ -90,15 +85,15 @@ def _schema(settings: Pipeline) -> dict[str, object]:
 
 async def write_draft(
     model: LanguageModel,
-    settings: Pipeline,
-    drafting: Drafting,
+    settings: config.Pipeline,
+    drafting: config.Drafting,
     model_name: str | None,
-    classification: Classification,
+    classification: ports.Classification,
     read: str,
 ) -> LLMAnswer:
     """The text of a reply, with its tokens. Raises ModelFailed, also for an empty one."""
     language = f"Write in this language: {classification.language or 'that of the mail'}."
-    system = "\n\n".join(filter(None, (DRAFTING, DATA_RULE, language, drafting.instructions)))
+    system = "\n\n".join(filter(None, (DRAFTING, preprocessing.DATA_RULE, language, drafting.instructions)))
     answer = await ask(
         model,
         LLMRequest(
@@ -114,8 +109,10 @@ async def write_draft(
     return answer
 
 
-def draft_letter(mail: ParsedMail, judgement: Judgement, text: str) -> Letter | None:
+def draft_letter(
+    mail: message.ParsedMail, judgement: routing.Judgement, text: str
+) -> composing.Letter | None:
     """To whoever wrote, or asks for answers elsewhere and is trusted; None for a mail without an address."""
     wanted = mail.reply_to if judgement.is_trusted and mail.reply_to else mail.senders
     people = tuple(dict.fromkeys(each.email for each in wanted if each.email and each.email.isascii()))
-    return Letter(people, reply_subject(mail.subject), text) if people else None
+    return composing.Letter(people, composing.reply_subject(mail.subject), text) if people else None

@@ -16,14 +16,9 @@ import structlog
 from adapters.models import loop as tool_loops
 from adapters.models.audit import AuditedModel, CallLog
 from adapters.models.tools import Approval, ToolRule, ToolRules, Undecided
-from channels.mail import ports
-from channels.mail.config import Drafting, MailboxConfig, ModelSettings, Profile
-from channels.mail.loading import LoadedConfig
+from channels.mail import config, loading, ports, preprocessing, routing, tools
 from channels.mail.message import ParsedMail, parse_mail
 from channels.mail.pipeline import classify, draft_letter, write_draft
-from channels.mail.preprocessing import DATA_RULE, default_text, reads
-from channels.mail.routing import Judgement
-from channels.mail.tools import Desk, may_be_repeated, registry_of
 from flow_engine.ports import models
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.outbound import OutboundSender
@@ -41,7 +36,7 @@ class MailRun:
 
     run_id: str
     mail: ParsedMail
-    judgement: Judgement
+    judgement: routing.Judgement
     progress: ports.RunProgress = field(default_factory=ports.RunProgress)
     decision: ports.Decision | None = None
 
@@ -59,8 +54,8 @@ class RunParts:
     gets a record of every model call, whose purpose is `agent`, `classify` or `draft`. `monotonic` gives
     seconds."""
 
-    loaded: LoadedConfig
-    box: MailboxConfig
+    loaded: loading.LoadedConfig
+    box: config.MailboxConfig
     model: models.LanguageModel
     overrides_model: bool
     mailbox: ports.Mailbox
@@ -113,7 +108,7 @@ class _Work:
         self._config = parts.loaded.config
         self._began = parts.monotonic() - run.progress.seconds
         self._progress = run.progress
-        self._desk = Desk(
+        self._desk = tools.Desk(
             run.run_id,
             run.mail,
             run.judgement,
@@ -130,7 +125,7 @@ class _Work:
 
     async def pipeline(self) -> ports.RunOutcome:
         settings, label = self._config.pipeline, self._run.judgement.label
-        read = reads(self._run.mail, default_text, self._earlier)
+        read = preprocessing.reads(self._run.mail, preprocessing.default_text, self._earlier)
         model, name = self._model(settings)
         text: str | None = None
         spent: str | None = None
@@ -142,7 +137,7 @@ class _Work:
             if found is not None and found.label is not None:
                 label = found.label
                 await self._parts.mailbox.mark({label})
-            if isinstance(settings.draft, Drafting):
+            if isinstance(settings.draft, config.Drafting):
                 if spent is not None:
                     return ports.RunOutcome("error", self._progress, error=spent, label=label)
                 text = await self._draft(model, settings.draft, name, read, found or ports.Classification())
@@ -155,7 +150,7 @@ class _Work:
     async def _draft(
         self,
         model: models.LanguageModel,
-        drafting: Drafting,
+        drafting: config.Drafting,
         name: str | None,
         read: str,
         found: ports.Classification,
@@ -182,7 +177,7 @@ class _Work:
                 "error", self._progress, error="the profile of the rule is not in the config"
             )
         preprocess = self._parts.loaded.preprocessors[profile.preprocessor]
-        read = reads(self._run.mail, preprocess, self._earlier)
+        read = preprocessing.reads(self._run.mail, preprocess, self._earlier)
         flow = self._parts.flow
         task = ports.FlowTask("") if flow is None else await flow.enter(read)
         conversation_id = None if flow is None else flow.conversation_id
@@ -200,11 +195,11 @@ class _Work:
             conversation_id=conversation_id,
         )
 
-    async def _looped(self, profile: Profile, read: str, task: ports.FlowTask) -> ports.RunOutcome:
+    async def _looped(self, profile: config.Profile, read: str, task: ports.FlowTask) -> ports.RunOutcome:
         policy = ToolRules(tuple(ToolRule(verdict, tool) for tool, verdict in profile.approval.items()))
         self._desk.flow = self._parts.flow
         self._desk.allowed_recipients = profile.allowed_recipients
-        registry = registry_of(
+        registry = tools.registry_of(
             self._desk,
             profile,
             self._config,
@@ -217,7 +212,11 @@ class _Work:
             system = "\n\n".join(
                 filter(
                     None,
-                    (self._parts.loaded.prompts[self._run.judgement.profile or ""], task.prompt, DATA_RULE),
+                    (
+                        self._parts.loaded.prompts[self._run.judgement.profile or ""],
+                        task.prompt,
+                        preprocessing.DATA_RULE,
+                    ),
                 )
             )
             self._progress = self._progress.model_copy(
@@ -289,7 +288,7 @@ class _Work:
         """A call that had begun and never ended: made again only where that does nothing twice."""
         pending = tool_loops.unanswered(tuple(map(_message, self._progress.turns)))
         started = pending[0] if pending and pending[0].id == self._progress.started else None
-        if started is None or may_be_repeated(started.name, self._config):
+        if started is None or tools.may_be_repeated(started.name, self._config):
             return
         result: JsonValue = {"error": "the call was interrupted, and whether it took effect is not known"}
         line = ports.ToolLine(
@@ -320,7 +319,7 @@ class _Work:
 
     # What both routes have in common ----------------------------------------------------------------
 
-    def _model(self, settings: ModelSettings) -> tuple[models.LanguageModel, str | None]:
+    def _model(self, settings: config.ModelSettings) -> tuple[models.LanguageModel, str | None]:
         """The model, with a record of each call, and the name that it is asked for by."""
         parts = self._parts
         name = None if parts.overrides_model else settings.model

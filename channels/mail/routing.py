@@ -15,10 +15,8 @@ from typing import Any, Final, Literal, cast
 
 import structlog
 
-from channels.mail.addresses import Address, domain_of, normal_address, normal_domain
+from channels.mail import addresses, message, ports
 from channels.mail.config import MailboxConfig, MailConfig, Match, Rule
-from channels.mail.message import ParsedMail
-from channels.mail.ports import Job, Route
 
 Signal = Literal["x-forwarded-from", "reply-to", "body", "sender"]
 
@@ -48,7 +46,7 @@ class Judgement:
     route; `sends` says that rule and trust allow to send; `automatic` is why the mail is never answered."""
 
     rule: str | None
-    route: Route
+    route: ports.Route
     profile: str | None
     is_authenticated: bool
     sends: bool
@@ -59,11 +57,11 @@ class Judgement:
     verdicts: tuple[RuleVerdict, ...]
 
     @property
-    def job(self) -> Job:
+    def job(self) -> ports.Job:
         return "agent_process" if self.route == "agent" else "classify"
 
 
-def judge(config: MailConfig, box: MailboxConfig, mail: ParsedMail) -> Judgement:
+def judge(config: MailConfig, box: MailboxConfig, mail: message.ParsedMail) -> Judgement:
     """The first rule that matches, trust, and whether the mail was sent by a machine."""
     verdicts = tuple(_verdict(rule, mail) for rule in config.routing.rules)
     is_authenticated = is_aligned(mail, config.trusted_authserv_ids)
@@ -86,7 +84,7 @@ def judge(config: MailConfig, box: MailboxConfig, mail: ParsedMail) -> Judgement
 # --- conditions ------------------------------------------------------------------------------------
 
 
-def _verdict(rule: Rule, mail: ParsedMail) -> RuleVerdict:
+def _verdict(rule: Rule, mail: message.ParsedMail) -> RuleVerdict:
     sender = mail.sender
     if sender is None:
         count = len(mail.senders)
@@ -102,7 +100,9 @@ def _verdict(rule: Rule, mail: ParsedMail) -> RuleVerdict:
     return RuleVerdict(rule.name, True, "; ".join(held), signal)
 
 
-def _conditions(match: Match, mail: ParsedMail, sender: Address) -> Iterator[tuple[str, bool, str]]:
+def _conditions(
+    match: Match, mail: message.ParsedMail, sender: addresses.Address
+) -> Iterator[tuple[str, bool, str]]:
     """Name, whether it holds, and what was found, for each condition that the rule has."""
     if match.all:
         yield "all", True, "every mail"
@@ -129,11 +129,11 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
-def _signal(wanted: str, mail: ParsedMail, sender: Address) -> Signal | None:
+def _signal(wanted: str, mail: message.ParsedMail, sender: addresses.Address) -> Signal | None:
     """The first signal that names the address, or any address of the domain."""
 
     def named(emails: Iterable[str]) -> bool:
-        return any(email == wanted or domain_of(email) == wanted for email in emails if email)
+        return any(email == wanted or addresses.domain_of(email) == wanted for email in emails if email)
 
     if named(each.email for each in mail.forwarded_from):
         return "x-forwarded-from"
@@ -162,7 +162,7 @@ def addresses_in(text: str) -> Iterator[str]:
             right += 1
         if (right == len(text) or text[right] != "@") and "@" not in text[left:at]:
             local, domain = text[left:at].lstrip(_WRAPPED), text[at + 1 : right].rstrip(".-_")
-            normal = normal_address(f"{local}@{domain}")
+            normal = addresses.normal_address(f"{local}@{domain}")
             if normal is not None:
                 yield normal
         at = text.find("@", at + 1)
@@ -171,7 +171,7 @@ def addresses_in(text: str) -> Iterator[str]:
 # --- trust -----------------------------------------------------------------------------------------
 
 
-def may_send(rule: Rule, verdict: RuleVerdict, mail: ParsedMail, is_authenticated: bool) -> bool:
+def may_send(rule: Rule, verdict: RuleVerdict, mail: message.ParsedMail, is_authenticated: bool) -> bool:
     """What a match by this rule allows: False where sending is downgraded to a draft."""
     if rule.trust == "any":
         return True
@@ -181,10 +181,10 @@ def may_send(rule: Rule, verdict: RuleVerdict, mail: ParsedMail, is_authenticate
         return True
     names_sender = bool(rule.match.sender_email or rule.match.sender_domain)
     wanted = rule.match.forwarded_from
-    return names_sender or mail.sender.domain == (domain_of(wanted) or wanted)
+    return names_sender or mail.sender.domain == (addresses.domain_of(wanted) or wanted)
 
 
-def is_aligned(mail: ParsedMail, trusted: Sequence[str]) -> bool:
+def is_aligned(mail: message.ParsedMail, trusted: Sequence[str]) -> bool:
     """Whether the topmost Authentication-Results (RFC 8601) of a trusted server says that DMARC passed for
     From; False where no trusted server says anything."""
     names = {name.strip().rstrip(".").lower() for name in trusted}
@@ -214,7 +214,7 @@ def _results(header: str) -> tuple[str, list[tuple[str, dict[str, str]]]]:
         properties = {"": result.strip('"').lower()}
         for word in words[1:]:
             name, equals, value = word.partition("=")
-            domain = normal_domain(value.strip('"').rpartition("@")[2]) if equals else None
+            domain = addresses.normal_domain(value.strip('"').rpartition("@")[2]) if equals else None
             properties.setdefault(name.lower(), domain or "")
         found.append((method.partition("/")[0].lower(), properties))
     return server, found
@@ -250,12 +250,12 @@ def _statements(header: str) -> list[str]:
 # --- what a machine sent ---------------------------------------------------------------------------
 
 
-def automatic_reason(mail: ParsedMail, own_addresses: frozenset[str]) -> str | None:
+def automatic_reason(mail: message.ParsedMail, own_addresses: frozenset[str]) -> str | None:
     """Why the mail is automatic: RFC 3834, lists, bounces and one's own mail; None for a person's."""
     return next(_automatic_reasons(mail, own_addresses), None)
 
 
-def _automatic_reasons(mail: ParsedMail, own_addresses: frozenset[str]) -> Iterator[str]:
+def _automatic_reasons(mail: message.ParsedMail, own_addresses: frozenset[str]) -> Iterator[str]:
     for value in mail.values("Auto-Submitted"):
         kind = _first_word(value)
         if kind != "no":

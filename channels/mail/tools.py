@@ -14,11 +14,8 @@ import structlog
 
 from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry
 from channels.http_tools.tools import CallContext, http_tool
-from channels.mail.composing import Letter, compose, new_message_id, read_letter
+from channels.mail import composing, message, ports, routing
 from channels.mail.config import MailboxConfig, MailConfig, MailTool, Profile
-from channels.mail.message import ParsedMail
-from channels.mail.ports import Allowance, FlowContact, Mailbox, MailEvent, OutgoingMail, RunJournal
-from channels.mail.routing import Judgement
 from flow_engine.errors import RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import ToolSpec
@@ -43,16 +40,16 @@ class Desk:
     number of the call that runs. `away` is what kept a tool from its answer, for whoever runs the loop."""
 
     run_id: str
-    mail: ParsedMail
-    judgement: Judgement
+    mail: message.ParsedMail
+    judgement: routing.Judgement
     box: MailboxConfig
-    mailbox: Mailbox
-    journal: RunJournal
-    allowance: Allowance
+    mailbox: ports.Mailbox
+    journal: ports.RunJournal
+    allowance: ports.Allowance
     clock: Clock
-    earlier: Sequence[ParsedMail] = ()
+    earlier: Sequence[message.ParsedMail] = ()
     allowed_recipients: tuple[str, ...] = ()
-    flow: FlowContact | None = None
+    flow: ports.FlowContact | None = None
     numbered: Callable[[], int] = field(default=lambda: 0)
     away: RetryLater | None = None
 
@@ -74,7 +71,7 @@ class Desk:
         delivery = await self.mailbox.send(mail)
         key = str(self.numbered())
         if delivery.status == "sent":
-            await self.journal.event(MailEvent("reply_sent", key, {"message_id": mail.message_id}))
+            await self.journal.event(ports.MailEvent("reply_sent", key, {"message_id": mail.message_id}))
             return {"status": "sent", "message_id": mail.message_id}
         return await self._noted(mail, delivery.reason or "it could not be sent")
 
@@ -82,12 +79,12 @@ class Desk:
         message_id = await self.draft(_letter(arguments))
         return {"status": "created", "message_id": message_id}
 
-    async def draft(self, letter: Letter) -> str:
+    async def draft(self, letter: composing.Letter) -> str:
         """Leave a draft in the thread; its Message-ID."""
         mail = self._composed(letter, is_sent=False)
         await self.mailbox.draft(mail)
         facts: dict[str, JsonValue] = {"message_id": mail.message_id}
-        await self.journal.event(MailEvent("draft_created", str(self.numbered()), facts))
+        await self.journal.event(ports.MailEvent("draft_created", str(self.numbered()), facts))
         return mail.message_id
 
     async def escalate(self, arguments: Arguments) -> object:
@@ -98,7 +95,7 @@ class Desk:
         else:
             await self.mailbox.mark(ESCALATED)
         if "error" not in result:
-            await self.journal.event(MailEvent("escalated", str(self.numbered())))
+            await self.journal.event(ports.MailEvent("escalated", str(self.numbered())))
         return dict(result)
 
     async def search_thread(self, arguments: Arguments) -> object:
@@ -115,14 +112,14 @@ class Desk:
         ]
         return {"mails": found[-_MOST_FOUND:]}
 
-    def _composed(self, letter: Letter, *, is_sent: bool) -> OutgoingMail:
-        message_id = new_message_id(self.run_id, self.numbered(), self.box)
-        return compose(letter, self.mail, self.box, message_id, self.clock.now(), is_sent=is_sent)
+    def _composed(self, letter: composing.Letter, *, is_sent: bool) -> ports.OutgoingMail:
+        message_id = composing.new_message_id(self.run_id, self.numbered(), self.box)
+        return composing.compose(letter, self.mail, self.box, message_id, self.clock.now(), is_sent=is_sent)
 
-    async def _noted(self, mail: OutgoingMail, reason: str) -> object:
+    async def _noted(self, mail: ports.OutgoingMail, reason: str) -> object:
         """A reply was left as a draft: the result of the call."""
         facts: dict[str, JsonValue] = {"message_id": mail.message_id, "reason": reason}
-        await self.journal.event(MailEvent("reply_drafted", str(self.numbered()), facts))
+        await self.journal.event(ports.MailEvent("reply_drafted", str(self.numbered()), facts))
         return {"status": "drafted", "reason": reason, "message_id": mail.message_id}
 
     def people(self) -> set[str]:
@@ -134,9 +131,9 @@ class Desk:
         return {entry.email for entry in (*entries, *reply_to) if entry.email}
 
 
-def _letter(arguments: Arguments) -> Letter:
+def _letter(arguments: Arguments) -> composing.Letter:
     """Raises Unsendable, which the model gets as the call's error."""
-    return read_letter(*(str(arguments[name]) for name in ("to", "subject", "body")))
+    return composing.read_letter(*(str(arguments[name]) for name in ("to", "subject", "body")))
 
 
 # --- the registry ----------------------------------------------------------------------------------

@@ -19,14 +19,8 @@ from typing import Any, Final
 
 import structlog
 
-from channels.mail.delivery import ImapMailbox, MailboxParts
-from channels.mail.flow import FlowConversations, FlowRun
-from channels.mail.loading import LoadedConfig
-from channels.mail.message import ParsedMail, parse_mail
+from channels.mail import delivery, flow, loading, message, ports, processing, routing
 from channels.mail.metrics import MailMetrics
-from channels.mail.ports import FlowContact, MailEvent, RunOutcome
-from channels.mail.processing import MailRun, RunParts, process_message
-from channels.mail.routing import Judgement, judge
 from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver
 from channels.mail.state import MailboxState
 from flow_engine.errors import FlowEngineError, RetryLater
@@ -44,18 +38,18 @@ LONGEST_PAUSE_S: Final = 60.0
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
-Process = Callable[[HeldRun], Awaitable[RunOutcome]]
+Process = Callable[[HeldRun], Awaitable[ports.RunOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """What all runs share. `mailboxes` are by name; `monotonic` gives seconds."""
 
-    loaded: LoadedConfig
+    loaded: loading.LoadedConfig
     model: LanguageModel
     overrides_model: bool
-    mailboxes: Mapping[str, MailboxParts]
-    flows: FlowConversations
+    mailboxes: Mapping[str, delivery.MailboxParts]
+    flows: flow.FlowConversations
     outbound: OutboundSender
     clock: Clock
     monotonic: Callable[[], float] = time.monotonic
@@ -65,26 +59,28 @@ class MailAgent:
     def __init__(self, parts: AgentParts) -> None:
         self._parts = parts
 
-    async def process(self, held: HeldRun) -> RunOutcome:
+    async def process(self, held: HeldRun) -> ports.RunOutcome:
         """One run, as far as it goes: seconds to minutes. Raises RetryLater, CallTheOperator where a server
         or the engine cannot be used, RunTakenOver."""
         row, work, parts = held.row, held.work, self._parts
         shared = parts.mailboxes.get(row.mailbox)
         if shared is None:
-            return RunOutcome("error", work.progress, error=f"the config has no mailbox {row.mailbox!r}")
+            return ports.RunOutcome(
+                "error", work.progress, error=f"the config has no mailbox {row.mailbox!r}"
+            )
         most = parts.loaded.config.limits.max_message_bytes
-        mailbox = ImapMailbox(shared, work.place, row.message_id, work.digest, most)
+        mailbox = delivery.ImapMailbox(shared, work.place, row.message_id, work.digest, most)
         found = await mailbox.raw()
         if found is None:
-            return RunOutcome("error", work.progress, error=GONE)
+            return ports.RunOutcome("error", work.progress, error=GONE)
 
-        def judged() -> tuple[ParsedMail, Judgement]:
-            mail = parse_mail(found[0], size=found[1])
-            return mail, judge(parts.loaded.config, shared.box, mail)
+        def judged() -> tuple[message.ParsedMail, routing.Judgement]:
+            mail = message.parse_mail(found[0], size=found[1])
+            return mail, routing.judge(parts.loaded.config, shared.box, mail)
 
         mail, judgement = await asyncio.to_thread(judged)
         async with AsyncExitStack() as stack:
-            run_parts = RunParts(
+            run_parts = processing.RunParts(
                 loaded=parts.loaded,
                 box=shared.box,
                 model=parts.model,
@@ -98,19 +94,21 @@ class MailAgent:
                 monotonic=parts.monotonic,
                 flow=await self._contact(held, mail, judgement, stack),
             )
-            run = MailRun(held.id, mail, judgement, work.progress, work.decision)
-            return await process_message(run, run_parts)
+            run = processing.MailRun(held.id, mail, judgement, work.progress, work.decision)
+            return await processing.process_message(run, run_parts)
 
     async def _contact(
-        self, held: HeldRun, mail: ParsedMail, judgement: Judgement, stack: AsyncExitStack
-    ) -> FlowContact | None:
+        self, held: HeldRun, mail: message.ParsedMail, judgement: routing.Judgement, stack: AsyncExitStack
+    ) -> ports.FlowContact | None:
         """None for a profile without a flow, and for mail that is never answered."""
         profile = self._parts.loaded.config.agent.profiles.get(judgement.profile or "")
         if profile is None or profile.flow is None or judgement.automatic is not None:
             return None
         sender = mail.sender
         facts = {"email": sender.email, "name": sender.name} if sender is not None else {}
-        run = FlowRun(held.id, held.row.mailbox, mail.thread or held.id, {**facts, "subject": mail.subject})
+        run = flow.FlowRun(
+            held.id, held.row.mailbox, mail.thread or held.id, {**facts, "subject": mail.subject}
+        )
         return await stack.enter_async_context(self._parts.flows.contact(profile.flow, run))
 
 
@@ -211,9 +209,11 @@ class RunWorker:
 
     async def _attempt(self, held: HeldRun) -> None:
         if held.work.attempts > self._tuning.attempts:
-            await self._finish(held, RunOutcome("error", held.work.progress, error="every attempt was ended"))
+            await self._finish(
+                held, ports.RunOutcome("error", held.work.progress, error="every attempt was ended")
+            )
             return
-        await held.event(MailEvent("received", facts={"route": held.row.route, "job": held.row.job}))
+        await held.event(ports.MailEvent("received", facts={"route": held.row.route, "job": held.row.job}))
         work = asyncio.ensure_future(self._process(held))
         try:
             await self._hold(held, work)
@@ -225,7 +225,7 @@ class RunWorker:
             await self._ended(work)
         await self._after(held, work)
 
-    async def _hold(self, held: HeldRun, work: asyncio.Future[RunOutcome]) -> None:
+    async def _hold(self, held: HeldRun, work: asyncio.Future[ports.RunOutcome]) -> None:
         """Renews the lease until the work is done. Raises RunTakenOver."""
         while not work.done():
             await asyncio.wait({work}, timeout=self._tuning.lease_s / 3)
@@ -235,14 +235,14 @@ class RunWorker:
                 except RetryLater:  # nobody can take it over either
                     log.warning("lease_not_renewed")
 
-    async def _ended(self, work: asyncio.Future[RunOutcome]) -> None:
+    async def _ended(self, work: asyncio.Future[ports.RunOutcome]) -> None:
         if not work.done():
             work.cancel()
             await asyncio.wait({work})
         if not work.cancelled():
             work.exception()  # read, so that asyncio does not report it as forgotten
 
-    async def _after(self, held: HeldRun, work: asyncio.Future[RunOutcome]) -> None:
+    async def _after(self, held: HeldRun, work: asyncio.Future[ports.RunOutcome]) -> None:
         match work.exception():
             case None:
                 await self._finish(held, work.result())
@@ -262,15 +262,15 @@ class RunWorker:
         else:
             log.error("run_failed", exc_info=failure)
         if held.work.attempts >= self._tuning.attempts:
-            await self._finish(held, RunOutcome("error", held.work.progress, error=reason))
+            await self._finish(held, ports.RunOutcome("error", held.work.progress, error=reason))
         else:
             pause_s = min(FIRST_PAUSE_S * 2.0**held.work.attempts, LONGEST_PAUSE_S)
             await held.give_back(pause_s, failed=True)
 
-    async def _finish(self, held: HeldRun, outcome: RunOutcome) -> None:
+    async def _finish(self, held: HeldRun, outcome: ports.RunOutcome) -> None:
         await held.finish(outcome)
         key = str(held.work.progress.iterations) if outcome.status == "waiting" else ""
-        await held.event(MailEvent(outcome.status, key, {"iterations": outcome.progress.iterations}))
+        await held.event(ports.MailEvent(outcome.status, key, {"iterations": outcome.progress.iterations}))
         self._metrics.run_ended(outcome.status, held.row.job)
         log.info(
             "run_waits" if outcome.status == "waiting" else "run_ended",

@@ -24,11 +24,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from adapters.models.answers import estimated_tokens
 from adapters.models.loop import MAX_ITERATIONS, LoopResult, ToolFinished, ToolStarted, tool_loop, unanswered
 from adapters.models.tools import USER_REJECTED
-from channels.workspace.confinement import Outside, Refused, Root
-from channels.workspace.files import failure
-from channels.workspace.index import Embedder, Index
+from channels.workspace import confinement, files, index, shell
 from channels.workspace.rules import Rules
-from channels.workspace.shell import Sandbox, Shell
 from channels.workspace.store import FOLDER, Store
 from channels.workspace.toolbox import Person, Toolbox
 from flow_engine.ports import models
@@ -53,7 +50,7 @@ class WorkspaceSettings(BaseSettings):
     workspace_rules: Path = Field(
         default=Path("~/.agentichat/rules.toml"), description="The operator's rules about tools, TOML"
     )
-    workspace_sandbox: Sandbox = Field(
+    workspace_sandbox: shell.Sandbox = Field(
         default="off",
         description="Commands: as they are, without a network, or confined to the workspace too",
     )
@@ -112,14 +109,14 @@ class Workspace:
     be used."""
 
     def __init__(
-        self, path: Path, settings: WorkspaceSettings, rules: Rules, embedder: Embedder | None = None
+        self, path: Path, settings: WorkspaceSettings, rules: Rules, embedder: index.Embedder | None = None
     ) -> None:
-        self.root = Root(path)
+        self.root = confinement.Root(path)
         self.store = Store(self.root)
-        self.index = Index(self.root, self.store, embedder)
+        self.index = index.Index(self.root, self.store, embedder)
         self.settings = settings
         self._rules = rules
-        self._shell = Shell(self.root, settings.workspace_sandbox)
+        self._shell = shell.Shell(self.root, settings.workspace_sandbox)
         self._toolboxes: dict[str, Toolbox] = {}
 
     def close(self) -> None:
@@ -136,7 +133,7 @@ class Workspace:
     def system_prompt(self) -> str:
         """The rules in the language of the settings, then the operator's own for this project."""
         text = (PROMPTS / f"{self.settings.workspace_language}.md").read_text("utf-8")
-        with suppress(OSError, Outside, Refused):
+        with suppress(OSError, confinement.Outside, confinement.Refused):
             own = self.root.read(f"{FOLDER}/instructions.md", 100_000).data.decode("utf-8", "replace")
             text += f"\n<operator_instructions>\n{own.strip()}\n</operator_instructions>\n"
         return text
@@ -148,7 +145,9 @@ class Workspace:
         messages = [each.message for each in stored]
         open_calls = unanswered(messages) if messages and messages[-1].role in ("assistant", "tool") else ()
         for call in open_calls:
-            result = failure("INTERRUPTED", "the program ended before this call did; it may have been run")
+            result = files.failure(
+                "INTERRUPTED", "the program ended before this call did; it may have been run"
+            )
             answer = models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id)
             self.store.add(session, stored[-1].turn, answer, call.name)
             messages.append(answer)

@@ -12,14 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.listening.conclusions import RuleSummariser
+from flow_engine.ports import flow_store, outbound, system_prompts
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import DefinitionStore, FlowRecord, FlowStore, StoredVersion, VersionStore
-from flow_engine.ports.outbound import OutboundFailed, OutboundReply
-from flow_engine.ports.system_prompts import SystemPrompts
-from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.storage import Changes, ConversationMemory, Erasure, LoadedConversation, Outcome
+from flow_engine.runtime import compiled, platform, storage
 from flow_engine.testing.format import Verdict
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
@@ -54,11 +50,11 @@ class ScriptedHandler:
         self.verdict: Verdict = False
         self.requests = 0
 
-    async def request(self, method: str, url: str, **options: object) -> OutboundReply:
+    async def request(self, method: str, url: str, **options: object) -> outbound.OutboundReply:
         self.requests += 1
         if self.verdict == "fails":
-            raise OutboundFailed(f"{url} fails, as the scenario wants it")
-        return OutboundReply(200, b"true" if self.verdict else b"false")
+            raise outbound.OutboundFailed(f"{url} fails, as the scenario wants it")
+        return outbound.OutboundReply(200, b"true" if self.verdict else b"false")
 
 
 class ForgetfulMemory:
@@ -69,7 +65,7 @@ class ForgetfulMemory:
 
     def __init__(
         self,
-        memory: ConversationMemory,
+        memory: storage.ConversationMemory,
         forget: Callable[[ConversationRef], Awaitable[None]],
         clock: Clock,
     ) -> None:
@@ -84,25 +80,25 @@ class ForgetfulMemory:
         *,
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
-    ) -> LoadedConversation:
+    ) -> storage.LoadedConversation:
         over_at = self._over_at.get(conversation)
         if over_at is not None and over_at <= self._clock.now():
             await self._forget(conversation)
             del self._over_at[conversation]
         return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
 
-    def held(self, conversation: ConversationRef) -> LoadedConversation | None:
+    def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
         over_at = self._over_at.get(conversation)
         if over_at is not None and over_at <= self._clock.now():
             return None
         return self._memory.held(conversation)
 
-    async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
+    async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         outcome = await self._memory.commit(conversation, changes)
         self._over_at[conversation] = changes.now + timedelta(seconds=changes.lifetime_s)
         return outcome
 
-    async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
+    async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
         self._over_at.pop(conversation, None)
         return await self._memory.erase(conversation, erasure)
 
@@ -111,11 +107,11 @@ class ForgetfulMemory:
 class Stores:
     """Empty stores. `forget` removes everything that `memory` holds of a conversation."""
 
-    memory: ConversationMemory
+    memory: storage.ConversationMemory
     forget: Callable[[ConversationRef], Awaitable[None]]
-    definitions: DefinitionStore
-    flows: FlowStore
-    versions: VersionStore
+    definitions: flow_store.DefinitionStore
+    flows: flow_store.FlowStore
+    versions: flow_store.VersionStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,7 @@ class Stage:
     """What one scenario runs on: a conversation that has not begun, and its own time."""
 
     conversation: ConversationRef
-    flow: CompiledFlow
+    flow: compiled.CompiledFlow
     clock: SettableClock
     handler: ScriptedHandler
     transactor: Transactor
@@ -134,7 +130,7 @@ class Stage:
 class Bench:
     """Flows installed in stores of their own. Each has its own tenant, so that equal ids do not meet."""
 
-    def __init__(self, stores: Stores, prompts: SystemPrompts) -> None:
+    def __init__(self, stores: Stores, prompts: system_prompts.SystemPrompts) -> None:
         self._stores = stores
         self._prompts = prompts
         flow_service = FlowService(
@@ -148,20 +144,22 @@ class Bench:
         """Raises ReloadAndDecide `version_is_draft` for a draft."""
         self._installed += 1
         tenant_id, version_id = f"flow-{self._installed}", submission.entry.version_id
-        version = StoredVersion(version_id, flow_id, submission.document)
+        version = flow_store.StoredVersion(version_id, flow_id, submission.document)
         await self._stores.versions.insert(tenant_id, version)
-        listing = FlowRecord(flow_id, flow_id, AUTHOR, "1.0.0", AUTHOR, START, versions=(submission.entry,))
+        listing = flow_store.FlowRecord(
+            flow_id, flow_id, AUTHOR, "1.0.0", AUTHOR, START, versions=(submission.entry,)
+        )
         await self._stores.flows.insert(tenant_id, listing)
         startable = await self._versions.to_start(tenant_id, version_id)
         return InstalledFlow(self, tenant_id, startable.version.flow)
 
-    def stage(self, tenant_id: str, flow: CompiledFlow) -> Stage:
+    def stage(self, tenant_id: str, flow: compiled.CompiledFlow) -> Stage:
         self._staged += 1
         clock, handler = SettableClock(), ScriptedHandler()
         dependencies = ConversationDependencies(
             memory=ForgetfulMemory(self._stores.memory, self._stores.forget, clock),
             versions=self._versions,
-            platform=Platform(self._prompts, lambda: BASE_URL, "markdown"),
+            platform=platform.Platform(self._prompts, lambda: BASE_URL, "markdown"),
             clock=clock,
             summariser=RuleSummariser(self._prompts),
             outbound=handler,
@@ -182,7 +180,7 @@ class Bench:
 class InstalledFlow:
     bench: Bench
     tenant_id: str
-    flow: CompiledFlow
+    flow: compiled.CompiledFlow
 
     def stage(self) -> Stage:
         """A conversation that has not begun."""

@@ -7,14 +7,10 @@ from typing import Any, cast
 
 import orjson
 
-from flow_engine.errors import CorrectTheInput, FlowEngineError, ReloadAndDecide
-from flow_engine.json_values import same_json
-from flow_engine.runtime.agent_data import compose_prompt
-from flow_engine.runtime.memory import MINER
+from flow_engine import errors, json_values, task_types
+from flow_engine.runtime import agent_data, memory, rules
 from flow_engine.runtime.prompt import tenant_zone
-from flow_engine.runtime.rules import ReachableTask, reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.task_types import ACTIVE
 from flow_engine.testing.format import ExpectBody, Names
 from flow_engine.values import JsonValue, ValueRejected, canonical, listed
 
@@ -32,7 +28,7 @@ class Outcome:
     kind: str
     command: str | None = None
     refusal: Mapping[str, Any] | None = None
-    problem: FlowEngineError | None = None
+    problem: errors.FlowEngineError | None = None
     handler_unasked: bool = False
 
 
@@ -56,14 +52,16 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
         tasks = [_with_missing(task["name"], task["missingVariables"]) for task in refusal["reachableTasks"]]
         yield f"accepted now: {', '.join(tasks) or 'no task'}"
         for missing in refusal["missing"]:
-            fillers = ["the dialogue" if by == MINER else f"tool {by!r}" for by in missing["fillableBy"]]
+            fillers = [
+                "the dialogue" if by == memory.MINER else f"tool {by!r}" for by in missing["fillableBy"]
+            ]
             fillable = " or ".join(fillers) or "nothing in this task"
             yield f"missing: {missing['name']!r} ({missing['type']}), filled by {fillable}"
     elif problem is not None:
         yield f"failed with {problem.code}: {problem.detail}"
         yield from _findings(problem)
         yield f"expected: no error, or `expect: {{error: {problem.code}}}` after it"
-        accepted = problem.accepted if isinstance(problem, ReloadAndDecide) else ()
+        accepted = problem.accepted if isinstance(problem, errors.ReloadAndDecide) else ()
         if accepted:
             yield f"accepted now: {', '.join(accepted)}"
     elif outcome.handler_unasked:
@@ -72,8 +70,8 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
         yield "accepted: the step without `closes`"
 
 
-def _findings(problem: FlowEngineError) -> Iterator[str]:
-    if isinstance(problem, CorrectTheInput):
+def _findings(problem: errors.FlowEngineError) -> Iterator[str]:
+    if isinstance(problem, errors.CorrectTheInput):
         for finding in problem.findings:
             yield f"{finding.pointer} {finding.code}: {finding.message}"
 
@@ -175,7 +173,7 @@ def _missing(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
 def _error(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
     problem = outcome.problem
     codes = set[str]() if problem is None else {problem.code}
-    if isinstance(problem, CorrectTheInput):
+    if isinstance(problem, errors.CorrectTheInput):
         codes |= {finding.code for finding in problem.findings}
     if expected.error not in codes:
         yield f"error: expected {expected.error}, but {_what_happened(outcome)}"
@@ -227,10 +225,10 @@ def _not_reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> It
             yield f"not_reachable: {name!r} can be reached from {runner.task.name!r} on {channel}"
 
 
-def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, ReachableTask]:
-    if runner.session.states.phase != ACTIVE:
+def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.ReachableTask]:
+    if runner.session.states.phase != task_types.ACTIVE:
         return {}
-    return {r.task.id: r for r in reachable_tasks(runner.flow, runner.task, runner.guard)}
+    return {r.task.id: r for r in rules.reachable_tasks(runner.flow, runner.task, runner.guard)}
 
 
 def _ids(names: tuple[str, ...] | None, runner: ConversationalFlowRunner) -> tuple[str, ...] | None:
@@ -277,7 +275,7 @@ def _memory(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[
         except ValueRejected as refused:
             yield f"memory: {spec.name!r} can never hold {_json(value)}: {refused.message}"
             continue
-        if not same_json(wanted, found):
+        if not json_values.same_json(wanted, found):
             author = "" if entry is None or entry.updated_by is None else f", written by {entry.updated_by!r}"
             yield f"memory: {spec.name!r}: expected {_json(wanted)}, found {_json(found)}{author}"
 
@@ -307,4 +305,4 @@ def _prompt_lacks(expected: ExpectBody, runner: ConversationalFlowRunner) -> Ite
 
 
 def _prompt(runner: ConversationalFlowRunner) -> str | None:
-    return None if runner.session.closed else compose_prompt(runner).text
+    return None if runner.session.closed else agent_data.compose_prompt(runner).text

@@ -9,9 +9,7 @@ from xml.etree import ElementTree as Xml
 
 import orjson
 
-from flow_engine.testing.parsing import Suite
-from flow_engine.testing.running import Coverage, Played, Share
-from flow_engine.testing.yaml_text import Mistake
+from flow_engine.testing import parsing, running, yaml_text
 
 PASSED, FAILED = "✓", "✗"
 _LEFT_OUT_SHOWN = 40
@@ -24,11 +22,11 @@ class ScenarioReport:
     that passed."""
 
     line: int
-    played: Played
+    played: running.Played
     failed_at: int | None
 
     @classmethod
-    def of(cls, suite: Suite, number: int, played: Played) -> ScenarioReport:
+    def of(cls, suite: parsing.Suite, number: int, played: running.Played) -> ScenarioReport:
         failure = played.failure
         failed_at = None if failure is None else suite.line_of_step(number, failure.step)
         return cls(suite.line_of_scenario(number), played, failed_at)
@@ -44,7 +42,7 @@ class FileReport:
 
     file: str
     flow: str
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: tuple[yaml_text.Mistake, ...] = ()
     scenarios: tuple[ScenarioReport, ...] = ()
 
 
@@ -54,7 +52,7 @@ class FlowReport:
 
     flow: str
     version_id: str
-    coverage: Coverage
+    coverage: running.Coverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class RunReport:
         ]
 
 
-def _percent(share: Share) -> str:
+def _percent(share: running.Share) -> str:
     """Rounded down, so that 100 % is all of it."""
     return f"{int(share.percent * 10) / 10:g} %"
 
@@ -135,7 +133,7 @@ def mistake_lines(report: RunReport) -> Iterator[str]:
             yield f"{file.file}:{mistake.line}: {mistake.pointer or '/'} {mistake.code}: {mistake.message}"
 
 
-def _share_lines(what: str, how: str, share: Share) -> Iterator[str]:
+def _share_lines(what: str, how: str, share: running.Share) -> Iterator[str]:
     yield f"  {what}: {share.reached} of {share.total}, {_percent(share)}"
     if share.left_out:
         rest = len(share.left_out) - _LEFT_OUT_SHOWN
@@ -194,7 +192,7 @@ def as_json(report: RunReport) -> bytes:
     )
 
 
-def _share_object(share: Share) -> Mapping[str, object]:
+def _share_object(share: running.Share) -> Mapping[str, object]:
     return {
         "reached": share.reached,
         "total": share.total,

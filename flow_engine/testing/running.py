@@ -13,9 +13,7 @@ import orjson
 
 from flow_engine.errors import FlowEngineError
 from flow_engine.idempotency import FinalReply
-from flow_engine.runtime.commands import NewContact
-from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.runtime.memory import MemoryWrite, ValueDescription
+from flow_engine.runtime import commands, compiled, memory
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
@@ -139,7 +137,7 @@ class _Player:
     async def open(self, body: format.NewContactBody) -> Outcome:
         scenario, flow = self.scenario, self.stage.flow
         self.opened += 1
-        contact = NewContact(
+        contact = commands.NewContact(
             contact_id=body.id or f"contact-{self.opened}",
             channel=body.channel or scenario.channel or flow.document.channels[0],
             tenant=scenario.tenant,
@@ -184,16 +182,16 @@ class _Player:
             language=body.language,
         )
 
-    def memory_write(self, entry: format.MemoryEntryBody) -> MemoryWrite:
+    def memory_write(self, entry: format.MemoryEntryBody) -> memory.MemoryWrite:
         described = entry.description_for_llm
-        return MemoryWrite(
+        return memory.MemoryWrite(
             var=entry.var_id,
             value=cast("JsonValue", entry.value),
             contact_id=entry.contact_id or self.contact_id,
             updated_by=entry.updated_by,
             description_for_llm=None
             if described is None
-            else tuple(ValueDescription(part.name, part.value) for part in described),
+            else tuple(memory.ValueDescription(part.name, part.value) for part in described),
         )
 
 
@@ -237,7 +235,7 @@ class Coverage:
     transitions: Share
 
 
-def measure(flow: CompiledFlow, played: Iterable[Played]) -> Coverage:
+def measure(flow: compiled.CompiledFlow, played: Iterable[Played]) -> Coverage:
     """Shares in percent. A connection of a task with itself leads nowhere and does not count."""
     scenarios = list(played)
     entered = frozenset[str]().union(*(scenario.entered for scenario in scenarios))

@@ -7,14 +7,12 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import AfterValidator
 
 from channels.voice.carriers.carrier import CallDocuments, Carrier, StreamCodec
-from channels.voice.carriers.twilio.carrier import TwilioSettings, open_twilio
-from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.carriers.twilio.twiml import TwiMl
+from channels.voice.carriers.twilio import carrier, media_streams, twiml
 from channels.voice.server.public_address import PublicAddress
 from flow_engine.ports.outbound import OutboundSender
 
 
-class CarrierSettings(TwilioSettings):
+class CarrierSettings(carrier.TwilioSettings):
     """The settings of every carrier. The names of each begin with its own."""
 
 
@@ -29,7 +27,12 @@ class CarrierRow:
 
 
 CARRIERS: Final[Mapping[str, CarrierRow]] = {
-    "twilio": CarrierRow(TwilioStreams(), TwiMl(), open_twilio, lambda settings: (settings.twilio_api_url,)),
+    "twilio": CarrierRow(
+        media_streams.TwilioStreams(),
+        twiml.TwiMl(),
+        carrier.open_twilio,
+        lambda settings: (settings.twilio_api_url,),
+    ),
 }
 """By the value of `FLOW_ENGINE_VOICE_CARRIER`."""
 

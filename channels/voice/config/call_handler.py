@@ -7,9 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from adapters.models.tools import Approval
-from channels.http_tools.body_builders import BuilderRegistry
-from channels.http_tools.documents import BuiltinTool
-from channels.http_tools.http_calls import CallFailed, HttpCaller
+from channels.http_tools import body_builders, documents, http_calls
 from channels.http_tools.scope import Scope
 from channels.http_tools.tools import ToolExecutor
 from channels.voice.call import ports
@@ -44,7 +42,7 @@ class Business:
     config: VoiceConfig
     session: ConfigUrlSession | InlineSession
     outbound: OutboundSender
-    builders: BuilderRegistry
+    builders: body_builders.BuilderRegistry
     approval: Approval
 
 
@@ -53,7 +51,7 @@ def open_configured(
     outbound: OutboundSender,
     *,
     clock: Callable[[], datetime],
-    builders: BuilderRegistry,
+    builders: body_builders.BuilderRegistry,
     deliveries: Deliveries | None = None,
     approval: Approval | None = None,
 ) -> ports.OpenCall:
@@ -131,7 +129,7 @@ class ConfiguredCallHandler:
             return refusal
         before = {flag: ctx.get(flag) for flag in tool.on_success_flags} if tool is not None else {}
         answer = await self._tools.run(name, arguments, self._context, self._controls)
-        if isinstance(tool, BuiltinTool) and tool.target is not None and answer == {"status": "ok"}:
+        if isinstance(tool, documents.BuiltinTool) and tool.target is not None and answer == {"status": "ok"}:
             self._before_transfer = before
         return answer
 
@@ -180,12 +178,12 @@ def inline_session(session: InlineSession, scope: Scope) -> Session:
     return Session(session.instructions.render_text(scope), session.tools.declarations(scope))
 
 
-async def fetched_session(session: ConfigUrlSession, http: HttpCaller, scope: Scope) -> Session:
+async def fetched_session(session: ConfigUrlSession, http: http_calls.HttpCaller, scope: Scope) -> Session:
     """The session that the business answers with, JSON. Raises SessionFailed where there is no usable reply,
     or one without instructions."""
     try:
         document = await http.send(session, scope)
-    except CallFailed as failure:
+    except http_calls.CallFailed as failure:
         raise SessionFailed(failure.reason) from failure
     return mapped_session(session.response_mapping, document, scope)
 

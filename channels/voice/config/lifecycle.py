@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import structlog
 
-from channels.http_tools.documents import LifecycleCall
-from channels.http_tools.http_calls import CallFailed, HttpCaller
+from channels.http_tools import documents, http_calls, tools
 from channels.http_tools.scope import Scope, Values
-from channels.http_tools.tools import CallContext
 from channels.voice.call.ports import Caller, Ending, Refused, Turn
 from channels.voice.config.models import OutcomeRule, PreCallCheck, VoiceConfig
 from channels.voice.config.vocabulary import Wording, wording
@@ -55,11 +53,13 @@ class ConfigLifecycle:
         self._duration_s: float | None = None
         fields = {"agent_id": config.agent.id, "call_id": caller.call_id}
         self.log: Any = _log.bind(**fields)
-        self.http = HttpCaller(outbound, fields)
+        self.http = http_calls.HttpCaller(outbound, fields)
         self._delivered = (
-            self.http if deliveries is None else HttpCaller(deliveries.sender(outbound, fields), fields)
+            self.http
+            if deliveries is None
+            else http_calls.HttpCaller(deliveries.sender(outbound, fields), fields)
         )
-        self.context = CallContext(
+        self.context = tools.CallContext(
             ctx=_first_context(config, caller),
             agent={**config.agent.model_dump()},
             root={"base_url": config.base_url},
@@ -122,7 +122,7 @@ class ConfigLifecycle:
             scope = self.scope()
             try:
                 reply = await self.http.send(check, scope)
-            except CallFailed as failure:
+            except http_calls.CallFailed as failure:
                 self.log.warning("check_failed", check=check.name, reason=failure.reason)
                 continue
             if check.block_if.holds(scope, reply):
@@ -131,7 +131,7 @@ class ConfigLifecycle:
         return None
 
     async def _send(
-        self, event: str, call: LifecycleCall | None, http: HttpCaller, scope: Scope
+        self, event: str, call: documents.LifecycleCall | None, http: http_calls.HttpCaller, scope: Scope
     ) -> dict[str, JsonValue]:
         """Send one call where its condition holds. Returns what it wants stored in ctx: nothing where it
         failed, which is logged and no reason to treat the caller differently."""
@@ -143,7 +143,7 @@ class ConfigLifecycle:
         except TimeoutError:
             self.log.warning("lifecycle_failed", lifecycle=event, reason=f"no reply within {WITHIN_S:g} s")
             return {}
-        except CallFailed as failure:
+        except http_calls.CallFailed as failure:
             self.log.warning("lifecycle_failed", lifecycle=event, reason=failure.reason)
             return {}
         return {name: path.first(reply, scope) for name, path in call.store_in_ctx.items()}

@@ -5,9 +5,7 @@ from datetime import date
 from difflib import get_close_matches
 from typing import Final
 
-from channels.http_tools.documents import BuiltinTool
-from channels.http_tools.placeholders import OPEN, Constant, Default, Placeholder, placeholder_at
-from channels.http_tools.scope import NAMESPACES, SPECIALS
+from channels.http_tools import documents, placeholders, scope
 from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
 from channels.voice.config.vocabulary import is_known, unknown_voice
 from flow_engine.conditions.lexing import Mistake, Path
@@ -75,7 +73,7 @@ def _declared_tools(config: VoiceConfig, session: InlineSession) -> Iterator[Fin
     for name, tool in config.tools.items():
         if name in session.tools.names:
             continue
-        if isinstance(tool, BuiltinTool) and tool.action == "hangup":
+        if isinstance(tool, documents.BuiltinTool) and tool.action == "hangup":
             message = "is not among the tools of the session: the agent cannot hang up"
             yield Finding(pointer("tools", name), "end_call_unreachable", message)
         else:
@@ -119,25 +117,27 @@ def _paths(text: str) -> Iterator[Path]:
     for placeholder in _placeholders(text):
         yield placeholder.path
         for each in placeholder.filters:
-            if isinstance(each, Default) and not isinstance(each.fallback, Constant):
+            if isinstance(each, placeholders.Default) and not isinstance(
+                each.fallback, placeholders.Constant
+            ):
                 yield each.fallback
 
 
-def _placeholders(text: str) -> Iterator[Placeholder]:
+def _placeholders(text: str) -> Iterator[placeholders.Placeholder]:
     """Those of a text, be it a template, a condition or a JSONPath. Where a text is none of these, as in a
     tenant's facts, braces mean nothing."""
-    at = text.find(OPEN)
+    at = text.find(placeholders.OPEN)
     while at >= 0:
         try:
-            placeholder, at = placeholder_at(text, at)
+            placeholder, at = placeholders.placeholder_at(text, at)
         except Mistake:
             return
         yield placeholder
-        at = text.find(OPEN, at)
+        at = text.find(placeholders.OPEN, at)
 
 
 def _problem(path: Path) -> str | None:
-    known = NAMESPACES | SPECIALS | ROOT_NAMES
+    known = scope.NAMESPACES | scope.SPECIALS | ROOT_NAMES
     if path[0] not in known:
         near = get_close_matches(path[0], sorted(known), n=1)
         others = f"nearest is {near[0]!r}" if near else f"there are {listed(known)}"

@@ -14,9 +14,7 @@ from channels.voice.call.ports import AnsweredCall, Caller, CallLifecycle, CallS
 from channels.voice.config.lifecycle import ConfigLifecycle
 from channels.voice.config.models import FlowSession, Lifecycle, VoiceConfig
 from channels.voice.deliveries import Deliveries
-from channels.voice.flow.call_handler import FlowCallHandler
-from channels.voice.flow.engine_sync import MemoryNotices
-from channels.voice.flow.task_context import FlowStart
+from channels.voice.flow import call_handler, engine_sync, task_context
 from channels.voice.recording import RecordedTransport, Side
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
@@ -37,7 +35,7 @@ class FlowCalls:
         allow: AllowList,
         now: Callable[[], datetime],
         approval: Approval | None = None,
-        notices: MemoryNotices | None = None,
+        notices: engine_sync.MemoryNotices | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._config = config
@@ -79,11 +77,13 @@ class FlowCalls:
 
         return opened
 
-    def handler(self, caller: Caller, seat: CallSeat, engine: EngineClient | None = None) -> FlowCallHandler:
+    def handler(
+        self, caller: Caller, seat: CallSeat, engine: EngineClient | None = None
+    ) -> call_handler.FlowCallHandler:
         servers: McpServers = NoServers()
         if self._has_servers:
             servers = McpConnections(self._allow, self._trusted, answer_within_s=self._mcp_timeout_s)
-        return FlowCallHandler(
+        return call_handler.FlowCallHandler(
             self._start,
             self._base,
             caller,
@@ -115,8 +115,8 @@ class NoServers:
     async def aclose(self) -> None: ...
 
 
-def flow_start(config: VoiceConfig, session: FlowSession) -> FlowStart:
-    return FlowStart(
+def flow_start(config: VoiceConfig, session: FlowSession) -> task_context.FlowStart:
+    return task_context.FlowStart(
         FlowChoice(session.version, session.flow_id, session.tag),
         apology=config.spoken_apology,
         agent_id=config.agent.id,

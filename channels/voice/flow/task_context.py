@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from channels.engine_client.client import Contact, EngineClient, FlowChoice, HumanOutcome, NewContact
-from channels.engine_client.replies import AgentData, EngineError, ReachableTask, Routing, VadSettings
-from channels.engine_client.toolbox import TaskTools
+from channels.engine_client import client, replies, toolbox
 from channels.engine_client.tools import END_CALL, Declaration, change_task_declaration, function
 from channels.voice.call.ports import Caller, EndReason, SessionSettings, TurnDetection
 from channels.voice.config.vocabulary import VOICES
@@ -33,7 +31,7 @@ class FlowStart:
     `tenant` is what the flow's templates know as `$tenant`.
     """
 
-    choice: FlowChoice
+    choice: client.FlowChoice
     apology: str
     agent_id: str = ""
     agent_name: str = ""
@@ -41,7 +39,7 @@ class FlowStart:
     transfers: Mapping[str, str] = field(default_factory=dict[str, str])
     transfer_to: str | None = None
 
-    def target(self, routing: Routing | None) -> str | None:
+    def target(self, routing: replies.Routing | None) -> str | None:
         """Where a HUM task transfers the call to, a phone number or SIP address: the first agent, then skill,
         then optional skill that has one, then the one for everything else. None where there is none."""
         names = (
@@ -63,7 +61,7 @@ TRANSFER_FAILED: Final = "the line could not transfer the call"
 class HumanTransfer:
     """One call's way to a person: where its task hands it over to, and what the engine learns of that."""
 
-    def __init__(self, start: FlowStart, engine: EngineClient, contact: Contact) -> None:
+    def __init__(self, start: FlowStart, engine: client.EngineClient, contact: client.Contact) -> None:
         self._start = start
         self._engine = engine
         self._contact = contact
@@ -72,11 +70,11 @@ class HumanTransfer:
         self.after_first_words = False
         """The call begins in such a task: the caller hears its command first."""
 
-    def enter(self, data: AgentData) -> None:
+    def enter(self, data: replies.AgentData) -> None:
         """The task of `data` is the call's from now on."""
         self.target = self._start.target(data.routing_parameters) if _is_routing(data) else None
 
-    async def or_without(self, data: AgentData) -> AgentData:
+    async def or_without(self, data: replies.AgentData) -> replies.AgentData:
         """Where a person is sought and there is no address for one, the engine is told so at once, and says
         how the conversation goes on; it stays as it is if the engine fails."""
         if not _is_routing(data) or self._start.target(data.routing_parameters) is not None:
@@ -84,7 +82,7 @@ class HumanTransfer:
         log.error("no_transfer_target", task=data.task_name)
         return await self._report("failed", NO_TARGET) or data
 
-    async def failed(self) -> AgentData | None:
+    async def failed(self) -> replies.AgentData | None:
         """The engine is told that the person was not reached, and says how the conversation goes on; None if
         the engine fails."""
         return await self._report("failed", TRANSFER_FAILED)
@@ -96,19 +94,19 @@ class HumanTransfer:
         elif self.target is not None and reason == "failed":
             await self._report("failed", TRANSFER_FAILED)
 
-    async def _report(self, outcome: HumanOutcome, reason: str | None) -> AgentData | None:
+    async def _report(self, outcome: client.HumanOutcome, reason: str | None) -> replies.AgentData | None:
         try:
             return await self._engine.human_task(self._contact, outcome, reason)
-        except EngineError as error:
+        except replies.EngineError as error:
             log.error("transfer_not_reported", reason=str(error))
             return None
 
 
-def _is_routing(data: AgentData) -> bool:
+def _is_routing(data: replies.AgentData) -> bool:
     return data.task_type == "HUM" and data.task_status == "routing"
 
 
-def new_contact(start: FlowStart, caller: Caller) -> NewContact:
+def new_contact(start: FlowStart, caller: Caller) -> client.NewContact:
     """A conversation of its own for each call, unless the line names one to go on with."""
     conversation_id = caller.parameters.get(CONVERSATION_PARAMETER) or caller.call_id
     facts: dict[str, JsonValue] = {
@@ -116,8 +114,8 @@ def new_contact(start: FlowStart, caller: Caller) -> NewContact:
     }
     if caller.phone is not None:
         facts["callerId"] = caller.phone
-    return NewContact(
-        Contact(conversation_id, caller.call_id),
+    return client.NewContact(
+        client.Contact(conversation_id, caller.call_id),
         start.choice,
         "phone",
         tenant=start.tenant,
@@ -158,9 +156,9 @@ _END_CALL: Final = function(END_CALL, WHEN_TO_END, {"type": "object", "propertie
 class TaskContext:
     """`reachable` are the tasks of `data`, with what is missing as it was last known."""
 
-    data: AgentData
-    tools: TaskTools
-    reachable: tuple[ReachableTask, ...]
+    data: replies.AgentData
+    tools: toolbox.TaskTools
+    reachable: tuple[replies.ReachableTask, ...]
 
     def declarations(self) -> tuple[Declaration, ...]:
         change = change_task_declaration(self.reachable)
@@ -169,7 +167,7 @@ class TaskContext:
 
 
 def session_settings(
-    base: SessionSettings, data: AgentData, tools: Sequence[Declaration], *, first_words: bool
+    base: SessionSettings, data: replies.AgentData, tools: Sequence[Declaration], *, first_words: bool
 ) -> SessionSettings:
     """The session of a task: speed from 0.25 to 1.5, silences in seconds. `first_words`: the agent has not
     finished its first message, which may have a rule of its own for interruptions."""
@@ -190,7 +188,7 @@ def session_settings(
     )
 
 
-def _spoken_language(data: AgentData) -> str | None:
+def _spoken_language(data: replies.AgentData) -> str | None:
     """In two letters; None where the caller may speak another of the flow's languages: a recogniser that is
     told the wrong one hears nonsense."""
     detection = data.language_detection
@@ -200,7 +198,7 @@ def _spoken_language(data: AgentData) -> str | None:
     return data.language.partition("-")[0].lower()
 
 
-def _turn_detection(base: TurnDetection, vad: VadSettings | None) -> TurnDetection:
+def _turn_detection(base: TurnDetection, vad: replies.VadSettings | None) -> TurnDetection:
     """Both are thresholds from 0 to 1; seconds become milliseconds."""
     if vad is None:
         return base

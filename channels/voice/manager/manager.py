@@ -13,10 +13,8 @@ from typing import Any
 
 import structlog
 
-from channels.voice.manager.agents_list import Listed, ListUnavailable
+from channels.voice.manager import agents_list, fleet, processes
 from channels.voice.manager.directory import Directory
-from channels.voice.manager.fleet import AgentState, Limits, Phase, ProcessState, Role
-from channels.voice.manager.processes import LAUNCHER_ENDS_WITHIN_S, Programs
 from channels.voice.manager.roster import Roster
 from channels.voice.manager.supervisor import Supervisor, Timing
 from flow_engine.errors import Finding
@@ -31,12 +29,12 @@ CRASH_LOOP = 3
 """Crashes in a row from which on a process is said to be in a crash loop."""
 
 _STATES = {
-    Phase.IDLE: "waiting",
-    Phase.STARTING: "starting",
-    Phase.RUNNING: "running",
-    Phase.RELOADING: "reloading",
-    Phase.DRAINING: "draining",
-    Phase.ENDING: "stopping",
+    fleet.Phase.IDLE: "waiting",
+    fleet.Phase.STARTING: "starting",
+    fleet.Phase.RUNNING: "running",
+    fleet.Phase.RELOADING: "reloading",
+    fleet.Phase.DRAINING: "draining",
+    fleet.Phase.ENDING: "stopping",
 }
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
@@ -49,7 +47,7 @@ class Pace:
 
     refresh_s: float = 300.0
     health_s: float = 10.0
-    limits: Limits = field(default_factory=Limits)
+    limits: fleet.Limits = field(default_factory=fleet.Limits)
 
 
 class Manager:
@@ -58,7 +56,7 @@ class Manager:
     def __init__(
         self,
         roster: Roster,
-        programs: Programs,
+        programs: processes.Programs,
         local: OutboundSender,
         directory: Directory,
         pace: Pace,
@@ -117,7 +115,12 @@ class Manager:
                 refreshing.cancel()
                 limits = self._pace.limits
                 log.info("stopping", agents=len(supervisor.states))
-                until = self._timing.clock() + limits.drain_s + 2 * limits.stop_s + LAUNCHER_ENDS_WITHIN_S
+                until = (
+                    self._timing.clock()
+                    + limits.drain_s
+                    + 2 * limits.stop_s
+                    + processes.LAUNCHER_ENDS_WITHIN_S
+                )
                 while supervisor.states and self._timing.clock() < until:
                     if self._hurried:
                         supervisor.hurry()
@@ -141,7 +144,7 @@ class Manager:
             self._refresh.clear()
             try:
                 await self._roster.refresh()
-            except ListUnavailable as error:
+            except agents_list.ListUnavailable as error:
                 failures += 1
                 log.warning("agents_not_refreshed", reason=str(error), failures=failures)
                 self._refreshed = {**self._refreshed, "error": str(error)}
@@ -179,10 +182,10 @@ class Manager:
 
 
 def agents_status(
-    states: Mapping[str, AgentState],
-    known: Mapping[str, Listed],
+    states: Mapping[str, fleet.AgentState],
+    known: Mapping[str, agents_list.Listed],
     ports: Mapping[str, int],
-    pid: Callable[[str, Role], int | None],
+    pid: Callable[[str, fleet.Role], int | None],
 ) -> list[dict[str, object]]:
     """One object, for JSON, for each agent that is wanted or still runs, by id."""
     agents: list[dict[str, object]] = []
@@ -219,7 +222,7 @@ def refresh_status(at: datetime | None, error: str | None) -> dict[str, object]:
     return {"at": None if at is None else utc_text(at), "error": error}
 
 
-def _process(process: ProcessState[Any], pid: int | None) -> dict[str, object]:
+def _process(process: fleet.ProcessState[Any], pid: int | None) -> dict[str, object]:
     return {
         "state": _STATES[process.phase],
         "pid": pid,

@@ -15,11 +15,9 @@ import structlog
 from pydantic import SecretStr
 
 from channels.voice.config.loader import ConfigRefused
+from channels.voice.manager import configs, fleet, front
 from channels.voice.manager.agents_list import Listed, ListUnavailable, fetch_agents
-from channels.voice.manager.configs import ConfigFiles
 from channels.voice.manager.directory import Directory
-from channels.voice.manager.fleet import AgentSpec, next_wanted
-from channels.voice.manager.front import Route
 from flow_engine.errors import CallTheOperator, Finding
 from flow_engine.ports.outbound import OutboundSender
 
@@ -57,7 +55,7 @@ class Roster:
     def __init__(
         self,
         source: Source,
-        files: ConfigFiles,
+        files: configs.ConfigFiles,
         directory: Directory,
         *,
         first_port: int,
@@ -77,7 +75,7 @@ class Roster:
         self._ports = directory.read_ports()
         self._was_empty = False
         self._without_bridge: set[str] = set()
-        self.wanted: dict[str, AgentSpec] = {}
+        self.wanted: dict[str, fleet.AgentSpec] = {}
         self.known: dict[str, Listed] = {}
         self.problems: dict[str, tuple[Finding, ...]] = {}
 
@@ -93,11 +91,11 @@ class Roster:
         problems = {
             refused.id or refused.problems[0].pointer: refused.problems for refused in fetched.refused
         }
-        accepted: dict[str, AgentSpec] = {}
+        accepted: dict[str, fleet.AgentSpec] = {}
         several = self._prefixed or len(fetched.agents) + len(fetched.refused) > 1
         for agent in fetched.agents:
             spec = self._accept(agent, made[agent.id], several=several)
-            if isinstance(spec, AgentSpec):
+            if isinstance(spec, fleet.AgentSpec):
                 accepted[agent.id] = spec
                 self.known[agent.id] = agent
             else:
@@ -110,7 +108,7 @@ class Roster:
                 problems=[{"pointer": each.pointer, "message": each.message} for each in found],
             )
         self.problems = problems
-        self.wanted = next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)
+        self.wanted = fleet.next_wanted(self.wanted, accepted, frozenset(problems), complete=fetched.complete)
         log.info("agents_refreshed", wanted=len(self.wanted), not_accepted=len(problems))
 
     def free_port(self, agent_id: str) -> None:
@@ -135,12 +133,12 @@ class Roster:
         except OSError as error:
             log.warning("config_not_removed", agent_id=agent_id, reason=str(error))
 
-    def by_id(self, agent_id: str) -> Route | None:
+    def by_id(self, agent_id: str) -> front.Route | None:
         """Where the agent is; None for an unknown one."""
         spec = self.wanted.get(agent_id)
-        return None if spec is None else Route(spec.port, spec.public_url)
+        return None if spec is None else front.Route(spec.port, spec.public_url)
 
-    def by_number(self, number: str) -> Route | None:
+    def by_number(self, number: str) -> front.Route | None:
         """The same by the phone number that was called; None for an unknown one."""
         found = (agent.id for agent in self.known.values() if agent.phone_number == number)
         return next((route for agent_id in found if (route := self.by_id(agent_id)) is not None), None)
@@ -160,7 +158,7 @@ class Roster:
 
     def _accept(
         self, agent: Listed, content: bytes | ConfigRefused, *, several: bool
-    ) -> AgentSpec | tuple[Finding, ...]:
+    ) -> fleet.AgentSpec | tuple[Finding, ...]:
         if isinstance(content, ConfigRefused):
             return content.problems
         try:
@@ -173,7 +171,7 @@ class Roster:
         if agent.sip is not None and not self._bridges and agent.id not in self._without_bridge:
             self._without_bridge.add(agent.id)
             log.warning("sip_bridge_missing", agent_id=agent.id, served_without=True)
-        return AgentSpec(
+        return fleet.AgentSpec(
             port,
             config,
             agent.sip if self._bridges else None,

@@ -31,11 +31,8 @@ from picows import (
     ws_create_server,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from channels.voice.testing.fake_response import Pace
-from channels.voice.testing.realtime_checks import Refusal
-from channels.voice.testing.realtime_session import RealtimeSession
+from channels.voice.testing import fake_response, realtime_checks, realtime_session, sockets
 from channels.voice.testing.script import Script, read_script
-from channels.voice.testing.sockets import MOST_BYTES, Socket, eventually
 
 PATH: Final = "/v1/realtime"
 _OVERSIZED_BYTES: Final = 10 * 1024 * 1024
@@ -67,8 +64,8 @@ class Connection:
     def __init__(self, request: WSUpgradeRequest, fault: Fault | None) -> None:
         self.headers: Mapping[str, str] = request.headers
         self.query = parse_qs(urlsplit(request.path.decode("latin-1")).query)
-        self.socket = Socket(self._receive, self._open, self._closed)
-        self.session: RealtimeSession | None = None
+        self.socket = sockets.Socket(self._receive, self._open, self._closed)
+        self.session: realtime_session.RealtimeSession | None = None
         self._fault = fault
         self._sent = 0
         self._is_stalled = False
@@ -91,7 +88,7 @@ class Connection:
     def error(self, code: str = "server_error", message: str = "The server had an error.") -> None:
         """An error event that concerns no command."""
         if self.session is not None:
-            self.session.refuse(Refusal(code, message), None, "server_error")
+            self.session.refuse(realtime_checks.Refusal(code, message), None, "server_error")
 
     def expire(self) -> None:
         self.error("session_expired", "Your session hit the maximum duration of 60 minutes.")
@@ -148,7 +145,7 @@ class FakeRealtime:
     def __init__(
         self,
         *scripts: Script,
-        pace: Pace | None = None,
+        pace: fake_response.Pace | None = None,
         faults: Sequence[Fault | None] = (),
         api_key: str | None = None,
         host: str = "127.0.0.1",
@@ -158,7 +155,7 @@ class FakeRealtime:
         self.refused = 0
         """Handshakes that were."""
         self._scripts = scripts or (Script(),)
-        self._pace = pace or Pace()
+        self._pace = pace or fake_response.Pace()
         self._faults = list(faults)
         self._api_key = api_key
         self._host, self._port = host, port
@@ -166,7 +163,7 @@ class FakeRealtime:
 
     async def __aenter__(self) -> Self:
         self._server = await ws_create_server(
-            self._upgrade, self._host, self._port, max_frame_size=MOST_BYTES
+            self._upgrade, self._host, self._port, max_frame_size=sockets.MOST_BYTES
         )
         self._port = self._server.sockets[0].getsockname()[1]
         return self
@@ -189,15 +186,15 @@ class FakeRealtime:
         return f"ws://{self._host}:{self._port}{PATH}"
 
     @property
-    def sessions(self) -> list[RealtimeSession]:
+    def sessions(self) -> list[realtime_session.RealtimeSession]:
         return [connection.session for connection in self.connections if connection.session is not None]
 
-    async def session(self, number: int = 0, within_s: float = 5.0) -> RealtimeSession:
+    async def session(self, number: int = 0, within_s: float = 5.0) -> realtime_session.RealtimeSession:
         """Wait for the first session, or a later one, up to `within_s` seconds. Raises TimeoutError."""
-        await eventually(lambda: len(self.sessions) > number, within_s)
+        await sockets.eventually(lambda: len(self.sessions) > number, within_s)
         return self.sessions[number]
 
-    def _upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | Socket:
+    def _upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | sockets.Socket:
         fault = self._faults.pop(0) if self._faults else None
         if fault is not None and fault.kind == "refuse":
             return self._refuse(fault.value or HTTPStatus.SERVICE_UNAVAILABLE)
@@ -205,7 +202,7 @@ class FakeRealtime:
             return self._refuse(HTTPStatus.UNAUTHORIZED)
         connection = Connection(request, fault)
         script = self._scripts[min(len(self.connections), len(self._scripts) - 1)]
-        connection.session = RealtimeSession(
+        connection.session = realtime_session.RealtimeSession(
             connection.send,
             model=connection.query.get("model", ["gpt-realtime"])[0],
             script=script,

@@ -9,9 +9,7 @@ from typing import Final, Literal, Protocol
 import orjson
 
 from channels.voice.call.ports import AudioFormat
-from channels.voice.testing.conversation import Item
-from channels.voice.testing.script import Fail, Reaction, Say, UseTool
-from channels.voice.testing.signals import agent_audio
+from channels.voice.testing import conversation, script, signals
 from flow_engine.values import JsonValue
 
 CancelReason = Literal["client_cancelled", "turn_detected"]
@@ -45,13 +43,13 @@ class ResponseContext(Protocol):
 
     def emit(self, kind: str, **fields: JsonValue) -> None: ...
 
-    def new_item(self, kind: Literal["message", "function_call"]) -> tuple[int, Item]:
+    def new_item(self, kind: Literal["message", "function_call"]) -> tuple[int, conversation.Item]:
         """The item at the end of the conversation, with the number that its audio carries."""
         ...
 
-    def item_added(self, item: Item) -> None: ...
+    def item_added(self, item: conversation.Item) -> None: ...
 
-    def item_done(self, item: Item) -> None: ...
+    def item_done(self, item: conversation.Item) -> None: ...
 
     def play(self, response_id: str, ms: int) -> None:
         """Where the model's side plays the audio itself."""
@@ -65,10 +63,10 @@ class FakeResponse:
 
     stage: ResponseContext
     response_id: str
-    reaction: Reaction
+    reaction: script.Reaction
     pace: Pace
     over: Callable[[], None]
-    output: list[Item] = field(default_factory=list[Item])
+    output: list[conversation.Item] = field(default_factory=list[conversation.Item])
     _cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     _reason: CancelReason = "client_cancelled"
 
@@ -77,15 +75,15 @@ class FakeResponse:
         self._cancelled.set()
 
     async def run(self) -> None:
-        failed: Fail | None = None
+        failed: script.Fail | None = None
         await self._pass(self.reaction.think_ms / 1000)
         for index, step in enumerate(self.reaction.steps):
             if self._cancelled.is_set():
                 break
-            if isinstance(step, Fail):
+            if isinstance(step, script.Fail):
                 failed = step
                 break
-            if isinstance(step, Say):
+            if isinstance(step, script.Say):
                 await self._say(step, index)
             else:
                 await self._use(step, index)
@@ -121,7 +119,7 @@ class FakeResponse:
             },
         )
 
-    async def _say(self, step: Say, index: int) -> None:
+    async def _say(self, step: script.Say, index: int) -> None:
         number, item = self.stage.new_item("message")
         self._begin(item, index)
         place: dict[str, JsonValue] = {
@@ -148,12 +146,18 @@ class FakeResponse:
         self._finish(item, index)
 
     async def _speak(
-        self, number: int, item: Item, until_ms: int, place: dict[str, JsonValue], *, is_late: bool = False
+        self,
+        number: int,
+        item: conversation.Item,
+        until_ms: int,
+        place: dict[str, JsonValue],
+        *,
+        is_late: bool = False,
     ) -> None:
         """Audio of the item up to a position, chunk by chunk."""
         while item.audio_ms < until_ms:
             ms = min(self.pace.chunk_ms, until_ms - item.audio_ms)
-            raw = agent_audio(number, item.audio_ms, ms, self.stage.output_format)
+            raw = signals.agent_audio(number, item.audio_ms, ms, self.stage.output_format)
             item.audio_ms += ms
             if self.stage.plays_itself:
                 self.stage.play(self.response_id, ms)
@@ -162,7 +166,7 @@ class FakeResponse:
             seconds = ms / 1000 / self.pace.speed
             await (asyncio.sleep(seconds) if is_late else self._pass(seconds))
 
-    async def _use(self, step: UseTool, index: int) -> None:
+    async def _use(self, step: script.UseTool, index: int) -> None:
         _, item = self.stage.new_item("function_call")
         item.name, item.call_id = step.tool, f"call_{item.item_id.removeprefix('item_')}"
         self._begin(item, index)
@@ -180,7 +184,7 @@ class FakeResponse:
         self.stage.emit("response.function_call_arguments.done", name=item.name, arguments=item.text, **place)
         self._finish(item, index)
 
-    def _begin(self, item: Item, index: int) -> None:
+    def _begin(self, item: conversation.Item, index: int) -> None:
         item.status = "in_progress"
         self.output.append(item)
         self.stage.emit(
@@ -191,7 +195,7 @@ class FakeResponse:
         )
         self.stage.item_added(item)
 
-    def _finish(self, item: Item, index: int) -> None:
+    def _finish(self, item: conversation.Item, index: int) -> None:
         self.stage.item_done(item)
         self.stage.emit(
             "response.output_item.done", response_id=self.response_id, output_index=index, item=item.wire()

@@ -27,10 +27,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
+from channels.voice.testing import realtime_checks, realtime_session, sockets
 from channels.voice.testing.fake_realtime import PATH, Connection, FakeRealtime
-from channels.voice.testing.realtime_checks import refusal_of
-from channels.voice.testing.realtime_session import RealtimeSession
-from channels.voice.testing.sockets import eventually
 from channels.voice.wires.frames import Object, read_object
 
 Action = Literal["accept", "reject", "refer", "hangup"]
@@ -115,9 +113,11 @@ class FakeSip:
         event = {"id": f"evt_{call_id}", "object": "event", "type": "realtime.call.incoming"}
         return signed(orjson.dumps({**event, "created_at": int(time.time()), "data": data}), secret, call_id)
 
-    async def session(self, call_id: str, number: int = 0, within_s: float = 5.0) -> RealtimeSession:
+    async def session(
+        self, call_id: str, number: int = 0, within_s: float = 5.0
+    ) -> realtime_session.RealtimeSession:
         """Wait for somebody to join the call's session, up to `within_s` seconds. Raises TimeoutError."""
-        await eventually(lambda: len(self.joined(call_id)) > number, within_s)
+        await sockets.eventually(lambda: len(self.joined(call_id)) > number, within_s)
         session = self.joined(call_id)[number].session
         if session is None:
             raise TimeoutError
@@ -217,7 +217,7 @@ class FakeSip:
         if self.states.get(request.call_id) != wanted:
             return 404
         if request.action == "accept":
-            refusal = refusal_of({"type": "session.update", "session": request.body})
+            refusal = realtime_checks.refusal_of({"type": "session.update", "session": request.body})
             if refusal is not None or "model" not in request.body:
                 self.mistakes.append(f"accept: {refusal}")
                 return 400

@@ -26,14 +26,12 @@ from typing import Final, Self
 import orjson
 from picows import WSHandshakeError, ws_connect  # pyright: ignore[reportUnknownVariableType]
 
-from channels.voice.testing.playout import Playout
-from channels.voice.testing.signals import silence, speech
-from channels.voice.testing.sockets import MOST_BYTES, Delay, Socket
+from channels.voice.testing import playout, signals, sockets
 from channels.voice.wires.frames import Malformed, audio_of, name, part, read_object, text
 
 FRAME_MS: Final = 20
-_SILENCE: Final = base64.b64encode(silence(FRAME_MS)).decode()
-_FRAME_BYTES: Final = len(silence(FRAME_MS))
+_SILENCE: Final = base64.b64encode(signals.silence(FRAME_MS)).decode()
+_FRAME_BYTES: Final = len(signals.silence(FRAME_MS))
 _MS_PER_LETTER: Final = 60
 _numbers: Final = itertools.count(1)
 
@@ -111,13 +109,15 @@ class FakeTwilioCall:
 
     async def __aenter__(self) -> Self:
         """Raises CallRefused."""
-        self.playout = Playout(asyncio.get_running_loop().time(), speed=self._speed)
-        self._there: Delay[bytes] = Delay(self._latency_s, lambda frame, _: self.socket.send(frame))
-        self._back: Delay[bytes] = Delay(self._latency_s, self._arrive)
-        self.socket = Socket(self._back.put)
+        self.playout = playout.Playout(asyncio.get_running_loop().time(), speed=self._speed)
+        self._there: sockets.Delay[bytes] = sockets.Delay(
+            self._latency_s, lambda frame, _: self.socket.send(frame)
+        )
+        self._back: sockets.Delay[bytes] = sockets.Delay(self._latency_s, self._arrive)
+        self.socket = sockets.Socket(self._back.put)
         try:
             await ws_connect(
-                lambda: self.socket, self._url, extra_headers=self._headers, max_frame_size=MOST_BYTES
+                lambda: self.socket, self._url, extra_headers=self._headers, max_frame_size=sockets.MOST_BYTES
             )
         except WSHandshakeError as error:
             raise CallRefused(None if error.response is None else int(error.response.status)) from None
@@ -156,7 +156,7 @@ class FakeTwilioCall:
         """Speech, of `ms` milliseconds, from now on or after what is being said. The result is there when it
         has been said."""
         lasts = max(400, _MS_PER_LETTER * len(text)) if ms is None else ms
-        raw = speech(text, -(-lasts // FRAME_MS) * FRAME_MS)
+        raw = signals.speech(text, -(-lasts // FRAME_MS) * FRAME_MS)
         frames = (raw[at : at + _FRAME_BYTES] for at in range(0, len(raw), _FRAME_BYTES))
         done: asyncio.Future[Spoken] = asyncio.get_running_loop().create_future()
         encoded = deque(base64.b64encode(frame).decode() for frame in frames)

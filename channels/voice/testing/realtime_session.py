@@ -15,12 +15,10 @@ from typing import Final, Literal, cast
 import orjson
 
 from channels.voice.call.ports import AudioFormat
+from channels.voice.testing import fake_response, playout, signals
 from channels.voice.testing.conversation import Conversation, Item, item_of
-from channels.voice.testing.fake_response import FakeResponse, Pace
-from channels.voice.testing.playout import OutputBuffer
 from channels.voice.testing.realtime_checks import Refusal, SessionState, refusal_of
 from channels.voice.testing.script import Script, ScriptCursor
-from channels.voice.testing.signals import Began, Ended, FakeVad
 from channels.voice.wires.frames import Malformed, Object, audio_of, optional_part, read_object
 from flow_engine.values import JsonValue
 
@@ -56,7 +54,7 @@ class RealtimeSession:
         *,
         model: str,
         script: Script,
-        pace: Pace,
+        pace: fake_response.Pace,
         numbers: Callable[[], int],
         plays_itself: bool = False,
     ) -> None:
@@ -66,7 +64,7 @@ class RealtimeSession:
         self.events: list[Sent] = []
         self.errors: list[Refusal] = []
         self.conversation = Conversation()
-        self.vad = FakeVad()
+        self.vad = signals.FakeVad()
         self.plays_itself = plays_itself
         self.settings = SessionState(model)
         self._send = send
@@ -74,11 +72,11 @@ class RealtimeSession:
         self._pace = pace
         self._numbers = numbers
         self._loop = asyncio.get_running_loop()
-        self._output_buffer = OutputBuffer(
+        self._output_buffer = playout.OutputBuffer(
             self._loop, lambda kind, response: self.emit(kind, response_id=response)
         )
         self._event_numbers = itertools.count(1)
-        self._active: FakeResponse | None = None
+        self._active: fake_response.FakeResponse | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._told: list[str] = []
@@ -160,9 +158,9 @@ class RealtimeSession:
         )
         if not detection:
             return None
-        if isinstance(found, Began):
+        if isinstance(found, signals.Began):
             self._speech_began(found.at_ms)
-        elif isinstance(found, Ended):
+        elif isinstance(found, signals.Ended):
             self._speech_ended(found)
         return None
 
@@ -237,7 +235,7 @@ class RealtimeSession:
         """A whole turn of the caller, for a session whose audio goes another way."""
         at_ms = int(self.vad.heard_ms)
         self._speech_began(at_ms)
-        self._speech_ended(Ended(at_ms, text))
+        self._speech_ended(signals.Ended(at_ms, text))
 
     def _speech_began(self, at_ms: int) -> None:
         self._next_item = _item_id(self._numbers())
@@ -247,7 +245,7 @@ class RealtimeSession:
             if self._active is not None:
                 self._active.cancel("turn_detected")
 
-    def _speech_ended(self, ended: Ended) -> None:
+    def _speech_ended(self, ended: signals.Ended) -> None:
         self.emit("input_audio_buffer.speech_stopped", item_id=self._next_item, audio_end_ms=ended.at_ms)
         self._turn(ended.text)
         if self.settings.detection.get("create_response"):
@@ -298,7 +296,9 @@ class RealtimeSession:
         reaction = self._cursor.next("\n".join(self._told))
         self._told.clear()
         response_id = f"resp_{self._numbers():08d}"
-        answer = self._active = FakeResponse(self, response_id, reaction, self._pace, self._responded)
+        answer = self._active = fake_response.FakeResponse(
+            self, response_id, reaction, self._pace, self._responded
+        )
         self.emit(
             "response.created",
             response={

@@ -24,9 +24,7 @@ from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
-from channels.voice.wires.openai_realtime import RealtimeLink, session_of
-from channels.voice.wires.realtime_urls import sideband_url
-from channels.voice.wires.sockets import MAX_MODEL_MESSAGE
+from channels.voice.wires import openai_realtime, realtime_urls, sockets
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -46,7 +44,7 @@ class SipConnection(SipLine):
         self._tap = tap
         self._was_accepting = False
         self._is_accepted = False
-        self._link: RealtimeLink | None = None
+        self._link: openai_realtime.RealtimeLink | None = None
 
     @property
     def started(self) -> StreamStarted:
@@ -77,10 +75,10 @@ class SipConnection(SipLine):
         try:
             await ws_connect(
                 lambda: socket,
-                sideband_url(self._realtime.url, self._call.call_id),
+                realtime_urls.sideband_url(self._realtime.url, self._call.call_id),
                 extra_headers=self._realtime.headers,
                 websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
-                max_frame_size=MAX_MODEL_MESSAGE,
+                max_frame_size=sockets.MAX_MODEL_MESSAGE,
                 max_redirects=0,
                 enable_auto_ping=True,
             )
@@ -97,7 +95,7 @@ class SipConnection(SipLine):
         if self._is_accepted:
             return
         may_be_accepted, self._was_accepting = self._was_accepting, True
-        session = {**session_of(settings, carries_audio=False), "model": settings.model}
+        session = {**openai_realtime.session_of(settings, carries_audio=False), "model": settings.model}
         try:
             await self._sip.accept(self._call.call_id, session)
         except LineControlFailed as failed:
@@ -130,7 +128,7 @@ class _Session:
         self._side.audio_dropped()
 
 
-class _SipLink(RealtimeLink):
+class _SipLink(openai_realtime.RealtimeLink):
     def __init__(self, session: _Session, socket: ModelSocket, tap: Tap | None) -> None:
         super().__init__(tapped(socket.send, "model", tap), socket.close, carries_audio=False)
         self._session_of_call = session
