@@ -15,7 +15,9 @@ from typing import Any, cast
 from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from memory.driver import Subscription
 from memory.multiplexed import Address, MultiplexedDriver, Node
+from memory.redis_py import RedisPyDriver
 
 FOLLOWED = 5
 """Redirections of one command; then the cluster counts as away."""
@@ -63,6 +65,10 @@ class ClusterDriver(MultiplexedDriver):
                 self._outdated = True
                 raise
         raise exceptions.ClusterDownError("redirected too often")
+
+    def subscription(self) -> Subscription:
+        """Of redis-py, which finds a node that is there."""
+        return RedisPyDriver.subscription(self)
 
     def _at(self, place: _Place) -> Node:
         node = self._nodes.get(place)

@@ -1,14 +1,15 @@
 """`Driver` on one connection for all requests of a process: what a turn of the loop asks leaves in one write.
 
-Scripts and the other commands of the agents' requests go through it; what is rare, blocks, waits for replicas
-or listens has connections of redis-py. The protocol's parser and writer are hiredis.
+Scripts and the other commands of the agents' requests go through it; what is rare, blocks or waits for
+replicas has connections of redis-py. A subscription has a connection of its own. The protocol's parser and
+writer are hiredis.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,7 +20,7 @@ from redis import exceptions
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from memory.driver import Script
+from memory.driver import Script, Subscription
 from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, RedisPyDriver
 
 LOOKED_AGAIN_AFTER_S = 0.1
@@ -116,15 +117,18 @@ class Connection(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets()) is not False:
-                future, _ = self._waiting.popleft()
-                if future.done():
-                    continue
-                if isinstance(answer, exceptions.RedisError):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
+                self._take(answer)
         except (RedisConnectionError, IndexError):  # no protocol, or an answer that nobody asked for
             self._lose(RedisConnectionError("Redis does not keep to its protocol"))
+
+    def _take(self, answer: Any) -> None:
+        future, _ = self._waiting.popleft()
+        if future.done():
+            return
+        if isinstance(answer, exceptions.RedisError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
     def _overdue(self, looked_again_for: asyncio.Future[Any] | None = None) -> None:
         """One timer for all: the oldest answer decides. A server that is late holds up all that follow.
@@ -165,8 +169,9 @@ class Connection(asyncio.Protocol):
 class Node:
     """One server, connected when it is first asked, and again after a loss."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, address: Address, protocol: Callable[[], Connection] = Connection) -> None:
+        self.address = address
+        self._protocol = protocol
         self._connection: Connection | None = None
         self._connecting: asyncio.Lock = asyncio.Lock()
 
@@ -189,16 +194,87 @@ class Node:
 
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(Connection, self._address.host, self._address.port)
+        _, connection = await loop.create_connection(self._protocol, self.address.host, self.address.port)
         with ExitStack() as unfinished:
             unfinished.callback(connection.close)
-            await asyncio.gather(*(connection.send(*command) for command in self._address.greeting()))
+            await asyncio.gather(*(connection.send(*command) for command in self.address.greeting()))
             unfinished.pop_all()
         return connection
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+
+class ListeningConnection(Connection):
+    """A connection that subscribes: `heard` gets what is published, oldest first, and `news` is set when it
+    has grown, or the connection is lost."""
+
+    def __init__(self, heard: deque[tuple[str, bytes]], news: asyncio.Event) -> None:
+        super().__init__()
+        self._heard = heard
+        self._news = news
+
+    def _take(self, answer: Any) -> None:
+        match answer:
+            case [b"message", bytes() as channel, bytes() as message]:
+                self._heard.append((channel.decode(), message))
+                self._news.set()
+            case _:
+                super()._take(answer)
+
+    def _lose(self, error: exceptions.RedisError) -> None:
+        super()._lose(error)
+        self._news.set()
+
+
+class MultiplexedSubscription:
+    """Implements `Subscription`: a channel is heard from when `subscribe` returns. A server that is silent is
+    asked whether it is there each time that nothing came."""
+
+    def __init__(self, address: Address) -> None:
+        self._channels: set[str] = set()
+        self._heard: deque[tuple[str, bytes]] = deque()
+        self._news = asyncio.Event()
+        self._node = Node(address, lambda: ListeningConnection(self._heard, self._news))
+        self._subscribed: Connection | None = None
+
+    async def subscribe(self, channel: str) -> None:
+        self._channels.add(channel)
+        with ERRORS_TRANSLATED:
+            await (await self._connected()).send("SUBSCRIBE", channel)
+
+    async def unsubscribe(self, channel: str) -> None:
+        self._channels.discard(channel)
+        if self._subscribed is not None and not self._subscribed.lost:
+            with ERRORS_TRANSLATED:
+                await self._subscribed.send("UNSUBSCRIBE", channel)
+
+    async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
+        if not self._heard:
+            with ERRORS_TRANSLATED:
+                await self._wait(within_s)
+        return self._heard.popleft() if self._heard else None
+
+    async def _wait(self, within_s: float) -> None:
+        self._news.clear()
+        connection = await self._connected()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError:
+            await connection.send("PING")
+
+    async def _connected(self) -> Connection:
+        """With every channel, also where it is another one than before."""
+        connection = await self._node.connection()
+        if connection is not self._subscribed:
+            self._subscribed = connection
+            await asyncio.gather(*(connection.send("SUBSCRIBE", channel) for channel in self._channels))
+        return connection
+
+    async def close(self) -> None:
+        self._node.close()
 
 
 class MultiplexedDriver(RedisPyDriver):
@@ -249,6 +325,9 @@ class MultiplexedDriver(RedisPyDriver):
     async def ping(self) -> None:
         with ERRORS_TRANSLATED:
             await self._send("", "PING")
+
+    def subscription(self) -> Subscription:
+        return MultiplexedSubscription(self._node.address)
 
     async def _send(self, key: str, *command: Any) -> Any:
         """`key` says which server of several it is for."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from flow_engine.errors import RetryLater
 from memory import multiplexed
 from memory.connection import connect
-from memory.multiplexed import Address, MultiplexedDriver
+from memory.driver import Subscription
+from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription
 from memory.redis_py import driver_to
 from tests.redis_fixture import RedisServer, StartRedis
 
@@ -141,6 +142,73 @@ async def test_passwords_users_and_databases_of_the_address_are_kept(start_redis
 )
 def test_what_only_redis_py_understands_is_left_to_it(url: str, own: bool) -> None:
     assert (Address.of(url) is not None) is own
+
+
+async def heard(subscription: Subscription) -> tuple[str, bytes]:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                if (message := await subscription.next(within_s=0.05)) is not None:
+                    return message
+            except RetryLater:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_channel_is_heard_from_when_it_is_subscribed_and_in_order(redis_server: RedisServer) -> None:
+    async with driver_of(redis_server) as driver:
+        subscription = driver.subscription()
+        assert isinstance(subscription, MultiplexedSubscription)
+        await asyncio.gather(*(subscription.subscribe(name) for name in ("one", "ü two", "three")))
+        for number in range(200):
+            await driver.publish("ü two" if number % 2 else "one", b"%d" % number)
+        messages = [await heard(subscription) for _ in range(200)]
+        assert messages == [("ü two" if n % 2 else "one", b"%d" % n) for n in range(200)]
+        await subscription.unsubscribe("one")
+        await driver.publish("one", b"nobody")
+        await driver.publish("three", b"last")
+        assert await heard(subscription) == ("three", b"last")
+        assert await subscription.next(within_s=0.01) is None
+        await subscription.close()
+
+
+async def test_after_a_restart_every_channel_is_heard_again(start_redis: StartRedis) -> None:
+    server = start_redis()
+    async with driver_of(server) as driver:
+        subscription = driver.subscription()
+        await subscription.subscribe("one")
+        await subscription.subscribe("gone")
+        server.kill()
+        with suppress(RetryLater):
+            await subscription.next(within_s=5.0)  # until the loss is noticed
+        with pytest.raises(RetryLater):
+            await subscription.next(within_s=0.01)
+        await subscription.unsubscribe("gone")
+        with pytest.raises(RetryLater):
+            await subscription.subscribe("two")
+        server.start()
+        server.wait_until_ready()
+        await subscription.next(within_s=0.01)
+        with server.client() as client:
+            assert sorted(client.pubsub_channels()) == [b"one", b"two"]
+        await driver.publish("two", b"2")
+        assert await heard(subscription) == ("two", b"2")
+        await subscription.close()
+
+
+async def test_a_server_that_falls_silent_is_noticed_by_who_listens(
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiplexed, "ANSWER_WITHIN_S", 0.2)
+    server = start_redis()
+    async with driver_of(server) as driver:
+        subscription = driver.subscription()
+        await subscription.subscribe("one")
+        server.pause()
+        async with asyncio.timeout(5):
+            with pytest.raises(RetryLater):
+                await subscription.next(within_s=0.01)
+        server.resume()
+        await subscription.close()
 
 
 async def test_replicas_are_waited_for_beside_the_shared_connection(redis_server: RedisServer) -> None:
