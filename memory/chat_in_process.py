@@ -28,6 +28,31 @@ class _Session:
             raise chat.LeaseLost
 
 
+class Listeners:
+    """Who listens to which topic in this process."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[chat.Listener]] = {}
+
+    def add(self, topic: str, listener: chat.Listener) -> None:
+        self._of.setdefault(topic, []).append(listener)
+
+    def remove(self, topic: str, listener: chat.Listener) -> bool:
+        """Whether it was the topic's last one; False where it did not listen."""
+        listeners = self._of.get(topic, [])
+        if listener not in listeners:
+            return False
+        listeners.remove(listener)
+        if not listeners:
+            del self._of[topic]
+        return not listeners
+
+    def tell(self, topic: str, message: bytes) -> None:
+        """`message` is bytes of any content."""
+        for listener in tuple(self._of.get(topic, ())):
+            listener(message)
+
+
 class InProcessChat:
     """Implements every port of `flow_engine/ports/chat.py`. `monotonic` is in seconds."""
 
@@ -35,7 +60,7 @@ class InProcessChat:
         self._monotonic = monotonic
         self._sessions: dict[chat.SessionRef, _Session] = {}
         self._arrivals: dict[tuple[str, str], int] = {}
-        self._listeners: dict[str, list[chat.Listener]] = {}
+        self._listeners = Listeners()
         self._secret = secrets.token_bytes(32)
 
     # ChatSessions
@@ -108,8 +133,9 @@ class InProcessChat:
         session = self._session(ref)
         session.check(holder)
         session.seq += 1
-        session.frames.append(chat.LoggedFrame(session.seq, frame))
-        self._tell(chat.frames_topic(ref), b"%d\n%s" % (session.seq, frame))
+        logged = chat.LoggedFrame(session.seq, frame)
+        session.frames.append(logged)
+        self._listeners.tell(chat.frames_topic(ref), logged.published())
         return session.seq
 
     async def after(self, ref: chat.SessionRef, seq: int) -> Sequence[chat.LoggedFrame]:
@@ -136,21 +162,13 @@ class InProcessChat:
     # ChatBus
 
     async def publish(self, topic: str, message: bytes) -> None:
-        self._tell(topic, message)
+        self._listeners.tell(topic, message)
 
     async def listen(self, topic: str, listener: chat.Listener) -> None:
-        self._listeners.setdefault(topic, []).append(listener)
+        self._listeners.add(topic, listener)
 
     async def unlisten(self, topic: str, listener: chat.Listener) -> None:
-        listeners = self._listeners.get(topic, [])
-        if listener in listeners:
-            listeners.remove(listener)
-        if not listeners:
-            self._listeners.pop(topic, None)
-
-    def _tell(self, topic: str, message: bytes) -> None:
-        for listener in tuple(self._listeners.get(topic, ())):
-            listener(message)
+        self._listeners.remove(topic, listener)
 
     def _session(self, ref: chat.SessionRef) -> _Session:
         found = self._sessions.get(ref)

@@ -15,9 +15,11 @@ first from before its message is taken until after its queue was found empty.
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
@@ -25,6 +27,7 @@ import structlog
 
 from flow_engine.errors import RetryLater
 from flow_engine.ports import chat
+from memory.chat_in_process import Listeners
 from memory.driver import Driver, Script, Subscription
 
 INDEX_KEYS: Final = {"held": "{flow-engine}:chat::held", "active": "{flow-engine}:chat::active"}
@@ -149,26 +152,23 @@ class RedisBus:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._subscription: Subscription = driver.subscription()
-        self._listeners: dict[str, list[chat.Listener]] = {}
+        self._listeners = Listeners()
         self._reading: asyncio.Task[None] | None = None
 
     async def publish(self, topic: str, message: bytes) -> None:
         await self._driver.publish(topic, message)
 
     async def listen(self, topic: str, listener: chat.Listener) -> None:
-        listeners = self._listeners.setdefault(topic, [])
-        listeners.append(listener)
-        if len(listeners) == 1:
-            await self._subscription.subscribe(topic)
+        self._listeners.add(topic, listener)
+        # Also where others listen already: they may still wait for the server to know of it.
+        await self._subscription.subscribe(topic)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
 
     async def unlisten(self, topic: str, listener: chat.Listener) -> None:
-        listeners = self._listeners.get(topic, [])
-        if listener in listeners:
-            listeners.remove(listener)
-        if not listeners and self._listeners.pop(topic, None) is not None:
-            await self._subscription.unsubscribe(topic)
+        if self._listeners.remove(topic, listener):
+            with contextlib.suppress(RetryLater):  # a server that is away tells nobody
+                await self._subscription.unsubscribe(topic)
 
     async def aclose(self) -> None:
         if self._reading is not None:
@@ -185,12 +185,11 @@ class RedisBus:
                 await asyncio.sleep(RECONNECT_S)
                 continue
             if message is not None:
-                topic, data = message
-                for listener in tuple(self._listeners.get(topic, ())):
-                    listener(data)
+                self._listeners.tell(*message)
 
 
-def _keys(ref: chat.SessionRef) -> dict[str, str]:
+@lru_cache(maxsize=4096)
+def _keys(ref: chat.SessionRef) -> Mapping[str, str]:
     tag = f"{{{_encode(ref.tenant_id)}:chat:{_encode(ref.session_id)}}}"
     return {name: f"{tag}::{name}" for name in ("state", "hold", "frames", "queue", "seen")}
 

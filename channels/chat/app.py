@@ -62,7 +62,8 @@ class Connection:
         self._news: asyncio.Queue[LoggedFrame | None] = asyncio.Queue()
         self._bare: asyncio.Queue[bytes] = asyncio.Queue()
         self._taken_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._number = 0
+        self._number: int | None = None
+        self._newest = 0
         self._sent = 0
         self._is_stale = False
         self._writing_since: float | None = None
@@ -85,12 +86,13 @@ class Connection:
         bus, store = self._sessions.bus, self._sessions.store
         users = f"users:{tenant_id}:{hello.user}"
         ref, state = await self._session(hello)
-        self._number = await store.arrive(tenant_id, hello.user)
-        self._sessions.observer.count("chat_connections")
         heard, arrived = self._heard, self._arrived
-        await bus.listen(users, arrived)
-        await bus.listen(frames_topic(ref), heard)
         try:
+            # A connection listens before it has a number: whoever gets a higher one is heard.
+            await bus.listen(users, arrived)
+            await bus.listen(frames_topic(ref), heard)
+            self._number = await store.arrive(tenant_id, hello.user)
+            self._sessions.observer.count("chat_connections")
             await bus.publish(users, b"%d" % self._number)
             await self._welcome(ref, state, hello)
             await self._talk(ref)
@@ -241,11 +243,11 @@ class Connection:
     # Wire -------------------------------------------------------------------------------------------
 
     def _heard(self, message: bytes) -> None:
-        number, _, frame = message.partition(b"\n")
-        self._news.put_nowait(LoggedFrame(int(number), frame))
+        self._news.put_nowait(LoggedFrame.heard(message))
 
     def _arrived(self, number: bytes) -> None:
-        if int(number) > self._number and not self._taken_over.done():
+        self._newest = max(self._newest, int(number))
+        if self._number is not None and self._newest > self._number and not self._taken_over.done():
             self._taken_over.set_result(None)
 
     def _tell(self, frame: bytes) -> None:

@@ -32,6 +32,16 @@ class LoggedFrame:
     seq: int
     frame: bytes
 
+    def published(self) -> bytes:
+        """As those who follow the session get it: the number in decimal, a line feed, the JSON text."""
+        return b"%d\n%s" % (self.seq, self.frame)
+
+    @classmethod
+    def heard(cls, message: bytes) -> "LoggedFrame":
+        """From the bytes of `published`."""
+        number, _, frame = message.partition(b"\n")
+        return cls(int(number), frame)
+
 
 class LeaseLost(Exception):
     """Another holder works on this session: stop, and write nothing more."""
@@ -127,8 +137,7 @@ class ChatBus(Protocol):
 
 
 def frames_topic(ref: SessionRef) -> str:
-    """Where `ChatFrames.append` publishes: the number in decimal, a line feed, the frame. The frame is a JSON
-    text."""
+    """Where `ChatFrames.append` publishes `LoggedFrame.published`."""
     return f"frames:{ref.tenant_id}:{ref.session_id}"
 
 

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from adapters.models.scripted import Says, Stalls
 from api.auth import Keyring
+from flow_engine.ports.chat import FRAMES_KEPT, SessionRef
 from flow_engine.ports.models import LLMRequest
 from memory.chat_in_process import InProcessChat
 from tests.channels.chat.harness import ORDERS, WEATHER, Chat, Client, running_chat
@@ -54,17 +55,22 @@ async def test_a_client_that_comes_back_gets_exactly_what_it_missed(tmp_path: Pa
 
 
 async def test_where_the_log_does_not_reach_back_the_history_comes_instead(tmp_path: Path) -> None:  # C12
-    async with running_chat(tmp_path, [Says("word " * 4_000)]) as chat:
+    async with running_chat(tmp_path) as chat:
         await chat.add(WEATHER)
         async with chat.client() as client:
-            final = await client.say("m-1", QUESTION)
-            assert final["seq"] > 1_000
+            await client.say("m-1", QUESTION)
+        ref, frame = SessionRef("default", client.session), b'{"type":"state","id":"m-2","final":false}'
+        last = [await chat.sessions.store.append(ref, frame, None) for _ in range(FRAMES_KEPT)][-1]
         async with chat.client(session=client.session, after=0) as back:
             gap = await back.next()
             assert (gap["type"], gap["seq"], gap["content"]["event"]) == ("state", None, "gap")
             assert gap["content"]["history"][0]["content"] == QUESTION
             first = await back.next()
-            assert first["seq"] == gap["content"]["oldest_seq"] == final["seq"] - 999
+            assert first["seq"] == gap["content"]["oldest_seq"] == last - 999
+            await back.until(lambda frame: frame["seq"] == last)
+        async with chat.client(session=client.session, after=last - FRAMES_KEPT) as whole:
+            await whole.until(lambda frame: frame["seq"] == last)
+            assert whole.numbers == list(range(last - 999, last + 1))
 
 
 async def test_a_newer_connection_of_the_user_takes_over(tmp_path: Path) -> None:  # C12
@@ -76,6 +82,35 @@ async def test_a_newer_connection_of_the_user_takes_over(tmp_path: Path) -> None
             assert await closed(older) == 4001
             assert (await newer.say("m-1", QUESTION))["state"] == "done"
             assert (await other.say("m-1", QUESTION))["state"] == "done"
+
+
+class SlowToNumber(InProcessChat):
+    """The first connection has its number, and hears of it late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    async def arrive(self, tenant_id: str, user: str) -> int:
+        number = await super().arrive(tenant_id, user)
+        if number == 1:
+            await self.go_on.wait()
+        return number
+
+
+async def test_a_connection_that_was_overtaken_while_it_arrived_is_closed_too(tmp_path: Path) -> None:  # C12
+    store = SlowToNumber()
+    async with running_chat(tmp_path, shared=(store, store)) as chat, connect(chat.url, proxy=None) as older:
+        client = Client(older)
+        await client.send(type="hello", user="u1", session=None, after=None)
+        while not store._arrivals:
+            await asyncio.sleep(0.01)
+        async with chat.client() as newer:
+            store.go_on.set()
+            await client.until(lambda frame: frame["content"]["event"] == "taken_over")
+            assert await closed(client) == 4001
+            await newer.send(type="cancel", id="nothing")
+            assert newer.socket.close_code is None
 
 
 async def test_of_twenty_connections_of_one_user_the_newest_is_left(tmp_path: Path) -> None:  # C12
@@ -101,6 +136,8 @@ async def test_a_cancelled_answer_ends_at_once(tmp_path: Path) -> None:  # C12
         async with chat.client() as client:
             await client.send(type="message", id="m-1", content=QUESTION)
             await client.send(type="message", id="m-2", content=QUESTION)
+            while not chat.model.requests:
+                await asyncio.sleep(0.01)
             await client.send(type="cancel", id="m-1")
             async with asyncio.timeout(1):
                 final = await client.final("m-1")
