@@ -178,7 +178,7 @@ async def _serve(opened: AbstractAsyncContextManager[ChatService], host: str, po
     async with opened as service:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
+        gc.set_threshold(10_000, 50, 100)
         at = cast("int", listening.getsockname()[1])
         typer.echo(f"Chat on {origin(host, at)} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
         await chat_server(service.app).serve(sockets=[listening])

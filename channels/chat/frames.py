@@ -5,9 +5,13 @@ written by `AnswerFrames`, which numbers them through the session's log, and by 
 the connection alone, which have no number.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
+from math import ceil
 from typing import Annotated, Any, Final, Literal, TypeAlias
+from weakref import WeakSet
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +24,11 @@ from flow_engine.values import JsonValue, ValueRejected, check_json
 MAX_FRAME_BYTES: Final = 64 * 1024
 MOST_CHARS: Final = 8_000
 """Of a message."""
+
+TEXT_FRAMES_A_SECOND: Final = 2_000
+"""Of all answers of a process. With more of them the core is full, and the first piece of an answer waits."""
+
+AT_ONCE_S: Final = 0.005
 
 FrameType = Literal["dialogue", "action", "state", "error"]
 State = Literal["clarifying", "acting", "done", "refused"]
@@ -129,16 +138,39 @@ def numbered(logged: LoggedFrame) -> bytes:
     return b'{"seq":%d,%s' % (logged.seq, logged.frame[1:])
 
 
+class Pace:
+    """How often the answers of a process write text: together `TEXT_FRAMES_A_SECOND` times, each its share of
+    that, and at once while the share is `AT_ONCE_S` or less. What a piece costs so falls with load, and the
+    pause grows with it: none for ten answers, 50 ms for a hundred."""
+
+    def __init__(self) -> None:
+        self.streaming: WeakSet[AnswerFrames] = WeakSet()
+
+    def after(self, written: float) -> float:
+        """When an answer may write its next text, having written at `written`; both are seconds of the loop's
+        clock. Moments that are multiples of `AT_ONCE_S` let many answers write in one turn of the loop."""
+        share = len(self.streaming) / TEXT_FRAMES_A_SECOND
+        return written if share <= AT_ONCE_S else ceil((written + share) / AT_ONCE_S) * AT_ONCE_S
+
+
 class AnswerFrames:
     """Of one answer: all carry its message's id, and exactly one is final. Everything raises LeaseLost and
     RetryLater.
 
-    Pieces of text that come while the log takes an earlier one go into one frame, so that a log that is slow
-    gets fewer frames, and nobody waits for it but the last one.
+    The first piece of text goes to the log at once. Those that come while the log takes one, or before `pace`
+    lets this answer write again, go into one frame, in order; every other frame takes them along before it.
+    Nobody waits for the log but the frames that are no text.
     """
 
     def __init__(
-        self, log: ChatFrames, ref: SessionRef, message_id: str, holder: str | None, agent: str | None = None
+        self,
+        log: ChatFrames,
+        ref: SessionRef,
+        message_id: str,
+        holder: str | None,
+        agent: str | None = None,
+        *,
+        pace: Pace | None = None,
     ) -> None:
         self._log = log
         self._ref = ref
@@ -148,7 +180,11 @@ class AnswerFrames:
         self.confidence: float | None = None
         self.text = ""
         self.final_state: State | None = None
+        self._pace = pace or Pace()
+        self._loop = asyncio.get_running_loop()
         self._unsent = ""
+        self._due = 0.0
+        self._pause: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -162,9 +198,15 @@ class AnswerFrames:
         piece = f"\n\n{text}" if begins and self.text else text
         self.text += piece
         self._unsent += piece
-        if self._sending is None or self._sending.done():
-            await self._settled()
-            self._sending = asyncio.create_task(self._send_pieces())
+        if self._pause is not None or (self._sending is not None and not self._sending.done()):
+            return
+        if self._sending is not None:
+            self._sending.result()
+        self._pace.streaming.add(self)
+        if self._due > self._loop.time():
+            self._pause = self._loop.call_at(self._due, self._begin)
+        else:
+            self._begin()
             await asyncio.sleep(0)  # it takes this piece; those that come before the log has it are the next
 
     async def whole(self, text: str) -> None:
@@ -189,20 +231,38 @@ class AnswerFrames:
 
     async def aclose(self) -> None:
         """Pieces that are not in the log yet stay out of it."""
+        self._pace.streaming.discard(self)
+        if self._pause is not None:
+            self._pause.cancel()
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
 
+    def _begin(self) -> None:
+        self._pause = None
+        self._sending = asyncio.create_task(self._send_pieces())
+
     async def _send_pieces(self) -> None:
         while self._unsent:
+            if self._due > self._loop.time():
+                self._pause = self._loop.call_at(self._due, self._begin)
+                return
             piece, self._unsent = self._unsent, ""
+            self._due = self._pace.after(self._loop.time())
             await self._append("dialogue", "acting", piece)
 
     async def _settled(self) -> None:
-        """Once every piece is in the log. Who waits here may be cancelled; the pieces are written."""
+        """Once every piece is in the log, without a pause. Who waits here may be cancelled; the pieces are
+        written."""
+        self._pace.streaming.discard(self)
+        self._due = 0.0
+        if self._pause is not None:
+            self._pause.cancel()
+            self._begin()
         if self._sending is not None:
             await asyncio.shield(self._sending)
             self._sending = None
+        self._due = 0.0
 
     async def _send(
         self, frame_type: FrameType, state: State, content: JsonValue, *, final: bool = False

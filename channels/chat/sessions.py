@@ -19,7 +19,7 @@ import orjson
 import structlog
 
 from channels.chat.answering import Answering, Asked, FlowTalk
-from channels.chat.frames import AnswerFrames
+from channels.chat.frames import AnswerFrames, Pace
 from channels.chat.state import SessionState, Turn
 from channels.chat.wording import phrase
 from flow_engine.errors import FlowEngineError, LookElsewhere, RetryLater
@@ -94,6 +94,7 @@ class Sessions:
         self.observer = observer or Unobserved()
         self._tracing = tracing or Untraced()
         self._working: set[asyncio.Task[None]] = set()
+        self._pace = Pace()
 
     async def create(self, tenant_id: str, user: str, language: str | None) -> chat.SessionRef:
         ref = chat.SessionRef(tenant_id, f"s-{uuid4().hex}")
@@ -212,7 +213,7 @@ class Sessions:
             state.ended, state.flow, state.question = True, None, None
             await self.store.save(ref, state.written(), holder)
             return
-        frames = AnswerFrames(self.store, ref, item["id"], holder)
+        frames = AnswerFrames(self.store, ref, item["id"], holder, pace=self._pace)
         if state.ended:
             await frames.error("session_ended", "this session has ended; say hello without one")
             await frames.finish("refused")
