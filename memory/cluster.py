@@ -16,8 +16,7 @@ from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from memory.driver import Subscription
-from memory.multiplexed import Address, MultiplexedDriver, Node
-from memory.redis_py import RedisPyDriver
+from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription, Node
 
 FOLLOWED = 5
 """Redirections of one command; then the cluster counts as away."""
@@ -67,8 +66,10 @@ class ClusterDriver(MultiplexedDriver):
         raise exceptions.ClusterDownError("redirected too often")
 
     def subscription(self) -> Subscription:
-        """Of redis-py, which finds a node that is there."""
-        return RedisPyDriver.subscription(self)
+        """At any node: what is published at one of them comes to all."""
+        return MultiplexedSubscription(
+            lambda: [replace(self._address, host=host, port=port) for host, port in self._nodes]
+        )
 
     def _at(self, place: _Place) -> Node:
         node = self._nodes.get(place)

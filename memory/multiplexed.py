@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -230,14 +230,16 @@ class ListeningConnection(Connection):
 
 class MultiplexedSubscription:
     """Implements `Subscription`: a channel is heard from when `subscribe` returns. A server that is silent is
-    asked whether it is there each time that nothing came."""
+    asked whether it is there each time that nothing came. `addresses` are those of servers of which each
+    hears everything; the first that can be reached is listened to."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, addresses: Callable[[], Iterable[Address]]) -> None:
+        self._addresses = addresses
         self._channels: set[str] = set()
         self._heard: deque[tuple[str, bytes]] = deque()
         self._news = asyncio.Event()
-        self._node = Node(address, lambda: ListeningConnection(self._heard, self._news))
-        self._subscribed: Connection | None = None
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
 
     async def subscribe(self, channel: str) -> None:
         self._channels.add(channel)
@@ -246,9 +248,9 @@ class MultiplexedSubscription:
 
     async def unsubscribe(self, channel: str) -> None:
         self._channels.discard(channel)
-        if self._subscribed is not None and not self._subscribed.lost:
+        if self._connection is not None and not self._connection.lost:
             with ERRORS_TRANSLATED:
-                await self._subscribed.send("UNSUBSCRIBE", channel)
+                await self._connection.send("UNSUBSCRIBE", channel)
 
     async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
         if not self._heard:
@@ -267,14 +269,25 @@ class MultiplexedSubscription:
 
     async def _connected(self) -> Connection:
         """With every channel, also where it is another one than before."""
-        connection = await self._node.connection()
-        if connection is not self._subscribed:
-            self._subscribed = connection
-            await asyncio.gather(*(connection.send("SUBSCRIBE", channel) for channel in self._channels))
-        return connection
+        async with self._connecting:
+            if self._connection is None or self._connection.lost:
+                self._connection = connection = await self._reached()
+                await asyncio.gather(*(connection.send("SUBSCRIBE", channel) for channel in self._channels))
+            return self._connection
+
+    async def _reached(self) -> Connection:
+        failure = RedisConnectionError("no server is known")
+        for address in tuple(self._addresses()):
+            node = Node(address, lambda: ListeningConnection(self._heard, self._news))
+            try:
+                return await node.connection()
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                failure = error
+        raise failure
 
     async def close(self) -> None:
-        self._node.close()
+        if self._connection is not None:
+            self._connection.close()
 
 
 class MultiplexedDriver(RedisPyDriver):
@@ -327,7 +340,7 @@ class MultiplexedDriver(RedisPyDriver):
             await self._send("", "PING")
 
     def subscription(self) -> Subscription:
-        return MultiplexedSubscription(self._node.address)
+        return MultiplexedSubscription(lambda: [self._node.address])
 
     async def _send(self, key: str, *command: Any) -> Any:
         """`key` says which server of several it is for."""

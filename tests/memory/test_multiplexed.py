@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from memory.connection import connect
 from memory.driver import Subscription
 from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription
 from memory.redis_py import driver_to
+from tests.ports import free_port
 from tests.redis_fixture import RedisServer, StartRedis
 
 pytestmark = pytest.mark.anyio
@@ -193,6 +195,22 @@ async def test_after_a_restart_every_channel_is_heard_again(start_redis: StartRe
         await driver.publish("two", b"2")
         assert await heard(subscription) == ("two", b"2")
         await subscription.close()
+
+
+async def test_the_first_server_that_can_be_reached_is_listened_to(redis_server: RedisServer) -> None:
+    here = Address.of(redis_server.url)
+    assert here is not None
+    reachable: list[Address] = []
+    subscription = MultiplexedSubscription(lambda: [replace(here, port=free_port()), *reachable])
+    with pytest.raises(RetryLater):
+        await subscription.subscribe("one")
+    reachable.append(here)
+    await subscription.subscribe("two")
+    async with driver_of(redis_server) as driver:
+        for channel in ("one", "two"):
+            await driver.publish(channel, b"x")
+            assert await heard(subscription) == (channel, b"x")
+    await subscription.close()
 
 
 async def test_a_server_that_falls_silent_is_noticed_by_who_listens(
