@@ -83,6 +83,7 @@ _WITHOUT_PLACEHOLDERS = (
     "conclusion_reasons",
     "conclusion_results",
     "attempts_heading",
+    "conditions_heading",
     "courtesy_instructions",
 )
 
@@ -112,6 +113,7 @@ SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "mining_variable": frozenset({"name", "type", "prompt"}),
         "mining_now": frozenset({"now"}),
         "summary_instructions": frozenset({"tasks"}),
+        "condition_unmet": frozenset({"name", "reason"}),
         "attempt": frozenset({"name", "n"}),
         "attempt_task": frozenset({"name", "n"}),
     }

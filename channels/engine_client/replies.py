@@ -61,8 +61,15 @@ class LanguageDetection(Reply):
 # --- tasks and tools -------------------------------------------------------------------------------
 
 
+class ConditionState(Reply):
+    """Whether the condition before a task is met, and the flow's words for it."""
+
+    met: bool
+    reason: str = ""
+
+
 class ReachableTask(Reply):
-    """A task that can be asked for; variables by name. With nothing missing it can be entered now."""
+    """A task that can be asked for; variables by name. `condition` of None: it has none."""
 
     task_id: str
     name: str
@@ -70,6 +77,12 @@ class ReachableTask(Reply):
     description: str
     required_variables: tuple[str, ...] = ()
     missing_variables: tuple[str, ...] = ()
+    condition: ConditionState | None = None
+
+    @property
+    def can_be_entered(self) -> bool:
+        """As far as was known when the reply was made."""
+        return not self.missing_variables and (self.condition is None or self.condition.met)
 
 
 class ToolParameter(Reply):

@@ -172,6 +172,8 @@ def _task_line(name: str, task: replies.ReachableTask) -> str:
         line += f" Requires: {', '.join(task.required_variables)}."
     if task.missing_variables:
         line += f" Still missing: {', '.join(task.missing_variables)}."
+    if task.condition is not None and not task.condition.met:
+        line += f" Not open yet: {' '.join(task.condition.reason.split())}."
     return line
 
 

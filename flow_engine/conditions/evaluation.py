@@ -96,6 +96,12 @@ class Condition:
         tree = lang.parse(text)
         return cls(text, tree, _compiled(tree, variables), variables)
 
+    @property
+    def reads_clock(self) -> bool:
+        """Whether it may come out otherwise a moment later."""
+        roots = {atom.root for atom in lang.atoms(self.tree) if isinstance(atom, lang.Reference)}
+        return not roots.isdisjoint(("now", "today"))
+
     def explain(self, facts: Facts) -> Explanation:
         found = tuple(
             FoundPart(

@@ -7,7 +7,7 @@ syntax. Drafts are drawn as far as they go: a task that is named but not there i
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flow_engine.documents import FlowVersion
+from flow_engine.documents import FlowVersion, Task
 from flow_engine.errors import ReloadAndDecide
 from flow_engine.vocabulary import Channel, TaskType
 
@@ -24,7 +24,8 @@ class Box:
     """`type` of None: a task that a draft names and does not have. `channels` of None: all channels.
 
     `required` are variable ids, `required_names` what people call them, both in document order. `pauses`: the
-    end of a contact in this task leaves the conversation between contacts. `name` has at most 60 characters.
+    end of a contact in this task leaves the conversation between contacts. `when` is the condition before it,
+    None where there is none. `name` has at most 60 characters.
     """
 
     number: int
@@ -35,12 +36,16 @@ class Box:
     required: tuple[str, ...] = ()
     required_names: tuple[str, ...] = ()
     pauses: bool = False
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
+    """`when` is the condition of the connection, None where there is none."""
+
     source: Box
     target: Box
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ def drawing_of(version: FlowVersion) -> Drawing:
             required=required,
             required_names=tuple(plain(names.get(each) or each) for each in required),
             pauses=task.closure_config.multi_contact,
+            when=None if task.entry_condition is None else task.entry_condition.when,
         )
         boxes.append(box)
     by_id: dict[str, Box] = {}
@@ -104,12 +110,17 @@ def drawing_of(version: FlowVersion) -> Drawing:
             boxes.append(by_id[task_id])
             gaps.append(f"there is no task {plain(task_id)!r}")
     arrows = (
-        Arrow(box, by_id[task_id])
+        Arrow(box, by_id[task_id], _connection_when(task, task_id))
         for box, task in zip(boxes, version.tasks, strict=False)
         for task_id in dict.fromkeys(task.connected_tasks)
         if by_id[task_id] is not box
     )
     return Drawing(tuple(boxes), tuple(arrows), by_id.get(version.first_task), tuple(gaps))
+
+
+def _connection_when(task: Task, target_id: str) -> str | None:
+    connection = task.connection_conditions.get(target_id)
+    return None if connection is None else connection.when
 
 
 def conditions(box: Box) -> tuple[str, ...]:
@@ -119,6 +130,8 @@ def conditions(box: Box) -> tuple[str, ...]:
         words.append(f"needs {listed(box.required_names)}")
     if box.channels is not None:
         words.append(f"only on {listed(box.channels)}" if box.channels else "on no channel")
+    if box.when is not None:
+        words.append(f"when {plain(box.when)}")
     return tuple(words)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from flow_engine.diagrams.drawing import Box, conditions, drawing_of
+from flow_engine.diagrams.drawing import Box, conditions, drawing_of, plain
 from flow_engine.documents import FlowVersion
 from flow_engine.task_types import TASK_KINDS
 
@@ -27,9 +27,10 @@ def mermaid(version: FlowVersion) -> str:
     for box in drawing.boxes:
         lines += [f"        {line}" for line in state(box)]
     for arrow in drawing.arrows:
-        label = " · ".join(conditions(arrow.target))
-        way = f"        t{arrow.source.number} --> t{arrow.target.number}"
-        lines.append(f"{way} : {quoted(label)}" if label else way)
+        way = () if arrow.when is None else (f"when {plain(arrow.when)}",)
+        label = " · ".join((*way, *conditions(arrow.target)))
+        line = f"        t{arrow.source.number} --> t{arrow.target.number}"
+        lines.append(f"{line} : {quoted(label)}" if label else line)
     lines.append("    }")
     if drawing.pausing:
         lines.append(f"    active --> between_contacts : {quoted(drawing.end_of_contact)}")

@@ -5,6 +5,8 @@ named, with what they ask for, and read by the caller's implementations:
 
     hasVariables  {required: [variable ids]}    every one of them has a value
     channelIs     {channels: [channels]}        the contact's channel is one of them
+    conditionHolds {when: condition}            a condition of the document is true; its language is the
+                                                engine's own, described with the flow document
     and           {guards: [{type, params}]}    every one of them holds
 
 `and` is a name like the others since XState's own `and(...)` is a function, which JSON cannot carry:
@@ -12,14 +14,16 @@ named, with what they ask for, and read by the caller's implementations:
     const guards = {
       hasVariables: ({ context }, { required }) => required.every((id) => context.variables[id] != null),
       channelIs: ({ context }, { channels }) => channels.includes(context.channel),
+      conditionHolds: ({ context }, { when }) => context.conditions[when] === true,
       and: (args, { guards: all }) => all.every(({ type, params }) => guards[type](args, params)),
     };
-    setup({ guards }).createMachine({ ...machine, context: { variables: {}, channel: "phone" } });
+    const context = { variables: {}, channel: "phone", conditions: {} };
+    setup({ guards }).createMachine({ ...machine, context });
 """
 
 from urllib.parse import quote
 
-from flow_engine.diagrams.drawing import Box, drawing_of
+from flow_engine.diagrams.drawing import Arrow, Box, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
@@ -43,7 +47,7 @@ def xstate(version: FlowVersion) -> JsonObject:
             f"this draft is not a machine yet: {'; '.join(drawing.gaps[:20])}",
             accepted=("mermaid", "svg"),
         )
-    sizes = {box.number: sum(map(len, box.required)) for box in drawing.boxes}
+    sizes = {box.number: sum(map(len, box.required)) + len(box.when or "") for box in drawing.boxes}
     if sum(sizes[arrow.target.number] for arrow in drawing.arrows) > MOST_REQUIRED:
         message = (
             "the guards of this version are too large to be repeated on every transition: ask for mermaid"
@@ -51,7 +55,7 @@ def xstate(version: FlowVersion) -> JsonObject:
         raise CorrectTheInput("diagram_too_large", message, [Finding("", "diagram_too_large", message)])
     transitions: dict[int, JsonObject] = {box.number: {} for box in drawing.boxes}
     for arrow in drawing.arrows:
-        transitions[arrow.source.number][_key("enter", arrow.target.task_id)] = entry(arrow.target)
+        transitions[arrow.source.number][_key("enter", arrow.target.task_id)] = entry(arrow)
     first = _key("task", drawing.first.task_id)
     tasks: JsonObject = {_key("task", b.task_id): task(b, transitions[b.number]) for b in drawing.boxes}
     active: JsonObject = {
@@ -92,13 +96,17 @@ def task(box: Box, transitions: JsonObject) -> JsonObject:
     }
 
 
-def entry(target: Box) -> JsonObject:
+def entry(arrow: Arrow) -> JsonObject:
     """The transition into a task, with one guard where something must hold. A JSON object."""
+    target = arrow.target
     guards: list[JsonObject] = []
     if target.required:
         guards.append({"type": "hasVariables", "params": {"required": list(target.required)}})
     if target.channels is not None:
         guards.append({"type": "channelIs", "params": {"channels": list(target.channels)}})
+    for when in (arrow.when, target.when):
+        if when is not None:
+            guards.append({"type": "conditionHolds", "params": {"when": when}})
     transition: JsonObject = {"target": _key("task", target.task_id)}
     if len(guards) > 1:
         transition["guard"] = {"type": "and", "params": {"guards": guards}}

@@ -189,7 +189,7 @@ def unknown_tasks(references: References) -> Iterator[Finding]:
     if references.first_task:
         yield from known.missing(references.first_task)
     for task in references.tasks:
-        yield from known.missing(*task.connected)
+        yield from known.missing(*task.connected, *task.conditioned)
 
 
 def unknown_variables(references: References) -> Iterator[Finding]:

@@ -4,15 +4,18 @@ An attribute with a default may be missing in the document. What the published s
 must not change a document's verdict, so it is not read strictly here either: each such place says so.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, PlainValidator, ValidationInfo
+from pydantic import ConfigDict, Field, PlainValidator, ValidationInfo
 
 from flow_engine.documents import media
 from flow_engine.documents.values import (
     ApiVersion,
     DateTime,
     Document,
+    Entries,
     EnumValues,
     Flag,
     Items,
@@ -28,6 +31,7 @@ from flow_engine.documents.values import (
     absent,
     listed_within_budget,
 )
+from flow_engine.errors import pointer
 from flow_engine.task_types import ROUTED_TYPES, TASK_KINDS
 from flow_engine.vocabulary import CHANNELS, VARIABLE_TYPES, Channel, TaskType, VariableType
 
@@ -60,6 +64,7 @@ class Checkpoint(Document):
     name: Text
     prompt: Text
     required: Flag = False
+    when: Maybe[Text] = None
 
 
 _needed_by_multi_contact = RequiredIf(When("multi_contact", True), "when 'multiContact' is true")
@@ -98,6 +103,7 @@ class McpToolParameter(Document):
 class McpToolParametersMap(Document):
     tool_name: Text
     tool_parameters: Items[McpToolParameter] = ()
+    when: Maybe[Text] = None
 
 
 class McpToolSelection(Document):
@@ -137,6 +143,20 @@ class TransitionParameter(Document):
     required: Flag
 
 
+class EntryCondition(Document):
+    """What has to hold when the task is entered from another, and why, in words for people and models."""
+
+    when: Text
+    reason: Maybe[Text] = None
+
+
+class ConnectionCondition(Document):
+    """What has to hold when the task is left for one that follows it. Without `when` nothing has to."""
+
+    when: Maybe[Text] = None
+    reason: Maybe[Text] = None
+
+
 _MAY_NEED_A_HUMAN = When("type", *reversed(ROUTED_TYPES))
 
 
@@ -165,6 +185,10 @@ class Task(Document):
     closure_config: ClosureConfig
     enabled_checkpoints: Items[Checkpoint]
     connected_tasks: Texts = ()
+    entry_condition: Maybe[EntryCondition] = None
+    connection_conditions: Entries[ConnectionCondition] = Field(
+        default_factory=dict[str, ConnectionCondition]
+    )
     # Whatever stands here in an AIO task is unread by the schema; use `routing_parameters`.
     routing_given: Annotated[
         object,
@@ -250,6 +274,21 @@ _DEFAULT_MEDIA = media.MediaConfig(
 )
 
 
+ConditionOf = Literal["task", "connection", "tool", "checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCondition:
+    """A `when` of a version and where it stands, as an RFC 6901 pointer. `task_id` is the task that it is in,
+    None in a checkpoint of the version; `target_id` the one that a connection leads to."""
+
+    pointer: str
+    when: str
+    of: ConditionOf
+    task_id: str | None = None
+    target_id: str | None = None
+
+
 class FlowVersion(Document):
     """A version of a flow: all that a conversation runs by. Closed to other properties.
 
@@ -285,3 +324,30 @@ class FlowVersion(Document):
     results: Published[Items[ContactResult]] = absent(())
     created_by: Published[Text] = absent("")
     created_at: Published[DateTime] = absent("")
+
+    def conditions(self) -> Iterator[PlacedCondition]:
+        """Every condition, in the order of the document."""
+        for t, task in enumerate(self.tasks):
+            yield from _conditions_of(task, t)
+        for c, checkpoint in enumerate(self.checkpoints):
+            if checkpoint.when is not None:
+                yield PlacedCondition(pointer("checkpoints", c, "when"), checkpoint.when, "checkpoint")
+
+
+def _conditions_of(task: Task, number: int) -> Iterator[PlacedCondition]:
+    at = pointer("tasks", number)
+    if task.entry_condition is not None:
+        yield PlacedCondition(f"{at}/entryCondition/when", task.entry_condition.when, "task", task.id)
+    for target_id, connection in task.connection_conditions.items():
+        if connection.when is not None:
+            place = at + pointer("connectionConditions", target_id, "when")
+            yield PlacedCondition(place, connection.when, "connection", task.id, target_id)
+    for s, selection in enumerate(task.mcp_tool_selection):
+        for t, tool in enumerate(selection.selected_tools):
+            if tool.when is not None:
+                place = at + pointer("mcpToolSelection", s, "selectedTools", t, "when")
+                yield PlacedCondition(place, tool.when, "tool", task.id)
+    for c, checkpoint in enumerate(task.enabled_checkpoints):
+        if checkpoint.when is not None:
+            place = at + pointer("enabledCheckpoints", c, "when")
+            yield PlacedCondition(place, checkpoint.when, "checkpoint", task.id)

@@ -43,6 +43,41 @@ Read the e-mail address in {{ $vars.email }} back to the caller: the name before
 what the caller says then replaces the old address. Go on only after a clear yes.
 ```
 
+## Conditions
+
+A `when` is a text in a small language over the values of the conversation:
+
+```text
+vars.age >= 18 and (vars.plan in ['gold', 'silver'] or has(vars.voucher))
+channel == 'phone' and entries('identify') < 3
+today - vars.birth >= days(6574) and not (vars["loan id"].state == 'closed')
+```
+
+| written | is |
+|---|---|
+| `vars.<_id>`, `vars["any id"]` | the value of a variable; `.key` and `[n]` look into a custom one |
+| `tenant.x`, `contact.x` | what came with the contact |
+| `channel`, `language` | of the contact, of the conversation |
+| `now`, `today` | the moment; the date in the tenant's time zone, UTC without one |
+| `entries('<task _id>')` | how often the task was entered |
+| `refusals('<task _id>')` | how often a change to it was refused |
+| `days(n)`, `hours(n)`, `minutes(n)` | durations, to be added to dates and moments or taken from them |
+| `date + days(1)`, `date - date` | a date; a duration. A minus has a space before it |
+| `== != < <= > >=` | a comparison |
+| `in [a, b]`, `not in [a, b]` | whether a value is one of a list; a custom value may be the list |
+| `has(vars.x)` | whether there is a value; `false`, `0` and `[]` are values |
+| `and`, `or`, `not`, `( )` | `not` binds closest, then `and` |
+
+A condition is true, false or unknown, and only true lets anything pass. A comparison with a missing value is
+unknown, and so is one of values that cannot be compared, such as a text with a number. `not unknown` is
+unknown, `true or unknown` true, `false and unknown` false. Texts compare with their case, a phone by its
+number in E.164. A text beside a date or moment is read as ISO 8601; beside a date, a moment counts as its day
+in the tenant's time zone. A condition has at most 2,000 characters and 40 levels of parentheses.
+
+A change of task is judged in this order: the channel, the required variables, the condition of the
+connection, the condition of the task. A conversation starts in the first task, and a contact resumes where it
+was, whatever conditions say.
+
 ## Objects
 """
 
@@ -70,7 +105,7 @@ def _section(name: str, described: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for key, value in properties.items():
         kind = _type(value).replace("|", "\\|")
-        default = "" if value.get("default") is None else f" Default: `{_written(value['default'])}`."
+        default = "" if value.get("default") in (None, {}) else f" Default: `{_written(value['default'])}`."
         needed = "yes" if key in required else ""
         yield f"| `{key}` | {kind} | {needed} | {value['description']}{default} |"
 
@@ -98,6 +133,8 @@ def _type(value: dict[str, Any]) -> str:
         return " | ".join(_type(option) for option in value["anyOf"])
     if value.get("type") == "array":
         return f"list of {_type(value.get('items', {}))}"
+    if isinstance(value.get("additionalProperties"), dict):
+        return f"object of {_type(value['additionalProperties'])} by key"
     names = {
         "string": "text",
         "object": "object",

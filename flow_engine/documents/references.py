@@ -48,8 +48,11 @@ class ToolReference:
 
 @dataclass(frozen=True, slots=True)
 class TaskReferences:
+    """`conditioned` are the keys of `connectionConditions`, which name tasks."""
+
     identity: Identity
     connected: tuple[Reference, ...]
+    conditioned: tuple[Reference, ...]
     variables: tuple[Reference, ...]
     checkpoints: tuple[Identity, ...]
     servers: tuple[Reference, ...]
@@ -142,6 +145,10 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
     return TaskReferences(
         identity=_identity(task, place),
         connected=_texts(task, "connectedTasks", place),
+        conditioned=tuple(
+            Reference(key, f"{place}/connectionConditions{pointer(key)}")
+            for key in _object(task.get("connectionConditions"))
+        ),
         variables=tuple(variables),
         checkpoints=_identities(task, "enabledCheckpoints", place),
         servers=tuple(servers),

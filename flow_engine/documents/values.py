@@ -168,6 +168,10 @@ Items = tuple[Annotated[T, pydantic.WrapValidator(_within_budget)], ...]
 megabyte would otherwise take many seconds to be told two million errors."""
 
 
+Entries = dict[pydantic.StrictStr, Annotated[T, pydantic.WrapValidator(_within_budget)]]
+"""An object whose keys are the document's own, with an object for each."""
+
+
 def listed_within_budget(accepts: Callable[[object], bool]) -> pydantic.BeforeValidator:
     """For an array of scalars, of which `accepts` tells the sound ones: the array up to where its errors use
     up the budget. One call for all items, since sound arrays hold tens of thousands."""

@@ -113,11 +113,13 @@ Arrival = tuple[str, bool]
 @dataclass(frozen=True, slots=True)
 class Barriers:
     """Tasks by what closes them: `with_tools` select one; `needing_tools` require a custom variable;
-    `impossible` require what can never be stored."""
+    `impossible` require what can never be stored, or a condition that never holds. `closed` are moves whose
+    conditions never hold."""
 
     with_tools: Set[str]
     needing_tools: Set[str]
     impossible: Set[str]
+    closed: Set[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,9 @@ def explore_arrivals(
         for before in (False, True):
             tools = before or task_id in barriers.with_tools
             refused = barriers.impossible if tools else barriers.impossible | barriers.needing_tools
-            moves[task_id, before] = [(target, tools) for target in targets if target not in refused]
-            closed += [((task_id, before), target) for target in targets if target in refused]
+            shut = {t for t in targets if t in refused or (task_id, t) in barriers.closed}
+            moves[task_id, before] = [(target, tools) for target in targets if target not in shut]
+            closed += [((task_id, before), target) for target in targets if target in shut]
     arrivals = explore((first_task, False), moves)
     bits = {task_id: 1 << number for number, task_id in enumerate(connections)}
     return Exploration(

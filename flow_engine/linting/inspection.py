@@ -1,18 +1,20 @@
 """A version with what several rules ask of it, each worked out once and only when asked for."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from flow_engine import documents
+from flow_engine.conditions import language, review, syntax
 from flow_engine.documents.findings import quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
-from flow_engine.linting.codes import Findings
+from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template
+from flow_engine.values import VariableIndex, VariableSpec
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types of values that hold no objects."""
@@ -52,6 +54,14 @@ class ToolParameterUse:
             f"/tasks/{task}/mcpToolSelection/{selection}/selectedTools/{tool}"
             f"/toolParameters/{parameter}/assignmentValue"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCondition:
+    """A condition that can be read, whose names are known and whose types compare."""
+
+    placed: documents.PlacedCondition
+    tree: language.Tree
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,15 @@ class Inspection:
         barriers = Barriers(
             with_tools={task_id for task_id in self.tasks if self.selects_tools(task_id)},
             needing_tools={t for t, needed in required.items() if any(v.type == "custom" for v in needed)},
-            impossible={t for t, needed in required.items() if any(map(self.never_stored, needed))},
+            impossible={t for t, needed in required.items() if any(map(self.never_stored, needed))}
+            | {c.placed.task_id or "" for c in self.read_conditions if self._closes(c, "task")},
+            closed=frozenset(
+                (c.placed.task_id or "", c.placed.target_id or "")
+                for c in (
+                    *(c for c in self.read_conditions if self._closes(c, "connection")),
+                    *(connection for connection, _ in self.contradictions),
+                )
+            ),
         )
         return explore_arrivals(self.version.first_task, self.connections, barriers)
 
@@ -152,6 +170,105 @@ class Inspection:
     def connection_pointer(self, source: str, target: str) -> str:
         position = self.tasks[source].connected_tasks.index(target)
         return pointer("tasks", self.numbers[source], "connectedTasks", position)
+
+    # --- conditions -----------------------------------------------------------------------------
+
+    @cached_property
+    def _specs(self) -> VariableIndex:
+        return VariableIndex(
+            VariableSpec(v.id, v.name, v.type, enum_values=tuple(v.enum_values))
+            for v in self.version.variables
+        )
+
+    @cached_property
+    def _conditions(self) -> tuple[list[ReadCondition], list[LintFinding]]:
+        """Those that say something, and what is wrong with the others."""
+        read: list[ReadCondition] = []
+        faults: list[LintFinding] = []
+        for placed in self.version.conditions():
+            try:
+                tree = language.parse(placed.when)
+            except language.UnknownName as mistake:
+                faults.append(LintFinding(placed.pointer, "condition_unknown_name", str(mistake)))
+                continue
+            except language.ConditionMistake as mistake:
+                faults.append(LintFinding(placed.pointer, "condition_syntax", str(mistake)))
+                continue
+            problems = list(review.problems_of(tree, self._specs, self.tasks.keys()))
+            faults += [LintFinding(placed.pointer, code, reason) for code, reason in problems]
+            if not problems:
+                read.append(ReadCondition(placed, tree))
+        return read, faults
+
+    @property
+    def read_conditions(self) -> list[ReadCondition]:
+        return self._conditions[0]
+
+    @property
+    def condition_faults(self) -> list[LintFinding]:
+        """RFC 6901 pointers, each to a `when`."""
+        return self._conditions[1]
+
+    @cached_property
+    def _budget(self) -> review.Budget:
+        return review.Budget()
+
+    @cached_property
+    def _verdicts(self) -> dict[tuple[str, str], bool]:
+        return {}
+
+    def can_hold(self, condition: ReadCondition) -> bool:
+        """Whether some values make it true, as far as that can be told."""
+        return self._verdict(condition, "true")
+
+    def can_fail(self, condition: ReadCondition) -> bool:
+        """Whether some values, or missing ones, make it anything but true, as far as that can be told."""
+        return self._verdict(condition, "not_true")
+
+    def _verdict(self, condition: ReadCondition, wanted: Literal["true", "not_true"]) -> bool:
+        key = (condition.placed.pointer, wanted)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._possible([(condition.tree, wanted)], condition.placed)
+        return self._verdicts[key]
+
+    def _closes(self, condition: ReadCondition, of: Literal["task", "connection"]) -> bool:
+        return condition.placed.of == of and not self.can_hold(condition)
+
+    @cached_property
+    def contradictions(self) -> tuple[tuple[ReadCondition, ReadCondition], ...]:
+        """Connections with the condition of their target where both can hold, and never together."""
+        own = {c.placed.task_id: c for c in self.read_conditions if c.placed.of == "task"}
+        pairs = (
+            (c, own[c.placed.target_id])
+            for c in self.read_conditions
+            if c.placed.of == "connection" and c.placed.target_id in own
+        )
+        return tuple(
+            (connection, entry)
+            for connection, entry in pairs
+            if self.can_hold(connection)
+            and self.can_hold(entry)
+            and not self._possible([(connection.tree, "true"), (entry.tree, "true")], connection.placed)
+        )
+
+    def _possible(self, goals: Sequence[review.Goal], placed: documents.PlacedCondition) -> bool:
+        """With what is known when it is asked: the channel, the language, what the entered task requires."""
+        entered = placed.target_id or (placed.task_id if placed.of == "task" else None)
+        task = self.tasks.get(entered or placed.task_id or "")
+        channels = [c for c in self.version.channels if not (task and task.channels) or c in task.channels]
+        domains = {
+            language.Reference("channel"): channels,
+            language.Reference("language"): self.version.supported_languages,
+        }
+        known: list[review.Goal] = []
+        if entered is not None and task is not None:
+            known = [(_has(variable.id), "true") for _, variable in self.requirements(task)]
+        domains = {key: names for key, names in domains.items() if names}
+        return review.can_hold([*goals, *known], self._specs, domains, self._budget)
+
+    def condition_pointer(self, number: int, target: str) -> str:
+        """Of a connection's entry in the task of that number. An RFC 6901 pointer."""
+        return pointer("tasks", number, "connectionConditions", target)
 
     @cached_property
     def templates(self) -> tuple[PlacedTemplate, ...]:
@@ -209,6 +326,8 @@ class Inspection:
                 held = value.model_fields_set
                 if not _PLAIN.issuperset(map(type, vars(value).values())):
                     parts = [(property_name(n), part) for n, part in vars(value).items() if n in held]
+            elif isinstance(value, dict):
+                parts = cast("dict[str, object]", value).items()
             inside = [(part, (*place, name)) for name, part in parts if part and type(part) not in _PLAIN]
             waiting += reversed(inside)
         return tuple(found)
@@ -225,6 +344,10 @@ class Inspection:
             for number, entry in enumerate(config.language_custom_config or ()):
                 if entry.config is not None:
                     yield f"{place}/languageCustomConfig/{number}/config", entry.config
+
+
+def _has(var_id: str) -> language.Tree:
+    return syntax.Lone(language.Has(language.Reference("vars", (var_id,))))
 
 
 Rule: TypeAlias = Callable[[Inspection], Findings]

@@ -106,7 +106,8 @@ def conclusion_events(
 
 
 def missed_events(runner: ConversationalFlowRunner, contact_id: str, *, judged: bool) -> tuple[bytes, ...]:
-    """Required checkpoints of the version that nobody reached. `judged` False: nobody could tell."""
+    """Required checkpoints of the version that nobody reached, but for those whose condition is not true at
+    the end. `judged` False: nobody could tell."""
     reached = runner.loaded.mining.checkpoints
     return tuple(
         system_event(
@@ -117,7 +118,7 @@ def missed_events(runner: ConversationalFlowRunner, contact_id: str, *, judged: 
             judged=None if judged else False,
         )
         for point in runner.flow.document.checkpoints
-        if point.required and point.id not in reached
+        if point.required and point.id not in reached and runner.holds(point.when)
     )
 
 

@@ -102,7 +102,9 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
         turns=[t for t in (*before, turn) if t.type == "message"][-tuning.turns :],
         variables=open_for_mining(runner.flow.variables, loaded.tools),
         checkpoints=[
-            c for c in runner.task.document.enabled_checkpoints if c.id not in loaded.mining.checkpoints
+            c
+            for c in runner.task.document.enabled_checkpoints
+            if c.id not in loaded.mining.checkpoints and runner.applies(c)
         ],
         tuning=tuning,
         timezone=tenant_zone(runner.tenant),
@@ -343,7 +345,7 @@ def _watched(
     ready = dict(state.ready_turns) if same_task else {}
     stalled: list[tuple[str, int]] = []
     for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
-        if reachable.required and not reachable.missing:
+        if reachable.required and not reachable.missing and reachable.open:
             count = ready[reachable.task.id] = ready.get(reachable.task.id, 0) + 1
             if count == STALLED_AFTER:
                 stalled.append((reachable.task.name, count))

@@ -4,7 +4,7 @@ Most of such a reply follows from version, task, channel and language. That is J
 all conversations (`FixedParts`); a reply is put together from it and from what is the conversation's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import orjson
@@ -14,9 +14,9 @@ from flow_engine.runtime import commands
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.prompt import Prompt, PromptInput
-from flow_engine.runtime.replies import FixedParts
-from flow_engine.runtime.rules import reachable_tasks
+from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
+from flow_engine.runtime.replies import ConditionReply, FixedParts, TruthName
+from flow_engine.runtime.rules import UnmetCondition, reachable_tasks
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.vocabulary import MemoryFormat
 
@@ -76,7 +76,22 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
             now=runner.now,
             attempts={} if runner.new_memory else loaded.mining.attempts,
             memory_format=memory_format or runner.platform.memory_format,
+            conditions=_conditions(runner) if runner.flow.conditions else None,
         )
+    )
+
+
+def _conditions(runner: ConversationState) -> PromptConditions:
+    """What conditions change in the prompt, as they are now."""
+    reachable = reachable_tasks(runner.flow, runner.task, runner.guard)
+    return PromptConditions(
+        unmet=tuple(
+            (task.task.name, task.condition.reason)
+            for task in reachable
+            if task.condition is not None and not task.open
+        ),
+        checkpoints=tuple(c for c in runner.task.document.enabled_checkpoints if runner.applies(c)),
+        by_the_clock=runner.flow.by_the_clock,
     )
 
 
@@ -97,7 +112,26 @@ def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
         "reachableTasks": orjson.Fragment(_reachable(runner, _fixed_parts(runner))),
         "revision": runner.session.revision,
     }
+    if refusal.condition is not None:
+        told["condition"] = _condition_reply(refusal.condition)
     return orjson.dumps(told)
+
+
+def _condition_reply(unmet: UnmetCondition) -> ConditionReply:
+    found = unmet.explanation
+    return {
+        "of": unmet.rule.of,
+        "when": unmet.rule.condition.text,
+        "truth": _TRUTHS[found.truth],
+        "parts": [
+            {"expression": part.expression, "truth": _TRUTHS[part.truth], "values": part.values}
+            for part in found.parts
+        ],
+        "wouldHold": found.would_hold,
+    }
+
+
+_TRUTHS: Mapping[bool | None, TruthName] = {True: "true", False: "false", None: "unknown"}
 
 
 # --- what is the conversation's own -----------------------------------------------------------
@@ -112,11 +146,14 @@ def _media(runner: ConversationState) -> bytes:
 
 
 def _tools(runner: ConversationState, fixed: FixedParts) -> Sequence[bytes]:
-    if not fixed.tool_values:
-        return fixed.tools
-    entries = map(runner.memory.get, fixed.tool_values)
+    tools, tool_values = fixed.tools, fixed.tool_values
+    if fixed.conditional_tools:
+        tools, _, tool_values = _mcp_tools(runner.flow, runner.task, runner.platform, runner.holds)
+    if not tool_values:
+        return tools
+    entries = map(runner.memory.get, tool_values)
     values = [orjson.dumps(None if entry is None else entry.value) for entry in entries]
-    return [part for pair in zip(fixed.tools, (*values, b""), strict=True) for part in pair]
+    return [part for pair in zip(tools, (*values, b""), strict=True) for part in pair]
 
 
 def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
@@ -125,7 +162,10 @@ def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
     for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
         head, required = fixed.targets.get(reachable.task.id) or _target(runner.flow, reachable.task)
         missing = orjson.dumps([names.name_of(var_id) for var_id in reachable.missing])
-        tasks.append(b"%b%b%b%b}" % (head, orjson.dumps(described[reachable.task.id]), required, missing))
+        found = reachable.condition
+        condition = b"null" if found is None else orjson.dumps(found)
+        description = orjson.dumps(described[reachable.task.id])
+        tasks.append(b'%b%b%b%b,"condition":%b}' % (head, description, required, missing, condition))
     return b"[%b]" % b",".join(tasks)
 
 
@@ -146,7 +186,8 @@ def _fixed_parts(runner: ConversationState) -> FixedParts:
 def _made(runner: ConversationState, channel: str) -> FixedParts:
     flow, task, version = runner.flow, runner.task, runner.flow.document
     routing = task.document.routing_parameters
-    tools, urls, tool_values = _mcp_tools(flow, task, runner.platform)
+    tools, urls, tool_values = _mcp_tools(flow, task, runner.platform, lambda when: True)
+    chosen = (tool for selection in task.document.mcp_tool_selection for tool in selection.selected_tools)
     of_task = {
         "taskId": task.id,
         "taskName": task.name,
@@ -170,6 +211,7 @@ def _made(runner: ConversationState, channel: str) -> FixedParts:
         media=None if templated else _media(runner),
         tools=tools,
         tool_values=tool_values,
+        conditional_tools=any(tool.when is not None for tool in chosen),
         targets={task_id: _target(flow, flow.tasks[task_id]) for task_id in task.connected},
     )
 
@@ -181,10 +223,10 @@ def _target(flow: CompiledFlow, task: TaskPlan) -> tuple[bytes, bytes]:
 
 
 def _mcp_tools(
-    flow: CompiledFlow, task: TaskPlan, platform: Platform
+    flow: CompiledFlow, task: TaskPlan, platform: Platform, holds: Callable[[str | None], bool]
 ) -> tuple[Sequence[bytes], Sequence[str], Sequence[str]]:
-    """The platform's servers, then those that the task selects tools of: JSON cut at the values of variables,
-    the servers' URLs, and the variables' ids."""
+    """The platform's servers, then those that the task selects tools of, without those whose condition is not
+    true: JSON cut at the values of variables, the servers' URLs, and the variables' ids."""
     values: list[str] = []
 
     def value_of(strategy: str, assigned: str) -> Mapping[str, object]:
@@ -224,6 +266,7 @@ def _mcp_tools(
                 ],
             }
             for tool in selection.selected_tools
+            if holds(tool.when)
         ]
         name = selection.mcp_server_name
         servers.append({"serverName": name, "url": urls[name], "tools": tools})

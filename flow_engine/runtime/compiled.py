@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flow_engine.conditions.evaluation import Condition
+from flow_engine.conditions.language import ConditionMistake
 from flow_engine.documents import FlowVersion, Task, normalise_name, parse_version
 from flow_engine.documents.checks import LONGEST_S
-from flow_engine.errors import ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VariableIndex, VariableSpec
@@ -35,8 +37,8 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFlow:
-    """`names` maps every accepted way to name a task (F4) to its id; `lifetime_s` is F16's expiry. In
-    seconds, 24 hours to 10 years."""
+    """`names` maps every accepted way to name a task (F4) to its id; `conditions` every condition of the
+    document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years."""
 
     version_id: str
     flow_id: str
@@ -47,6 +49,12 @@ class CompiledFlow:
     variables: VariableIndex
     chart: Chart
     lifetime_s: int
+    conditions: Mapping[str, Condition]
+
+    @property
+    def by_the_clock(self) -> bool:
+        """Whether a condition may come out otherwise a moment later."""
+        return any(condition.reads_clock for condition in self.conditions.values())
 
     def task_named(self, name: str) -> TaskPlan | None:
         """The task of that id, else of that name, however it is spelled (F4); None where there is none."""
@@ -75,6 +83,10 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
             accepted=("a version saved with draft: false",),
         )
     plans = {task.id: plan_of(task) for task in version.tasks}
+    variables = VariableIndex(
+        VariableSpec(v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values))
+        for v in version.variables
+    )
     by_name = {normalise_name(plan.name): plan.id for plan in plans.values()}
     closures = [version.closure_config, *(task.closure_config for task in version.tasks)]
     limits = [
@@ -89,13 +101,28 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         document=version,
         tasks=plans,
         names=by_name | {task_id: task_id for task_id in plans},
-        variables=VariableIndex(
-            VariableSpec(v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values))
-            for v in version.variables
-        ),
+        variables=variables,
         chart=Chart(list(plans.values()), version.first_task),
         lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S)),
+        conditions=_conditions_of(version, variables),
     )
+
+
+def _conditions_of(version: FlowVersion, variables: VariableIndex) -> dict[str, Condition]:
+    """Raises CorrectTheInput `document_invalid`: what guards a task and cannot be read must not let pass."""
+    conditions: dict[str, Condition] = {}
+    for placed in version.conditions():
+        if placed.when not in conditions:
+            try:
+                conditions[placed.when] = Condition.compile(placed.when, variables)
+            except ConditionMistake as mistake:
+                finding = Finding(placed.pointer, "condition_syntax", str(mistake))
+                raise CorrectTheInput(
+                    "document_invalid",
+                    f"version {version.id!r} has a condition that cannot be read",
+                    [finding],
+                ) from mistake
+    return conditions
 
 
 def plan_of(task: Task) -> TaskPlan:

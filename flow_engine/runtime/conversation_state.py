@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from flow_engine.documents import ClosureConfig
+from flow_engine.conditions.evaluation import Facts
+from flow_engine.documents import Checkpoint, ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.rendered import scope_of
 from flow_engine.runtime.rules import TaskGuard, TaskRefusal
 from flow_engine.runtime.session import Contact, Session
@@ -92,7 +94,34 @@ class ConversationState:
 
     @property
     def guard(self) -> TaskGuard:
-        return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel)
+        facts = self.condition_facts if self.flow.conditions else None
+        return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel, self.task, facts)
+
+    @property
+    def condition_facts(self) -> Facts:
+        """What conditions read, as it is now."""
+        contact = self.session.latest_contact
+        return Facts(
+            memory=self.memory,
+            tenant=self.tenant,
+            contact=contact.data,
+            channel=contact.channel,
+            language=self.session.language,
+            now=self.now,
+            zone=tenant_zone(self.tenant),
+            entries=self.session.entered,
+            refusals=self.session.refused,
+        )
+
+    def holds(self, when: str | None) -> bool:
+        """Whether a condition of the document is true now; what has none always applies."""
+        return when is None or self.flow.conditions[when].truth(self.condition_facts) is True
+
+    def applies(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is judged now: by its own condition, else by that of the version's."""
+        if not self.flow.conditions or checkpoint.when is not None:
+            return self.holds(checkpoint.when)
+        return all(self.holds(c.when) for c in self.flow.document.checkpoints if c.id == checkpoint.id)
 
     def template_scope(self) -> TemplateScope:
         return scope_of(self.flow, self.task, self.session, self.memory, self.tenant)

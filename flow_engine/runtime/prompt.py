@@ -2,8 +2,8 @@
 
     prefix    system sections · global prompt · task prompt · reachable tasks · checkpoints · channel ·
               transfer notice · previous contacts
-    volatile  contact data · state of the human part · now · questions in vain · age of the memory ·
-              memory
+    volatile  contact data · state of the human part · now · what conditions open and close · questions
+              in vain · age of the memory · memory
 
 The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
 stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed. It is composed
@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import orjson
 from cachetools import LRUCache
 
+from flow_engine.documents import Checkpoint
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.rules import channel_available, missing_variables
@@ -57,12 +58,24 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptConditions:
+    """What the conditions of a flow come to. `unmet`: name and reason of each task that one closes;
+    `checkpoints`: the enabled ones that are judged now; `by_the_clock`: all may be otherwise in a moment."""
+
+    unmet: tuple[tuple[str, str], ...]
+    checkpoints: tuple[Checkpoint, ...]
+    by_the_clock: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time."""
+    """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time.
+    `conditions`: what they came to, which the clock may change too."""
 
     stable: Prefix
     volatile: str
     same_until: datetime
+    conditions: PromptConditions | None = None
 
     @property
     def prefix(self) -> str:
@@ -79,7 +92,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """Everything a prompt is made from. `memory` is the merged memory (F18). Times are in UTC."""
+    """Everything a prompt is made from. `memory` is the merged memory (F18). Times are in UTC. `conditions`
+    is None for a flow without any."""
 
     flow: CompiledFlow
     session: Session
@@ -91,6 +105,7 @@ class PromptInput:
     now: datetime
     memory_format: MemoryFormat
     attempts: Mapping[str, int]
+    conditions: PromptConditions | None = None
 
 
 class Composer:
@@ -115,7 +130,7 @@ class Composer:
             prefix = Prefix.of(_joined(prefix_sections(inputs, history)))
             if _prefix_bytes(prefix) <= PREFIX_BYTES:
                 self._prefixes[known_by] = prefix
-        return Prompt(prefix, _joined(volatile_sections(inputs)), _same_until(inputs))
+        return Prompt(prefix, _joined(volatile_sections(inputs)), _same_until(inputs), inputs.conditions)
 
 
 def _prefix_bytes(prefix: Prefix) -> int:
@@ -143,10 +158,9 @@ def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[str
     yield _section(sections["heading_global"], [session.task.global_prompt])
     yield _section(sections["heading_task"], [session.task.prompt])
     yield _section(sections["heading_reachable"], _reachable_lines(inputs, plan))
-    checkpoints = (
-        sections["checkpoint"].format(name=c.name, prompt=c.prompt) for c in plan.document.enabled_checkpoints
-    )
-    yield _section(sections["heading_checkpoints"], checkpoints)
+    conditional = _conditional(inputs.flow)
+    always = (c for c in plan.document.enabled_checkpoints if c.id not in conditional and c.when is None)
+    yield _section(sections["heading_checkpoints"], _checkpoint_lines(sections, always))
     channel = session.latest_contact.channel
     yield _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
     transfer: list[str] = []
@@ -157,6 +171,25 @@ def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[str
             transfer.append(sections[f"transfer_{kind}"].format(**names))
     yield _section(sections["heading_transfer"], transfer)
     yield _section(sections["heading_previous_contacts"], history)
+
+
+def _checkpoint_lines(sections: PromptSections, checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
+    return (sections["checkpoint"].format(name=c.name, prompt=c.prompt) for c in checkpoints)
+
+
+def _conditional(flow: CompiledFlow) -> frozenset[str]:
+    """Ids of the checkpoints that the version puts under a condition."""
+    return frozenset(c.id for c in flow.document.checkpoints if c.when is not None)
+
+
+def _condition_sections(
+    sections: PromptSections, flow: CompiledFlow, found: PromptConditions
+) -> Iterator[str]:
+    conditional = _conditional(flow)
+    open_now = (c for c in found.checkpoints if c.id in conditional or c.when is not None)
+    yield _section(sections["heading_checkpoints"], _checkpoint_lines(sections, open_now))
+    unmet = (sections["condition_unmet"].format(name=n, reason=" ".join(r.split())) for n, r in found.unmet)
+    yield _section(sections["conditions_heading"], unmet)
 
 
 def _history_lines(inputs: PromptInput) -> Iterator[str]:
@@ -230,6 +263,8 @@ def volatile_sections(inputs: PromptInput) -> Iterator[str]:
     minute = inputs.now.replace(second=0, microsecond=0)
     now_line = _now_line(sections["now"], sections["weekdays"], minute, tenant_zone(inputs.tenant))
     yield _section(sections["heading_now"], [now_line])
+    if inputs.conditions is not None:
+        yield from _condition_sections(sections, inputs.flow, inputs.conditions)
     yield _section(sections["attempts_heading"], _attempt_lines(inputs))
     rows = memory_rows(inputs.memory, inputs.flow.variables)
     render = render_toon if inputs.memory_format == "toon" else render_markdown
@@ -305,6 +340,8 @@ _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1
 
 def _same_until(inputs: PromptInput) -> datetime:
     """The next minute, or when the memory's age is told otherwise, or when a search for a person is over."""
+    if inputs.conditions is not None and inputs.conditions.by_the_clock:
+        return inputs.now
     moments = [inputs.now.replace(second=0, microsecond=0) + timedelta(minutes=1)]
     updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
     if updated is not None:

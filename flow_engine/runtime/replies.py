@@ -11,8 +11,19 @@ from flow_engine.vocabulary import Phase
 JsonObject = Mapping[str, object]
 
 
+TruthName = Literal["true", "false", "unknown"]
+
+
+class ConditionStateReply(TypedDict):
+    """`reason` is the author's, of what is not met, else of what has to be."""
+
+    met: bool
+    reason: str
+
+
 class ReachableTaskReply(TypedDict):
-    """A task that can be asked for. It can be entered now when `missingVariables` is empty."""
+    """A task that can be asked for. It can be entered now when `missingVariables` is empty and `condition` is
+    met; that is null where nothing has to hold."""
 
     taskId: str
     name: str
@@ -20,6 +31,7 @@ class ReachableTaskReply(TypedDict):
     description: str
     requiredVariables: Sequence[str]
     missingVariables: Sequence[str]
+    condition: ConditionStateReply | None
 
 
 class ToolParameterReply(TypedDict):
@@ -106,6 +118,25 @@ class MissingVariableReply(TypedDict):
     fillableBy: Sequence[str]
 
 
+class ConditionPartReply(TypedDict):
+    """A comparison or `has()` as it was written, with the values that it has read, by their names in it."""
+
+    expression: str
+    truth: TruthName
+    values: JsonObject
+
+
+class ConditionReply(TypedDict):
+    """The condition that refused a change, of the connection or of the task. `wouldHold` are conditions, each
+    of which would make it true if nothing else changed."""
+
+    of: Literal["task", "connection"]
+    when: str
+    truth: TruthName
+    parts: Sequence[ConditionPartReply]
+    wouldHold: Sequence[str]
+
+
 # `from` is a keyword of Python, hence the functional form.
 TaskRefused = TypedDict(
     "TaskRefused",
@@ -118,6 +149,7 @@ TaskRefused = TypedDict(
         "missing": Sequence[MissingVariableReply],
         "reachableTasks": Sequence[ReachableTaskReply],
         "revision": int,
+        "condition": NotRequired[ConditionReply],
     },
 )
 
@@ -200,14 +232,16 @@ class MemoryDump(TypedDict):
 class FixedParts:
     """JSON texts, bytes of UTF-8. `task` and `conversation` are members of the reply's object, the second
     those that follow from language and channel; `media` too, None where templates choose the model or voice.
-    `tools` is cut where the value of a variable goes, whose ids are in `tool_values`. `targets` are by task
-    id a reachable task up to its description, and from there to what is missing."""
+    `tools` is cut where the value of a variable goes, whose ids are in `tool_values`; where some of them have
+    conditions, they are put together for each reply. `targets` are by task id a reachable task up to its
+    description, and from there to what is missing."""
 
     task: bytes
     conversation: bytes
     media: bytes | None
     tools: Sequence[bytes]
     tool_values: Sequence[str]
+    conditional_tools: bool
     targets: Mapping[str, tuple[bytes, bytes]]
 
     @property

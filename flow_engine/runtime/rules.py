@@ -4,9 +4,10 @@
 2. It is entered only from a task whose `connectedTasks` name it: the chart's own transitions.
 3. It is entered only on one of its channels; null means all.
 4. Every required transition parameter of the *target* has a value in the merged memory.
-5. The guard reads; a move that is refused changes nothing but a counter.
+5. The connection's condition is true, and then the target's own.
+6. The guard reads; a move that is refused changes nothing but a counter.
 
-Rules 3 and 4 are the guard that the chart asks where it has a way. When the chart has not moved, the same
+Rules 3 to 5 are the guard that the chart asks where it has a way. When the chart has not moved, the same
 functions say why, in the order above, so that verdict and explanation cannot drift apart.
 """
 
@@ -15,12 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from flow_engine.conditions.evaluation import Condition, Explanation, Facts
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MINER, MemoryEntry
 
 RefusalCode = Literal[
-    "task_unknown", "already_in_task", "task_not_connected", "channel_not_available", "missing_variables"
+    "task_unknown",
+    "already_in_task",
+    "task_not_connected",
+    "channel_not_available",
+    "missing_variables",
+    "condition_not_met",
 ]
 
 
@@ -35,12 +42,42 @@ class MissingVariable:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryRule:
+    """A condition before a task: that of the connection to it, or its own. `reason` is the author's."""
+
+    of: Literal["connection", "task"]
+    condition: Condition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionState:
+    """`reason` is that of the rule that is not met, else of the first one."""
+
+    met: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReachableTask:
-    """A task that can be asked for on this channel; nothing missing means it can be entered now."""
+    """A task that can be asked for on this channel; it can be entered now when nothing is missing and its
+    condition, if it has one, is met."""
 
     task: TaskPlan
     required: tuple[str, ...]
     missing: tuple[str, ...]
+    condition: ConditionState | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether no condition closes it."""
+        return self.condition is None or self.condition.met
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetCondition:
+    rule: EntryRule
+    explanation: Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +88,57 @@ class TaskRefusal:
     reason: str
     from_task: TaskPlan
     missing: tuple[MissingVariable, ...] = ()
+    condition: UnmetCondition | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGuard:
-    """Rules 3 and 4, asked by the chart."""
+    """Rules 3 to 5, asked by the chart. `current` is the task that would be left, `facts` what conditions
+    read; both may be None for a flow without conditions."""
 
     flow: CompiledFlow
     memory: Mapping[str, MemoryEntry]
     channel: str
+    current: TaskPlan | None = None
+    facts: Facts | None = None
 
     def allows(self, task_id: str) -> bool:
         task = self.flow.tasks[task_id]
-        return channel_available(task, self.channel) and not missing_variables(task, self.memory)
+        return (
+            channel_available(task, self.channel)
+            and not missing_variables(task, self.memory)
+            and self.unmet(task) is None
+        )
+
+    def unmet(self, task: TaskPlan) -> EntryRule | None:
+        """The first of the conditions before a task that is not true, None where there is none."""
+        return next((rule for rule in self.entry_rules(task) if not self.holds(rule.condition)), None)
+
+    def holds(self, condition: Condition) -> bool:
+        return self.facts is not None and condition.truth(self.facts) is True
+
+    def entry_rules(self, task: TaskPlan) -> tuple[EntryRule, ...]:
+        """The connection's condition, then the task's own."""
+        conditions = self.flow.conditions
+        if not conditions:
+            return ()
+        rules: list[EntryRule] = []
+        connection = self.current and self.current.document.connection_conditions.get(task.id)
+        if connection and connection.when is not None:
+            reason = connection.reason or connection.when
+            rules.append(EntryRule("connection", conditions[connection.when], reason))
+        own = task.document.entry_condition
+        if own is not None:
+            rules.append(EntryRule("task", conditions[own.when], own.reason or own.when))
+        return tuple(rules)
+
+    def state_of(self, task: TaskPlan) -> ConditionState | None:
+        """None for a task without a condition before it."""
+        rules = self.entry_rules(task)
+        if not rules:
+            return None
+        unmet = next((rule for rule in rules if not self.holds(rule.condition)), None)
+        return ConditionState(unmet is None, (unmet or rules[0]).reason)
 
 
 def channel_available(task: TaskPlan, channel: str) -> bool:
@@ -78,7 +153,7 @@ def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tupl
 def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> tuple[ReachableTask, ...]:
     candidates = (flow.tasks[task_id] for task_id in current.connected if task_id != current.id)
     return tuple(
-        ReachableTask(task, task.required, missing_variables(task, guard.memory))
+        ReachableTask(task, task.required, missing_variables(task, guard.memory), guard.state_of(task))
         for task in candidates
         if channel_available(task, guard.channel)
     )
@@ -113,6 +188,10 @@ def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) 
         wanted = ", ".join(repr(variable.name) for variable in described)
         reason = f"task {target.name!r} needs variables that have no value yet: {wanted}"
         return TaskRefusal("missing_variables", reason, current, described)
+    unmet = guard.unmet(target)
+    if unmet is not None and guard.facts is not None:
+        found = UnmetCondition(unmet, unmet.condition.explain(guard.facts))
+        return TaskRefusal("condition_not_met", unmet.reason, current, condition=found)
     return None
 
 

@@ -57,6 +57,8 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
             ]
             fillable = " or ".join(fillers) or "nothing in this task"
             yield f"missing: {missing['name']!r} ({missing['type']}), filled by {fillable}"
+        for part in refusal.get("condition", {}).get("parts", ()):
+            yield f"condition: {part['expression']} is {part['truth']}, with {_json(part['values'])}"
     elif problem is not None:
         yield f"failed with {problem.code}: {problem.detail}"
         yield from _findings(problem)
@@ -225,6 +227,17 @@ def _not_reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> It
             yield f"not_reachable: {name!r} can be reached from {runner.task.name!r} on {channel}"
 
 
+@_of_state
+def _unmet(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    wanted = expected.unmet
+    if wanted is not None:
+        found = {task_id: r for task_id, r in _reachable_now(runner).items() if not r.open}
+        named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
+        names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
+        there = [f"{r.task.name!r} ({r.condition.reason})" for r in found.values() if r.condition]
+        yield from _compare("unmet", named, found.keys(), names, ", ".join(there))
+
+
 def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.ReachableTask]:
     if runner.session.states.phase != task_types.ACTIVE:
         return {}
@@ -243,7 +256,8 @@ def _ids(names: tuple[str, ...] | None, runner: ConversationalFlowRunner) -> tup
 def _mcp_tools(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     wanted = expected.mcp_tools
     if wanted is not None:
-        tools = runner.task.tools
+        chosen = runner.task.document.mcp_tool_selection
+        tools = [t.tool_name for c in chosen for t in c.selected_tools if runner.holds(t.when)]
         yield from _compare("mcp_tools", wanted, tools, {}, listed(tools))
 
 

@@ -155,6 +155,7 @@ class ExpectBody(Shape):
     missing: tuple[str, ...] | None = None
     reachable: NameList | None = None
     not_reachable: tuple[str, ...] | None = None
+    unmet: NameList | None = None
     command: str | None = None
     prompt_contains: Texts | None = None
     prompt_lacks: Texts | None = None

@@ -148,6 +148,7 @@ def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:
         "task": () if expected.task is None else (expected.task,),
         "reachable": () if expected.reachable is None else expected.reachable.every,
         "not_reachable": expected.not_reachable or (),
+        "unmet": () if expected.unmet is None else expected.unmet.every,
         "missing": expected.missing or (),
         "memory": expected.memory or (),
         "mcp_tools": () if expected.mcp_tools is None else expected.mcp_tools.every,

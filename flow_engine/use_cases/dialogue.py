@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 
 import orjson
 from cachetools import LRUCache
@@ -160,6 +161,8 @@ class DialogueService:
         prompt = compose_prompt(runner, memory_format)
         revisions = runner.session.revision, loaded.memory_revision
         parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
+        if prompt.conditions is not None:
+            parts = (*parts, sha256(repr(prompt.conditions).encode()).hexdigest()[:16])
         reply = ReadReply(
             body=_prompt_reply(prompt, revisions, fresh=fresh, command=command),
             state=state,

@@ -220,7 +220,7 @@ class FlowCallHandler:
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
 
     async def _change_task(self, task_name: JsonValue) -> JsonValue:
-        if any(task.missing_variables for task in self._current.reachable if task.name == task_name):
+        if any(not task.can_be_entered for task in self._current.reachable if task.name == task_name):
             await self._words.read()
         async with self._task_lock:
             try:

@@ -1,11 +1,13 @@
 """All rules, in the order in which their findings are listed. Those that can find errors come first."""
 
 from flow_engine.linting.inspection import Rule
-from flow_engine.linting.rules import declarations, paths, texts
+from flow_engine.linting.rules import conditions, declarations, paths, texts
 
 RULES: tuple[Rule, ...] = (
+    *conditions.ERROR_RULES,
     *texts.TEXT_RULES,
     *paths.RULES,
+    *conditions.RULES,
     *declarations.RULES,
     *texts.NAME_RULES,
 )

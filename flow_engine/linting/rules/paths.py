@@ -279,6 +279,8 @@ def closed_connections(inspection: Inspection) -> Findings:
         if target not in entered or move in reported:
             continue
         why = "; ".join(reason for _, reason in _reasons(inspection, inspection.tasks[target], arrival))
+        if not why:
+            continue  # a condition closes it, and is reported itself
         path = _path(inspection, arrival, target)
         place = inspection.connection_pointer(*move)
         if move not in exploration.open_moves:

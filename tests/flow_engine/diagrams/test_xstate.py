@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flow_engine.diagrams.graphviz import dot
+from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import parse_version
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
@@ -198,3 +200,25 @@ def test_guards_that_would_fill_the_memory_are_refused() -> None:  # F27
     tasks += [aio_task(each, connectedTasks=["hub"]) for each in ids]
     with pytest.raises(CorrectTheInput, match="diagram_too_large"):
         xstate(draft(tasks=tasks, firstTask="hub"))
+
+
+def test_conditions_are_guards_and_labels() -> None:  # F27
+    document = minimal_version(
+        tasks=[
+            aio_task("a", connectedTasks=["b"], connectionConditions={"b": {"when": "has(vars.var_string)"}}),
+            aio_task("b", connectedTasks=["a"], entryCondition={"when": "channel == 'chat'"}),
+        ],
+        firstTask="a",
+    )
+    version = parse_version(document)
+    machine: Any = xstate(version)
+    whens = ["has(vars.var_string)", "channel == 'chat'"]
+    assert machine["states"]["active"]["states"]["task:a"]["on"]["enter:b"]["guard"] == {
+        "type": "and",
+        "params": {"guards": [{"type": "conditionHolds", "params": {"when": when}} for when in whens]},
+    }
+    assert "guard" not in machine["states"]["active"]["states"]["task:b"]["on"]["enter:a"]
+    labels = mermaid(version).splitlines()
+    assert any("t0 --> t1 : when has" in line and " · when channel" in line for line in labels)
+    assert dot(version).count("t0 -> t1 [label=") == 1
+    assert "t1 -> t0\n" in dot(version)

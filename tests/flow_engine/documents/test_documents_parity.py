@@ -101,6 +101,7 @@ def fixed_schemas() -> dict[str, Any]:
     ]
     task = schemas["ConversationalFlowTask"]
     task["properties"]["name"] = {"type": "string"}
+    _add_conditions(schemas)
     human = _when("type", ["HUM", "AIS"], routingParameters="RoutingParameters")
     human["then"]["required"] = ["routingParameters"]
     task["allOf"] = [human]
@@ -111,6 +112,18 @@ def fixed_schemas() -> dict[str, Any]:
     ):
         text["pattern"] = text["pattern"].replace("$", r"\Z")
     return schemas
+
+
+def _add_conditions(schemas: dict[str, Any]) -> None:
+    """Additions of this format: documents without them are judged as before."""
+    text = {"type": "string"}
+    for owner in ("Checkpoint", "MCPToolParametersMap"):
+        schemas[owner]["properties"]["when"] = text
+    parts = {"when": text, "reason": text}
+    task = schemas["ConversationalFlowTask"]["properties"]
+    task["entryCondition"] = {"type": "object", "properties": parts, "required": ["when"]}
+    connection = {"type": "object", "properties": parts}
+    task["connectionConditions"] = {"type": "object", "additionalProperties": connection}
 
 
 def _when(name: str, values: list[str], **shapes: str) -> dict[str, Any]:

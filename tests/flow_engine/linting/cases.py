@@ -586,3 +586,61 @@ def _described(channels: list[str]) -> Change:
 @case("equal_descriptions", "/tasks/4/description", good=_described(["chat"]))
 def _(raw: JsonObject) -> None:
     _described(["phone", "chat"])(raw)
+
+
+# --- conditions ---------------------------------------------------------------------------------
+
+
+def _guarded(raw: JsonObject, own: str, on_the_way: str | None = None) -> None:
+    """`booking` under a condition, and the way to it from `welcome`."""
+    raw["tasks"][BOOKING]["entryCondition"] = {"when": own}
+    if on_the_way is not None:
+        raw["tasks"][WELCOME]["connectionConditions"] = {"booking": {"when": on_the_way}}
+
+
+@case(
+    "condition_never_true",
+    "/tasks/1/entryCondition/when",
+    good=lambda raw: _guarded(raw, "vars.size == 'S' or vars.day > '2026-01-01'"),
+)
+def _(raw: JsonObject) -> None:
+    _guarded(raw, "vars.size == 'XL' or vars.day > '2026-02-01' and vars.day < '2026-01-01'")
+
+
+@case(
+    "condition_always_true",
+    "/tasks/1/entryCondition/when",
+    good=lambda raw: _guarded(raw, "has(vars.day)"),
+)
+def _(raw: JsonObject) -> None:
+    _guarded(raw, "has(vars.service)")  # which the task requires
+
+
+@case(
+    "connection_never_open",
+    "/tasks/0/connectionConditions/booking/when",
+    good=lambda raw: _guarded(raw, "vars.size == 'S'", "has(vars.size)"),
+)
+def _(raw: JsonObject) -> None:
+    _guarded(raw, "vars.size == 'S'", "vars.size == 'M'")
+
+
+@case(
+    "value_ignored",
+    "/tasks/2/connectionConditions/booking",
+    good=lambda raw: _guarded(raw, "has(vars.day)", "has(vars.size)"),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][OPERATOR]["connectionConditions"] = {"booking": {"when": "has(vars.day)"}}
+
+
+@case(
+    "task_behind_closed_task",
+    "/tasks/3",
+    also=("condition_never_true",),
+    good=lambda raw: raw["tasks"][OPERATOR].update(entryCondition={"when": "channel == 'phone'"}),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"].append(task("survey", ["welcome"]))
+    raw["tasks"][OPERATOR]["connectedTasks"].append("survey")
+    raw["tasks"][OPERATOR]["entryCondition"] = {"when": "channel == 'fax'"}

@@ -27,6 +27,7 @@ def sources() -> Iterator[ast.Module]:
         *(PACKAGE / "linting").glob("*.py"),
         *(PACKAGE / "linting" / "rules").glob("*.py"),
         PACKAGE / "templates" / "parsing.py",
+        PACKAGE / "conditions" / "review.py",
         PACKAGE / "use_cases" / "submissions.py",
     ):
         yield ast.parse(path.read_text("utf-8"))

@@ -56,6 +56,10 @@ DIFFERENCES = {
         "- expect: {not_reachable: [payment, complaint]}",
         "not_reachable: 'complaint' can be reached from 'welcome' on phone",
     ),
+    "unmet": (
+        "- expect: {unmet: [complaint]}",
+        "unmet: not there: 'complaint'; there are: none",
+    ),
     "mcp_tools": (
         "- change_task: take order\n- expect: {mcp_tools: [order_status, update_cart]}",
         "mcp_tools: not there: 'order_status'; not expected: 'search_products'; there are: "
