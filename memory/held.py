@@ -45,8 +45,10 @@ class HeldConversations:
         self._cache: LRUCache[ConversationRef, Held] = LRUCache(most_bytes, getsizeof=_weight)
 
     def get(self, conversation: ConversationRef) -> LoadedConversation | None:
-        held = self._cache.get(conversation)
-        return None if held is None else held.loaded
+        try:
+            return self._cache[conversation].loaded
+        except KeyError:
+            return None
 
     def read(
         self, conversation: ConversationRef, loaded: LoadedConversation, session_bytes: int, rest_bytes: int

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 IDS_KEPT = 8_192
@@ -62,8 +62,9 @@ class Summariser(Protocol):
     async def summarise(self, request: SummaryRequest) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRef:
+class ConversationRef(NamedTuple):
+    """Whose conversation, and which. A tuple, since every request finds several things by it."""
+
     tenant_id: str
     conversation_id: str
 

@@ -125,8 +125,9 @@ class Composer:
             *(task.global_prompt, task.prompt, *task.descriptions.items()),
             history,
         )
-        prefix = self._prefixes.get(known_by)
-        if prefix is None:
+        try:
+            prefix = self._prefixes[known_by]
+        except KeyError:
             prefix = Prefix.of(_joined(prefix_sections(inputs, history)))
             if _prefix_bytes(prefix) <= PREFIX_BYTES:
                 self._prefixes[known_by] = prefix

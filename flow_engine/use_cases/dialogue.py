@@ -80,10 +80,11 @@ class QuietReplies:
         self, conversation: ConversationRef, form: str | None, state: bytes, now: datetime
     ) -> ReadReply | None:
         """`form` is what was asked for. None where nothing is kept that is right `now`, in UTC."""
-        kept = self._kept.get((conversation, form))
-        if kept is None or kept.state != state or not kept.made_at <= now < kept.same_until:
+        try:
+            kept = self._kept[conversation, form]
+        except KeyError:
             return None
-        return kept
+        return kept if kept.state == state and kept.made_at <= now < kept.same_until else None
 
     def keep(self, conversation: ConversationRef, form: str | None, reply: ReadReply) -> None:
         if reply.state and len(reply.body) + QUIET_REST_BYTES <= QUIET_BYTES:
