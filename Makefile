@@ -7,7 +7,7 @@
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
-# make bench  round trips, throughput and memory, measured on this machine
+# make bench  round trips, throughput and memory, measured on this machine, against budgets
 # make bench-voice  how many calls one core holds
 # make bench-gateway  what the gateway adds to a request, beside a bare relay and LiteLLM's proxy
 # make lock   write the lock files anew (needs uv)

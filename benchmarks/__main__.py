@@ -8,18 +8,20 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import uvloop
 
+from benchmarks.budgets import read_budgets, write_budgets
 from benchmarks.lint_time import measure_lint
 from benchmarks.micro import measure_parts
 from benchmarks.processes import Cores
-from benchmarks.report import to_json, to_text
-from benchmarks.results import MeasurementFailed, Results
+from benchmarks.report import beside_to_text, to_json, to_text
+from benchmarks.results import MeasurementFailed, Rate, Results
 from benchmarks.roundtrips import count_round_trips
-from benchmarks.throughput import LoadPlan, measure_rates
+from benchmarks.throughput import CONTROL, SCENES, LoadPlan, compare_rates, measure_rates
 
 BOUND_S = 600.0
 Part = Literal["round-trips", "load", "parts"]
@@ -34,6 +36,9 @@ class Options(argparse.Namespace):
     seconds: float
     log_level: str
     json: Path | None
+    beside: Path | None
+    control: bool
+    set_budgets: bool
 
 
 def _options(arguments: list[str]) -> Options:
@@ -42,9 +47,20 @@ def _options(arguments: list[str]) -> Options:
     parser.add_argument("--aof", action="store_true", help="Redis keeps a log, synced every second")
     parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated; default: everything")
     parser.add_argument("--connections", type=int, default=32, metavar="N")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of load for each kind of request")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="of load for each kind of request and scene"
+    )
     parser.add_argument("--log-level", default="warning", choices=("info", "warning"), help="of the service")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument(
+        "--beside", type=Path, metavar="CHECKOUT", help="load only, by turns with that code's"
+    )
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="load only, on a slower service than budgets allow: ends with 1",
+    )
+    parser.add_argument("--set-budgets", action="store_true", help="write what is measured as the budgets")
     return parser.parse_args(arguments, Options())
 
 
@@ -62,12 +78,14 @@ def _setting(options: Options, cores: Cores) -> dict[str, str]:
 
 def _plan(options: Options) -> LoadPlan:
     seconds = 0.5 if options.quick else options.seconds
-    return LoadPlan(options.connections, seconds, options.aof, options.log_level)
+    scenes = CONTROL if options.control else SCENES
+    budgets = {} if options.set_budgets else read_budgets()
+    return LoadPlan(options.connections, seconds, options.aof, options.log_level, scenes, budgets)
 
 
 async def _run(options: Options) -> Results:
     cores = Cores.choose()
-    parts = options.only or PARTS
+    parts = ["load"] if options.control else options.only or PARTS
     rounds = 3 if options.quick else 9
     figures = (*measure_parts(rounds=rounds), *measure_lint(rounds=rounds)) if "parts" in parts else ()
     repeat = 5 if options.quick else 25
@@ -77,10 +95,19 @@ async def _run(options: Options) -> Results:
     return Results(_setting(options, cores), trips, rates, (*idle, *figures))
 
 
+async def _compare(options: Options, other: Path) -> Sequence[tuple[Rate, Rate]]:
+    async with asyncio.timeout(BOUND_S):
+        return await compare_rates(Cores.choose(), _plan(options), other)
+
+
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are stopped too
     try:
+        if options.beside is not None:
+            pairs = uvloop.run(_compare(options, options.beside.resolve()))
+            print("\n".join(beside_to_text(pairs)))
+            return 0
         results = uvloop.run(_run(options))
     except KeyboardInterrupt:  # the servers are down by now
         print("stopped before the end", file=sys.stderr)
@@ -89,6 +116,8 @@ def main(arguments: list[str]) -> int:
         print(failure, *failure.__notes__, sep="\n", file=sys.stderr)
         return 2
     print(to_text(results))
+    if options.set_budgets:
+        write_budgets(results.rates)
     if options.json is not None:
         options.json.write_bytes(to_json(results))
     return 1 if results.missed else 0

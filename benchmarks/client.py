@@ -162,6 +162,8 @@ class Caller:
     def __init__(self) -> None:
         self._reply: asyncio.Future[tuple[bytes, int]]
         self._connection: Connection
+        self.bytes = 0
+        """Sent and received."""
 
     async def open(self, port: int) -> None:
         loop = asyncio.get_running_loop()
@@ -175,6 +177,7 @@ class Caller:
         self._reply = asyncio.get_running_loop().create_future()
         self._connection.transport.write(request.wire)
         reply, body_at = await self._reply
+        self.bytes += len(request.wire) + len(reply)
         if not is_expected(request, reply, body_at):
             raise MeasurementFailed(f"{request.wire[:200]!r} was answered by {reply[:600]!r}")
         return reply[body_at:]

@@ -13,7 +13,10 @@ import orjson
 
 def _values(document: Any) -> dict[str, float]:
     """Every number that is worth comparing, lower being better."""
-    rates = {f"{r['scenario']}, {r['tasks']} tasks: CPU us": r["service_cpu_us"] for r in document["rates"]}
+    rates = {
+        f"{r['scene']}, {r['tasks']} tasks: {r['scenario']}: CPU us": r["service_cpu_us"]
+        for r in document["rates"]
+    }
     figures = {f"{f['name']}: {f['unit'] or 'ratio'}": f["value"] for f in document["figures"]}
     trips = {f"{t['call']}: round trips": float(t["measured"]) for t in document["round_trips"]}
     return rates | figures | trips

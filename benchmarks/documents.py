@@ -48,8 +48,11 @@ def task_id(number: int) -> str:
     return f"task-{number:03}"
 
 
-def build_version(tasks: int, *, multi_contact: bool = False, salt: str = "") -> JsonObject:
+def build_version(
+    tasks: int, *, variables: int | None = None, multi_contact: bool = False, salt: str = ""
+) -> JsonObject:
     """A version as a designer posts it. `salt` makes every template of it unlike any seen before."""
+    variables = variables or variable_count(tasks)
     return {
         "schemaVersion": "1.0.0",
         "globalPrompt": f"You answer for {_SHOP}.{salt} {_PARAGRAPH * 2}",
@@ -61,7 +64,7 @@ def build_version(tasks: int, *, multi_contact: bool = False, salt: str = "") ->
         "supportedLanguages": ["en-US", "it-IT"],
         "systemPromptsLanguage": "en-US",
         "apiVersion": "v1",
-        "variables": [_variable(number) for number in range(variable_count(tasks))],
+        "variables": [_variable(number) for number in range(variables)],
         "uiMetadata": {},
         "mcpServers": [
             {
@@ -73,7 +76,7 @@ def build_version(tasks: int, *, multi_contact: bool = False, salt: str = "") ->
             }
         ],
         "aiHelpers": [],
-        "tasks": [_task(number, tasks, multi_contact, salt) for number in range(tasks)],
+        "tasks": [_task(number, tasks, variables, multi_contact, salt) for number in range(tasks)],
         "firstTask": task_id(0),
         "checkpoints": [],
         "reasonsOfContact": [{"name": "Booking", "prompt": "The caller wanted a visit"}],
@@ -99,9 +102,9 @@ def walk(tasks: int) -> list[str]:
     return [*aio[1:], aio[0]]
 
 
-def required_by(task: str, tasks: int) -> int:
+def required_by(task: str, variables: int) -> int:
     """The number of the variable without which the task cannot be entered."""
-    return int(task.rpartition("-")[2]) % variable_count(tasks)
+    return int(task.rpartition("-")[2]) % variables
 
 
 def memory_entry(number: int, contact_id: str) -> JsonObject:
@@ -150,8 +153,7 @@ def _task_type(number: int) -> str:
     return {4: "HUM", 5: "AIS"}.get(number % 6, "AIO")
 
 
-def _task(number: int, tasks: int, multi_contact: bool, salt: str) -> JsonObject:
-    variables = variable_count(tasks)
+def _task(number: int, tasks: int, variables: int, multi_contact: bool, salt: str) -> JsonObject:
     kind = _task_type(number)
     task: JsonObject = {
         "_id": task_id(number),

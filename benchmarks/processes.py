@@ -39,12 +39,13 @@ def pinned(core: int) -> Generator[None]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of every live thread, to the nanosecond where the kernel keeps it so."""
-    total = 0
+    """CPU time of every live thread, its children's too, to the nanosecond where the kernel keeps it so."""
+    total = 0.0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError):  # a thread that has just ended
-            total += int((thread / "schedstat").read_text().split()[0])
-    return total / 1e9
+            total += int((thread / "schedstat").read_text().split()[0]) / 1e9
+            total += sum(cpu_seconds(int(child)) for child in (thread / "children").read_text().split())
+    return total
 
 
 def resident_mb(pid: int) -> float:

@@ -9,6 +9,10 @@ class MeasurementFailed(RuntimeError):
     """The service did not do what the measurement is about, so its numbers would mean nothing."""
 
 
+BUDGET_MARGIN = 1.2
+"""A budget is missed beyond this, the noise of a busy machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
     """`measured` is the most that any repetition took; `goal` None: told, not judged."""
@@ -25,9 +29,11 @@ class RoundTrips:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """One kind of request under load. `per_core` is what one core would do if nothing else used it:
+    """One kind of request under load in a scene. `loops` is the CPU of a request in loops of `budgets.py`; a
+    `budget` of None is told, not judged. `per_core` is what one core would do if nothing else used it:
     the inverse of the service's CPU time a request."""
 
+    scene: str
     scenario: str
     tasks: int
     requests: int
@@ -40,6 +46,16 @@ class Rate:
     client_share: float
     service_share: float
     rss_mb: float
+    loops: float
+    budget: float | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.scene}, {self.tasks} tasks: {self.scenario}"
+
+    @property
+    def met(self) -> bool:
+        return self.budget is None or self.loops <= self.budget * BUDGET_MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +83,8 @@ class Results:
 
     @property
     def missed(self) -> list[str]:
-        return [row.call for row in self.round_trips if not row.met] + [
-            row.name for row in self.figures if not row.met
+        return [
+            *(row.call for row in self.round_trips if not row.met),
+            *(row.label for row in self.rates if not row.met),
+            *(row.name for row in self.figures if not row.met),
         ]

@@ -21,11 +21,12 @@ _MIX = "N PMP PMPCP PMPMP PCP PMPMP PCP PMPMP PP E".replace(" ", "")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A published version on a running service. `tasks` is how many it has."""
+    """A published version on a running service. `tasks` and `variables` are how many it has."""
 
     port: int
     version_id: str
     tasks: int
+    variables: int
 
     def new_contact(self, conversation: str, contact: str = CONTACT) -> Request:
         body = documents.contact_body(conversation, contact, self.version_id)
@@ -46,6 +47,22 @@ class Target:
         body = documents.memory_body(variables, CONTACT)
         return build_request("PUT", f"/v1/memory/{conversation}", self.port, body)
 
+    def utterance(self, conversation: str, number: int) -> Request:
+        """Questions and answers by turns; an answer is read by rules afterwards."""
+        asked = number % 2 == 0
+        body = _body(
+            contactId=CONTACT,
+            conversationId=conversation,
+            type="message",
+            ts="2026-03-04T09:30:00Z",
+            messageId=f"message-{number}",
+            src="bot" if asked else "user",
+            body="When would you like to come?"
+            if asked
+            else f"On the {number + 5}th of March at ten, please.",
+        )
+        return build_request("POST", "/v1/handle-utterance", self.port, body)
+
     def health(self) -> Request:
         return build_request("GET", "/health/live", self.port)
 
@@ -54,12 +71,15 @@ def _body(**fields: str) -> bytes:
     return orjson.dumps(fields)
 
 
-async def publish(caller: Caller, port: int, tasks: int, *, multi_contact: bool = False) -> Target:
+async def publish(
+    caller: Caller, port: int, tasks: int, *, variables: int | None = None, multi_contact: bool = False
+) -> Target:
+    variables = variables or documents.variable_count(tasks)
     flow = _body(name=f"Benchmark of {tasks} tasks", campaignId="benchmark", updatedBy="benchmark")
     created = orjson.loads(await caller.ask(_created("/v1/flows", port, flow)))
-    document = orjson.dumps(documents.build_version(tasks, multi_contact=multi_contact))
+    document = orjson.dumps(documents.build_version(tasks, variables=variables, multi_contact=multi_contact))
     saved = await caller.ask(_created(f"/v1/flows/{created['id']}/versions", port, document))
-    return Target(port, orjson.loads(saved)["versionId"], tasks)
+    return Target(port, orjson.loads(saved)["versionId"], tasks, variables)
 
 
 def _created(path: str, port: int, body: bytes) -> Request:
@@ -68,7 +88,7 @@ def _created(path: str, port: int, body: bytes) -> Request:
 
 async def fill(caller: Caller, target: Target, conversations: Sequence[str]) -> None:
     """Start each conversation and give every variable a value, so that every task can be entered."""
-    everything = list(range(documents.variable_count(target.tasks)))
+    everything = list(range(target.variables))
     for conversation in conversations:
         await caller.ask(target.new_contact(conversation))
         await caller.ask(target.put_memory(conversation, everything))
@@ -89,7 +109,7 @@ def changes(target: Target, conversations: Sequence[str]) -> Iterator[Request]:
 
 
 def memory_writes(target: Target, conversations: Sequence[str]) -> Iterator[Request]:
-    variables = range(documents.variable_count(target.tasks))
+    variables = range(target.variables)
     return itertools.cycle([target.put_memory(c, [number]) for number in variables for c in conversations])
 
 
@@ -106,11 +126,22 @@ def whole_conversations(target: Target, connection: int) -> Iterator[Request]:
             yield _about(template, conversation)
 
 
+def life(target: Target, conversation: str) -> Iterator[Request]:
+    """A conversation from its first contact to its end: the mix, and 12 utterances after its changes of
+    task. An id has 24 characters."""
+    numbers = itertools.count()
+    for request in _conversation(target):
+        yield _about(request, conversation.encode())
+        if request.expected == _CHANGED:
+            for _ in range(4):
+                yield target.utterance(conversation, next(numbers))
+
+
 def _conversation(target: Target) -> list[Request]:
     """The mix in order. The first writes are what the tasks to come require, the rest other variables."""
     tasks = documents.walk(target.tasks)[:3]
-    required = [documents.required_by(task, target.tasks) for task in tasks]
-    others = [n for n in range(documents.variable_count(target.tasks)) if n not in required]
+    required = [documents.required_by(task, target.variables) for task in tasks]
+    others = [n for n in range(target.variables) if n not in required]
     entered, written = iter(tasks), itertools.chain(required, others)
     requests: list[Request] = []
     for kind in _MIX:

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from redis.asyncio import Redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
 from benchmarks.processes import pinned
 from benchmarks.results import MeasurementFailed
@@ -20,7 +23,7 @@ from benchmarks.results import MeasurementFailed
 HOST = "127.0.0.1"
 STARTS_WITHIN_S = 90.0
 STOPS_WITHIN_S = 5.0
-_ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 _FLOW_ENGINE = (sys.executable, "-m", "service.cli")
 
 
@@ -56,25 +59,78 @@ async def redis_server(*, core: int, aof: bool) -> AsyncGenerator[Server]:
 
 
 @asynccontextmanager
+async def redis_cluster(nodes: int, *, core: int) -> AsyncGenerator[Sequence[Server]]:
+    """Primaries with equal shares of the slots, in their order, that know of one another; nothing on disk."""
+    with TemporaryDirectory(prefix="flow-bench-cluster-") as folder:
+        async with AsyncExitStack() as stack:
+            servers: list[Server] = []
+            buses = [free_port() for _ in range(nodes)]
+            for number in range(nodes):
+                home, port = Path(folder, str(number)), free_port()
+                home.mkdir()
+                command = [
+                    "redis-server",
+                    "--port",
+                    str(port),
+                    "--bind",
+                    HOST,
+                    "--dir",
+                    str(home),
+                    "--save",
+                    "",
+                ]
+                command += ["--cluster-enabled", "yes", "--maxmemory-policy", "noeviction"]
+                command += ["--cluster-port", str(buses[number])]
+                started = running_process(command, port, core, os.environ, home / "redis.log")
+                servers.append(await stack.enter_async_context(started))
+            edges = [number * SLOTS // nodes for number in range(nodes + 1)]
+            for number, server in enumerate(servers):
+                async with Redis(port=server.port) as client:
+                    await client.execute_command(
+                        "CLUSTER", "ADDSLOTSRANGE", edges[number], edges[number + 1] - 1
+                    )
+                    await client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                    await client.execute_command("CLUSTER", "MEET", HOST, servers[0].port, buses[0])
+            for server in servers:
+                async with asyncio.timeout(STARTS_WITHIN_S), Redis(port=server.port) as client:
+                    while (await client.execute_command("CLUSTER INFO"))["cluster_state"] != "ok":
+                        await asyncio.sleep(0.05)
+            yield servers
+
+
+@asynccontextmanager
 async def service_process(
-    redis_port: int, *, core: int, unsafe: bool, log_level: str
+    redis_port: int,
+    *,
+    core: int,
+    unsafe: bool,
+    log_level: str,
+    workers: int = 1,
+    checkout: Path = ROOT,
+    **settings: str,
 ) -> AsyncGenerator[Server]:
-    """The service with a flow store of its own, against the Redis (or a proxy of it) on `redis_port`."""
+    """The service with a flow store of its own, against the Redis (or a proxy of it) on `redis_port`: the
+    code of a `checkout`, with more `settings`."""
     with TemporaryDirectory(prefix="flow-bench-service-") as folder:
         port = free_port()
         command = [*_FLOW_ENGINE, "serve", "--port", str(port)]
-        environment = _environment(folder, redis_port, unsafe, log_level)
-        async with running_process(command, port, core, environment, Path(folder) / "service.log") as server:
+        if workers > 1:
+            command += ["--workers", str(workers)]
+        environment = {**_environment(folder, redis_port, unsafe, log_level), **settings}
+        log = Path(folder) / "service.log"
+        async with running_process(command, port, core, environment, log, checkout=checkout) as server:
             yield server
 
 
 @asynccontextmanager
-async def worker_process(redis_port: int, *, core: int, log_level: str) -> AsyncGenerator[Server]:
+async def worker_process(
+    redis_port: int, *, core: int, log_level: str, **settings: str
+) -> AsyncGenerator[Server]:
     """A worker on any Redis; `port` is that of its metrics. Versions come from Redis, not from its store."""
     with TemporaryDirectory(prefix="flow-bench-worker-") as folder:
         port = free_port()
         command = [*_FLOW_ENGINE, "worker", "--metrics-port", str(port)]
-        environment = _environment(folder, redis_port, True, log_level)
+        environment = {**_environment(folder, redis_port, True, log_level), **settings}
         async with running_process(command, port, core, environment, Path(folder) / "worker.log") as server:
             yield server
 
@@ -100,12 +156,13 @@ async def running_process(
     log: Path,
     *,
     starts_within_s: float = STARTS_WITHIN_S,
+    checkout: Path = ROOT,
 ) -> AsyncGenerator[Server]:
     """A program on one core, which serves on `port`; what it prints goes to `log`. Raises MeasurementFailed
     where it does not listen in time."""
     with log.open("wb") as output, pinned(core):
         process = subprocess.Popen(
-            command, cwd=_ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command, cwd=checkout, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     try:
         await _listening(process, port, starts_within_s)

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory.cluster import ClusterDriver
 from memory.driver import Driver, ServerState
+from memory.held import HELD_BYTES, HeldConversations
 from memory.keys import READY_KEY, snapshots_of
 from memory.manager import MemoryManager, RedisDefinitions
 from memory.multiplexed import Address, MultiplexedDriver
@@ -110,15 +111,12 @@ class RedisMemory:
     durability: Durability | None = None
 
     @classmethod
-    def on(cls, driver: Driver, durability: Durability | None = None) -> RedisMemory:
-        """The stores on an open driver."""
-        return cls(
-            driver,
-            MemoryManager(driver),
-            RedisDefinitions(driver),
-            RedisConversationIndex(driver),
-            durability,
-        )
+    def on(
+        cls, driver: Driver, durability: Durability | None = None, held_bytes: int = HELD_BYTES
+    ) -> RedisMemory:
+        """The stores on an open driver. So many bytes of stored conversations are held decoded."""
+        manager = MemoryManager(driver, held=HeldConversations(held_bytes))
+        return cls(driver, manager, RedisDefinitions(driver), RedisConversationIndex(driver), durability)
 
     async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer, or a write would be refused or lost."""
@@ -134,7 +132,12 @@ class RedisMemory:
 
 
 def connect(
-    url: str, *, cluster: bool = False, wait_replicas: int = 0, durability: Durability | None = None
+    url: str,
+    *,
+    cluster: bool = False,
+    wait_replicas: int = 0,
+    durability: Durability | None = None,
+    held_bytes: int = HELD_BYTES,
 ) -> RedisMemory:
     """Open `url`; a commit is answered once `wait_replicas` replicas have it. A redis:// or rediss:// URL."""
     driver = driver_to(url, cluster=cluster, wait_replicas=wait_replicas)
@@ -142,4 +145,4 @@ def connect(
     if address is not None:
         multiplexed = ClusterDriver if cluster else MultiplexedDriver
         driver = multiplexed(address, driver.client, wait_replicas=wait_replicas)
-    return RedisMemory.on(driver, durability)
+    return RedisMemory.on(driver, durability, held_bytes)

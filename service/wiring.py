@@ -123,6 +123,7 @@ def open_memory(settings: Settings) -> RedisMemory:
         cluster=settings.redis_cluster,
         wait_replicas=settings.redis_wait_replicas,
         durability=None if settings.redis_unsafe else settings.redis_durability,
+        held_bytes=settings.held_bytes,
     )
 
 
@@ -226,6 +227,7 @@ def assemble(
         summariser=RuleSummariser(prompts),
         outbound=dependencies.outbound,
         observer=observer,
+        quiet_bytes=2 * settings.held_bytes,
     )
     designers = _Designers(flow_service, submissions, prompts)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)

@@ -45,8 +45,6 @@ class Utterance:
     language: str | None = None
 
 
-QUIET_BYTES = 32 * 1024 * 1024
-"""Of replies that a process keeps to answer with again."""
 QUIET_REST_BYTES = 1024
 """What a reply takes beside its body."""
 _ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -67,13 +65,13 @@ class ReadReply:
 
 
 class QuietReplies:
-    """The replies to reads that were sent last, at most `QUIET_BYTES` of them. One is sent again when nothing
+    """The replies to reads that were sent last, at most `most_bytes` of them. One is sent again when nothing
     that it was made from has changed: the caller has asked the store for the state, and the clock for the
     time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._kept: LRUCache[tuple[ConversationRef, str | None], ReadReply] = LRUCache(
-            QUIET_BYTES, getsizeof=lambda reply: len(reply.body) + QUIET_REST_BYTES
+            most_bytes, getsizeof=lambda reply: len(reply.body) + QUIET_REST_BYTES
         )
 
     def find(
@@ -87,7 +85,7 @@ class QuietReplies:
         return kept if kept.state == state and kept.made_at <= now < kept.same_until else None
 
     def keep(self, conversation: ConversationRef, form: str | None, reply: ReadReply) -> None:
-        if reply.state and len(reply.body) + QUIET_REST_BYTES <= QUIET_BYTES:
+        if reply.state and len(reply.body) + QUIET_REST_BYTES <= self._kept.maxsize:
             self._kept[conversation, form] = reply
 
 
@@ -99,7 +97,7 @@ class DialogueService:
         self._transactor = transactor
         self._pause = dependencies.pause
         self._debounce_s = dependencies.debounce_s
-        self._quiet = QuietReplies()
+        self._quiet = QuietReplies(dependencies.quiet_bytes)
 
     async def utterance(
         self, conversation: ConversationRef, message: Utterance, idempotency: IdempotencyKey | None = None

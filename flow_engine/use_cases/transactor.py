@@ -32,10 +32,14 @@ FORMER_BYTES = 4 * 1024
 
 _Result = TypeVar("_Result")
 
+QUIET_BYTES = 32 * 1024 * 1024
+"""Of replies that a process keeps to answer with again."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationDependencies:
-    """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds."""
+    """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds.
+    `quiet_bytes`: of replies that are kept to be sent again, see `QuietReplies`."""
 
     memory: storage.ConversationMemory
     versions: VersionsInUse
@@ -46,6 +50,7 @@ class ConversationDependencies:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     debounce_s: float = 0.3
     observer: Observer = field(default_factory=Unobserved)
+    quiet_bytes: int = QUIET_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from fakeredis import FakeServer
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.dialogue import QUIET_BYTES, DialogueService, QuietReplies, ReadReply
-from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
+from flow_engine.use_cases.dialogue import DialogueService, QuietReplies, ReadReply
+from flow_engine.use_cases.transactor import QUIET_BYTES, ConversationDependencies, Transactor
 from tests.api.harness import BASE_URL, T0, Scene, SettableClock, clinic, entry, open_scene
 from tests.flow_engine.listening.test_mining import dependencies_of
 
@@ -120,7 +120,7 @@ async def test_an_unchanged_memory_is_not_told_anew() -> None:  # F32
 
 
 def test_replies_that_are_kept_have_a_bound_in_bytes() -> None:
-    quiet, body = QuietReplies(), b"x" * (QUIET_BYTES // 10)
+    quiet, body = QuietReplies(QUIET_BYTES), b"x" * (QUIET_BYTES // 10)
     refs = [ConversationRef("t", str(number)) for number in range(30)]
     for ref in refs:
         quiet.keep(ref, None, ReadReply(body, b"state"))
@@ -132,6 +132,6 @@ def test_replies_that_are_kept_have_a_bound_in_bytes() -> None:
 
 
 def test_what_is_right_once_is_not_kept() -> None:
-    quiet, ref = QuietReplies(), ConversationRef("t", "c")
+    quiet, ref = QuietReplies(QUIET_BYTES), ConversationRef("t", "c")
     quiet.keep(ref, None, ReadReply(b"{}", b""))
     assert quiet.find(ref, None, b"", T0) is None

@@ -10,11 +10,13 @@ import orjson
 import pytest
 
 from benchmarks import documents, report
+from benchmarks.budgets import loop_us, read_budgets
 from benchmarks.lint_time import measure_lint
 from benchmarks.micro import STEP_RATIO_NAME, measure_parts
 from benchmarks.processes import Cores
-from benchmarks.results import Figure, Results, RoundTrips
+from benchmarks.results import Figure, Rate, Results, RoundTrips
 from benchmarks.roundtrips import count_round_trips
+from benchmarks.throughput import SCENES
 
 pytestmark = [
     pytest.mark.anyio,
@@ -61,3 +63,24 @@ async def test_a_missed_goal_is_named_in_both_forms_of_the_report() -> None:
     assert results.missed == ["prompt"]
     assert "Goals missed: prompt" in report.to_text(results)
     assert orjson.loads(report.to_json(results))["missed"] == ["prompt"]
+
+
+def rate(loops: float, budget: float | None) -> Rate:
+    return Rate("hot", "prompt", 12, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, loops, budget)
+
+
+async def test_a_request_over_its_budget_by_a_fifth_is_a_missed_goal() -> None:
+    rates = (rate(11.9, 10.0), rate(1e9, None), rate(12.1, 10.0))
+    assert [each.met for each in rates] == [True, True, False]
+    assert Results({}, (), rates).missed == ["hot, 12 tasks: prompt"]
+
+
+async def test_every_request_of_every_scene_has_a_budget() -> None:
+    names = ("prompt", "change task", "memory put", "new contact", "whole conversation")
+    labels = {f"{scene.name}, {scene.tasks} tasks: {name}" for scene in SCENES for name in names}
+    assert labels <= read_budgets().keys()
+    assert all(budget > 0 for budget in read_budgets().values())
+
+
+async def test_a_loop_of_work_is_timed() -> None:
+    assert 1 < loop_us() < 10_000

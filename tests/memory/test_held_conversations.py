@@ -16,6 +16,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
+from memory.connection import RedisMemory
 from memory.driver import Driver, Script
 from memory.held import HeldConversations
 from memory.in_process import embedded
@@ -158,6 +159,18 @@ async def test_what_is_unchanged_is_not_sent_again() -> None:
     assert driver.answers[1] < driver.answers[0] / 4
     await manager.set_vars(ref, {"name": written(["Ana"])}, lifetime_s=LIFETIME_S, now=T0)
     assert (await other.load(ref)).tools["name"].value == ["Ana"]
+
+
+@pytest.mark.anyio
+async def test_a_process_may_be_told_to_hold_nothing() -> None:
+    manager, ref = (
+        RedisMemory.on(embedded().driver, held_bytes=0).conversations,
+        ConversationRef("tenant", "c"),
+    )
+    await manager.init(ref, session(ref), NewMemory(TENANT_FACTS, empty_memory()), lifetime_s=LIFETIME_S)
+    for _ in range(2):
+        assert (await manager.load(ref)).session is not None
+        assert manager.held(ref) is None
 
 
 @pytest.mark.anyio
