@@ -12,7 +12,7 @@ from benchmarks import documents
 from benchmarks.client import Caller, Request, build_request
 
 CONTACT = "contact-1"
-_CHANGED = b'{"result":true'
+_CHANGED = b'"result":true'
 _ID_WIDTH = 24
 _PLACEHOLDER = "c" * _ID_WIDTH
 _MIX = "N PMP PMPCP PMPMP PCP PMPMP PCP PMPMP PP E".replace(" ", "")
