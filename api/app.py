@@ -22,6 +22,7 @@ from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.endpoints import PREFIX, Endpoint
 from api.gateway import Guarded, Metrics, WayIn
+from api.history import HistoryRoutes
 from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operators import OperatorRoutes
@@ -55,6 +56,7 @@ class Routes:
     helpers: HelperRoutes
     schemas: SchemaRoutes
     operators: OperatorRoutes
+    history: HistoryRoutes
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -67,6 +69,7 @@ class Routes:
             *self.helpers.endpoints(),
             *self.schemas.endpoints(),
             *self.operators.endpoints(),
+            *self.history.endpoints(),
         ]
 
 

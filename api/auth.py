@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal, overload
+from typing import Annotated, Literal, get_args, overload
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
-Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "admin"]
-ALL_SCOPES: frozenset[Scope] = frozenset(
-    ("designer", "agent", "tools", "chat", "gateway", "workspace", "admin")
-)
+Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "operator", "privacy", "admin"]
+ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 LOCAL_TENANT = "default"
 Headers = Iterable[tuple[bytes, bytes]]
 """Of a request, as ASGI has them: names in lower case, values in Latin-1."""

@@ -79,9 +79,12 @@ class HandleNewContact(Body):
 
 
 class ChangeTask(Body):
+    """`reason` is the model's, for the journal."""
+
     contact_id: Id
     conversation_id: Id
     task: Annotated[str, pydantic.Field(max_length=512)]
+    reason: Reason | None = None
 
 
 class HandleEndContact(Body):

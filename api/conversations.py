@@ -53,7 +53,9 @@ class AgentRoutes:
         body = call.parse(_CHANGE_TASK)
         conversation = call.conversation(body.conversation_id, body.contact_id)
         return answer_response(
-            await self._conversations.change_task(conversation, body.contact_id, body.task, call.idempotency)
+            await self._conversations.change_task(
+                conversation, body.contact_id, body.task, call.idempotency, reason=body.reason
+            )
         )
 
     async def end_contact(self, call: Call) -> Response:
@@ -114,7 +116,12 @@ class AgentRoutes:
                 "Move to another task, or learn why not",
                 body=_CHANGE_TASK,
                 reply=replies.TaskChanged | replies.TaskRefused,
-                example={"contactId": "call-1", "conversationId": "conv-1", "task": "booking"},
+                example={
+                    "contactId": "call-1",
+                    "conversationId": "conv-1",
+                    "task": "booking",
+                    "reason": "The caller wants a visit.",
+                },
             ),
             _post(
                 "/handle-end-contact",
@@ -150,7 +157,7 @@ class AgentRoutes:
             handler=self.erase,
             summary="Erase a conversation: everything that is stored of it",
             audience="agents",
-            scopes=("admin",),
+            scopes=("privacy",),
             reply=replies.ErasureReply,
             problems=(404,),
             keyed=True,

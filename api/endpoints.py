@@ -23,7 +23,7 @@ from api.bodies import parse_body
 from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ActedOn, ConversationRef
 
 PREFIX = "/v1"
 MAX_KEY_LENGTH = 255
@@ -64,7 +64,7 @@ class Call:
     def conversation(self, conversation_id: str, contact_id: str | None = None) -> ConversationRef:
         """The conversation of this caller's tenant; from here on its ids stand in every log line."""
         structlog.contextvars.bind_contextvars(conversation_id=conversation_id, contact_id=contact_id)
-        return ConversationRef(self.tenant_id, conversation_id)
+        return ActedOn(self.tenant_id, conversation_id, self.principal.name)
 
     @property
     def idempotency_key(self) -> str | None:

@@ -21,7 +21,7 @@ from api.bodies import Id, parse_body
 from api.endpoints import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, pointer
 from flow_engine.idempotency import IdempotencyKey
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
 from flow_engine.runtime.tables import Row, render_markdown, value_text
@@ -69,6 +69,9 @@ class ChangeTaskArguments(_Keyed):
     task: Annotated[str, Field(max_length=512)] = Field(
         description="Name or id of the task to move to: one of those that the current prompt lists as "
         "reachable."
+    )
+    reason: Annotated[str, Field(max_length=2_000)] | None = Field(
+        default=None, description="Why the task is changed now, in a sentence. It is kept for reviewers."
     )
 
 
@@ -131,7 +134,7 @@ class ToolCall:
         )
         if given.tenant_id not in (None, tenant_id):
             raise LookElsewhere("conversation_unknown", f"there is no conversation {given.conversation_id!r}")
-        return ConversationRef(tenant_id, given.conversation_id)
+        return ActedOn(tenant_id, given.conversation_id, self.principal.name)
 
     def idempotency(self, given: _Keyed) -> IdempotencyKey | None:
         if given.idempotency_key is None:
@@ -223,7 +226,11 @@ class ConversationTools:
         """A refusal is a reply as well (F12, F29)."""
         given = call.parse(_CHANGE_TASK)
         answer = await self._conversations.change_task(
-            call.conversation(given), given.contact_id, given.task, call.idempotency(given)
+            call.conversation(given),
+            given.contact_id,
+            given.task,
+            call.idempotency(given),
+            reason=given.reason,
         )
         reply = cast("TaskChanged | TaskRefused", orjson.loads(answer.body))
         if reply["result"] is True:

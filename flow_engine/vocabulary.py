@@ -25,6 +25,7 @@ Source = Literal["user", "bot", "agent"]
 UtteranceType = Literal["tool", "system", "message"]
 
 Phase = Literal["active", "between_contacts", "closed"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 """Where a conversation stands: `closed` is final."""
 
 ContactStatus = Literal["active", "ended", "superseded"]

@@ -1,6 +1,6 @@
 -- Commits one step of a conversation as a whole, or leaves everything as it was.
--- KEYS: snapshot tenant mined tools previous utterances messages outbox reply
--- KEYS: definition jobs
+-- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox reply
+-- KEYS: definition jobs index
 -- ARGV: expected_revision lifetime definition_lifetime stamp
 -- OPTIONS: expected_memory_revision expected_mining_revision expected_state now
 -- OPTIONS: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
@@ -8,19 +8,27 @@
 -- OPTIONS: is_user_turn mining
 -- OPTIONS: former_name former forget_former
 -- OPTIONS: reset new_tenant rewrite_previous trace notice_channel notice_head
+-- OPTIONS: journal segment_entries segment_bytes journal_bytes updated_at
+-- OPTIONS: head origin index_score index_member index_kept
 -- WITH: state_of
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
--- The definition and the jobs are given only where one server holds every slot. What is not wanted is left
--- out: an expected revision, the reply where the request carries no idempotency key, a session that stays as
--- it is, a message, the state of mining, a trace. Variables are listed as id, entry, id, entry, ...; jobs as
--- due time, name, ... Every value is opaque here: a JSON round trip in Lua would turn [] into {} and lose
--- digits of large integers.
+-- The definition, the jobs and the index are given only where one server holds every slot. What is not wanted
+-- is left out: an expected revision, the reply where the request carries no idempotency key, a session that
+-- stays as it is, a message, the state of mining, a trace. Variables are listed as id, entry, id, entry, ...;
+-- jobs as due time, name, ... Every value is opaque here: a JSON round trip in Lua would turn [] into {} and
+-- lose digits of large integers.
 -- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
--- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone, "1".
--- Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone; the
--- answer tells the state before and after it.
+-- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone,
+-- "1". Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
+-- the answer tells the state before and after it.
+-- `journal` is the commit's entry, "" for none. Entries are numbered without gaps and kept in segments; the
+-- first of a segment stands beside the whole state before it, so the oldest segments make room as wholes.
+-- `journaled` is the stamp of the last commit with an entry: where another came after it, a segment begins.
+-- `head` is what a list tells of the conversation, `origin` what of that it keeps from its start; both ""
+-- where they stay. The index has the newest `index_kept` conversations of a tenant by the ms of their start.
 local state = {
-  key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages, key.outbox
+  key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages,
+  key.journal, key.segments, key.outbox
 }
 local function revision(field)
   return redis.call('HGET', key.snapshot, field) or '0'
@@ -69,6 +77,91 @@ local function remember_turn()
   end
 end
 
+-- Netstrings: six fields of the snapshot, the tenant, and three lists with their lengths before them.
+local function whole_state()
+  local parts = redis.call('HMGET', key.snapshot, 'session', 'memoryRevision', 'memoryUpdatedAt', 'lastUserTurn',
+    'mining', 'miningRevision')
+  parts[7] = redis.call('GET', key.tenant)
+  for i = 1, 7 do
+    parts[i] = parts[i] or ''
+  end
+  local lists = {
+    redis.call('HGETALL', key.mined), redis.call('HGETALL', key.tools), redis.call('LRANGE', key.previous, 0, -1)
+  }
+  for _, list in ipairs(lists) do
+    parts[#parts + 1] = tostring(#list)
+    for _, part in ipairs(list) do
+      parts[#parts + 1] = part
+    end
+  end
+  for i, part in ipairs(parts) do
+    parts[i] = #part .. ':' .. part
+  end
+  return table.concat(parts)
+end
+
+local function place_in_journal()
+  local known = redis.call('HMGET', key.snapshot, 'seq', 'segment', 'segmentBytes', 'baseBytes', 'journaled', 'stamp',
+    'revision')
+  local place = {
+    seq = tonumber(known[1] or '0') + 1, segment = tonumber(known[2] or '0'),
+    bytes = tonumber(known[3] or '0'), base_bytes = tonumber(known[4] or '0')
+  }
+  if not known[1] or known[5] ~= known[6] or place.seq - place.segment >= tonumber(arg.segment_entries)
+    or place.bytes > tonumber(arg.segment_bytes) + place.base_bytes then
+    place.base = known[7] and whole_state() or ''
+  end
+  return place
+end
+
+local function begin_segment(place)
+  if place.segment > 0 then
+    redis.call('RPUSH', key.segments, place.segment .. ':' .. place.bytes + place.base_bytes)
+  end
+  place.segment, place.bytes, place.base_bytes = place.seq, 0, #place.base
+  local ended = redis.call('LRANGE', key.segments, 0, -1)
+  local total, kept = 0, place.seq
+  for i = #ended, 1, -1 do
+    local first, bytes = string.match(ended[i], '^(%d+):(%d+)$')
+    total = total + bytes
+    if total > tonumber(arg.journal_bytes) then
+      if i == #ended then
+        redis.call('DEL', key.segments)
+      else
+        redis.call('LTRIM', key.segments, i, -1)
+      end
+      redis.call('XTRIM', key.journal, 'MINID', kept .. '-0')
+      break
+    end
+    kept = first
+  end
+end
+
+local function write_journal(place, memory_revision)
+  if place.base then
+    begin_segment(place)
+  end
+  local entry = {key.journal, place.seq .. '-0', 'entry', arg.journal, 'memoryRevision', memory_revision}
+  if place.base and place.base ~= '' then
+    entry[7], entry[8] = 'base', place.base
+  end
+  redis.call('XADD', spread(entry))
+  redis.call('HSET', key.snapshot, 'seq', place.seq, 'segment', place.segment,
+    'segmentBytes', place.bytes + #arg.journal, 'baseBytes', place.base_bytes, 'journaled', arg.stamp,
+    'updatedAt', arg.updated_at)
+end
+
+local function list_conversation()
+  if key.index and (arg.origin ~= '' or redis.call('HEXISTS', key.snapshot, 'head') == 0) then
+    redis.call('ZADD', key.index, arg.index_score, arg.index_member)
+    redis.call('ZREMRANGEBYRANK', key.index, 0, -1 - arg.index_kept)
+  end
+  redis.call('HSET', key.snapshot, 'head', arg.head)
+  if arg.origin ~= '' then
+    redis.call('HSET', key.snapshot, 'origin', arg.origin)
+  end
+end
+
 if arg.reply_prefix ~= '' then
   local reply = redis.call('GET', key.reply)
   if reply then
@@ -89,6 +182,8 @@ if arg.expected_state ~= '' and state_before ~= arg.expected_state
   or arg.expected_mining_revision ~= '' and revision('miningRevision') ~= arg.expected_mining_revision then
   return {'lost'}
 end
+
+local place = arg.journal ~= '' and place_in_journal() or nil
 
 -- Before the DEL of a reset: out of memory, Redis refuses only a script's first write, and never a DEL.
 if arg.new_revision ~= '' then
@@ -146,6 +241,12 @@ for _, event in ipairs(arg.events) do
 end
 
 local memory_revision = redis.call('HGET', key.snapshot, 'memoryRevision')
+if place then
+  write_journal(place, memory_revision)
+end
+if arg.head ~= '' then
+  list_conversation()
+end
 if arg.reply_prefix ~= '' then
   local body = arg.reply_head
   if arg.reply_has_tail == '1' then

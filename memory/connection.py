@@ -15,7 +15,9 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from memory.cluster import ClusterDriver
 from memory.driver import Driver, ServerState
 from memory.held import HELD_BYTES, HeldConversations
+from memory.journal import RedisJournal
 from memory.keys import READY_KEY, snapshots_of
+from memory.listing import RedisConversationList
 from memory.manager import MemoryManager, RedisDefinitions
 from memory.multiplexed import Address, MultiplexedDriver
 from memory.redis_py import driver_to
@@ -108,6 +110,8 @@ class RedisMemory:
     conversations: MemoryManager
     definitions: RedisDefinitions
     index: RedisConversationIndex
+    journal: RedisJournal
+    listing: RedisConversationList
     durability: Durability | None = None
 
     @classmethod
@@ -116,7 +120,15 @@ class RedisMemory:
     ) -> RedisMemory:
         """The stores on an open driver. So many bytes of stored conversations are held decoded."""
         manager = MemoryManager(driver, held=HeldConversations(held_bytes))
-        return cls(driver, manager, RedisDefinitions(driver), RedisConversationIndex(driver), durability)
+        return cls(
+            driver,
+            manager,
+            RedisDefinitions(driver),
+            RedisConversationIndex(driver),
+            RedisJournal(driver),
+            RedisConversationList(driver),
+            durability,
+        )
 
     async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer, or a write would be refused or lost."""

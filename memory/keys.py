@@ -12,7 +12,12 @@ from datetime import datetime
 from functools import lru_cache
 from urllib.parse import quote
 
-from flow_engine.ports.dialogue import ConversationRef, encoded_id
+from flow_engine.ports.dialogue import ConversationRef
+
+
+def _encode(part: str) -> str:
+    return quote(part, safe="")
+
 
 _STATE: Mapping[str, str] = {
     "snapshot": "snapshot",  # hash: the session and its revisions, see commit.lua
@@ -22,6 +27,8 @@ _STATE: Mapping[str, str] = {
     "previous": "previousContacts",  # list of JSON objects
     "utterances": "utterances",  # list of JSON objects, oldest first
     "messages": "messages",  # hash: contact and message id → number of arrival, what F33 deduplicates by
+    "journal": "journal",  # stream: one commit an entry under its number, see commit.lua
+    "segments": "journal::segments",  # list: the journal's ended segments, oldest first: `first:bytes`
     "outbox": "outbox",  # stream: one event an entry, in field "event"
 }
 """What a script calls a key, and the end of the key's name."""
@@ -42,7 +49,7 @@ class ConversationKeys:
     @classmethod
     @lru_cache(maxsize=NAMES_KEPT)
     def of(cls, conversation: ConversationRef) -> ConversationKeys:
-        tag = f"{{{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}}}"
+        tag = f"{{{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}}}"
         return cls(tag, {name: f"{tag}::{end}" for name, end in _STATE.items()})
 
     @property
@@ -73,13 +80,13 @@ class ConversationKeys:
 
     def reply(self, idempotency_key: str | None) -> str:
         """Where the reply to a request with that key is kept; None names one that no request reads."""
-        return f"{self.tag}::reply::{quote(idempotency_key, safe='') if idempotency_key else '-'}"
+        return f"{self.tag}::reply::{_encode(idempotency_key) if idempotency_key else '-'}"
 
 
 def snapshots_of(tenant_id: str) -> tuple[str, str, str]:
     """How the names of a tenant's snapshots start, the glob that matches them, and how they end. Ids are
     percent-encoded UTF-8."""
-    start, end = f"{{{encoded_id(tenant_id)}:", "}::snapshot"
+    start, end = f"{{{_encode(tenant_id)}:", "}::snapshot"
     return start, f"{_literally(start)}*{end}", end
 
 
@@ -88,9 +95,14 @@ def _literally(text: str) -> str:
     return "".join(f"[{c}]" if c in "*?[]^-\\" else c for c in text)
 
 
+def index_key(tenant_id: str) -> str:
+    """Sorted set: a tenant's newest conversations by the start of each, in milliseconds since 1970."""
+    return f"{{{_encode(tenant_id)}:conversations}}::index"
+
+
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
-    return f"{{{encoded_id(tenant_id)}:definition:{content_hash}}}"
+    return f"{{{_encode(tenant_id)}:definition:{content_hash}}}"
 
 
 EVENTS_KEY = "{flow-engine}:events"
@@ -118,7 +130,7 @@ LETTER_KEYS: Mapping[str, str] = {"letter_ids": DEAD_LETTERS_KEY, "letters": DEA
 
 def job_owner(conversation: ConversationRef) -> str:
     """The middle of the names of a conversation's jobs."""
-    return f":{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}:"
+    return f":{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}:"
 
 
 def model_calls_key(minute: int, budget: str = "model-calls") -> str:

@@ -31,6 +31,7 @@ from flow_engine.runtime.session import Session, decode_session, encode_session
 from memory import codec
 from memory.driver import Argument, Driver, Script, Value
 from memory.held import HeldConversations
+from memory.journal import journal_arguments
 from memory.keys import (
     JOB_LEASES_KEY,
     JOBS_KEY,
@@ -38,6 +39,7 @@ from memory.keys import (
     ConversationKeys,
     definition_key,
     due_score,
+    index_key,
     job_owner,
 )
 
@@ -82,6 +84,7 @@ class MemoryManager:
         self._commit = Script.read("commit")
         self._erase = Script.read("erase")
         self._erase_jobs = Script.read("erase_jobs")
+        self._forget_listed = Script.read("forget_listed")
 
     async def load(
         self,
@@ -127,7 +130,6 @@ class MemoryManager:
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
-        rest = len(tenant) + sum(map(len, (*mined, *tools, *previous, mining or b"")))
         loaded = storage.LoadedConversation(
             session=decode_session(session),
             memory_revision=int(memory_revision),
@@ -140,8 +142,8 @@ class MemoryManager:
             mining=MiningState() if mining is None else decode_mining(mining),
             mining_revision=int(mining_revision or 0),
             state=state,
-            stored_bytes=len(session) + rest,
         )
+        rest = len(tenant) + sum(map(len, (*mined, *tools, *previous, mining or b"")))
         self._held.read(conversation, loaded, len(session), rest)
         return loaded
 
@@ -154,15 +156,23 @@ class MemoryManager:
         reply_key = keys.reply(changes.idempotency.key if changes.idempotency else None)
         script_keys = {**keys.named, "reply": reply_key}
         if self._driver.single_node:
-            script_keys |= {"definition": definition, "jobs": JOBS_KEY}
+            script_keys |= {
+                "definition": definition,
+                "jobs": JOBS_KEY,
+                "index": index_key(conversation.tenant_id),
+            }
         else:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
             # due yet, else a worker finds nothing to do, and forgets it.
             early = [DueJob(d.job, max(d.due_at, changes.now + EARLY_JOB_DELAY)) for d in changes.jobs]
             await self._write_down(early)
+            if changes.new_memory is not None and changes.session is not None and changes.journal is not None:
+                started = {conversation.conversation_id: float(due_score(changes.session.started_at))}
+                await self._driver.zadd(index_key(conversation.tenant_id), started)
         self._commits += 1
         stamp = f"{self._process}{self._commits:x}"
         arguments = _arguments(conversation, keys, changes, stamp)
+        arguments |= journal_arguments(conversation, changes, arguments)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not self._driver.single_node:
             await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
@@ -280,6 +290,8 @@ class MemoryManager:
             return False
         owner = job_owner(conversation)
         await self._driver.run(self._erase_jobs, everything_of_jobs, {"owner": owner})
+        listed = {"index": index_key(conversation.tenant_id)}
+        await self._driver.run(self._forget_listed, listed, {"ids": [conversation.conversation_id]})
         async for reply_key in self._driver.scan(keys.replies):
             await self._driver.delete([reply_key])
         if not self._driver.single_node:

@@ -25,6 +25,7 @@ from api.conversations import AgentRoutes, CtiIntake, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.gateway import REQUEST_BASE_URL, Metrics
+from api.history import HistoryRoutes
 from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
@@ -44,6 +45,7 @@ from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.submissions import Submissions
@@ -272,6 +274,7 @@ def _application(
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(flow_service, designers.submissions, dependencies.clock),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
+        history=HistoryRoutes(History(transactor, memory.journal, memory.listing)),
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         diagrams=DiagramRoutes(flow_service, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), designers.prompts, rewriter),

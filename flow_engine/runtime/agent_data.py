@@ -15,9 +15,10 @@ from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
-from flow_engine.runtime.replies import ConditionReply, FixedParts, TruthName
+from flow_engine.runtime.replies import ConditionReply, FixedParts, MemoryVariable, TruthName
 from flow_engine.runtime.rules import UnmetCondition, reachable_tasks
 from flow_engine.task_types import TASK_KINDS
+from flow_engine.values import utc_text
 from flow_engine.vocabulary import MemoryFormat
 
 _VALUE = b"\0"
@@ -277,3 +278,23 @@ def _mcp_tools(
 def _as_sent(model: BaseModel) -> Mapping[str, object]:
     """A part of the document with its defaults filled in, as an agent reads it."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def memory_variables(runner: ConversationState) -> list[MemoryVariable]:
+    """The merged memory (F18) in the order of the version's variables. JSON values, times in UTC."""
+    return [
+        MemoryVariable(
+            varId=spec.id,
+            name=spec.name,
+            type=spec.type,
+            value=entry.value,
+            updatedBy=entry.updated_by,
+            updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
+            contactId=entry.contact_id,
+            descriptionForLLM=None
+            if entry.description_for_llm is None
+            else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
+        )
+        for spec in runner.flow.variables
+        if (entry := runner.memory.get(spec.id)) is not None
+    ]

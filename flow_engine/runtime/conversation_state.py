@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import Checkpoint, ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ConversationHead, ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
@@ -214,6 +214,21 @@ class ConversationState:
                 state=self.facts(),
                 accepted=("a new contact, which starts it anew",),
             )
+
+    def head(self, tag: str | None) -> ConversationHead:
+        """What a list tells of the conversation; `tag` is told at its start only."""
+        session = self.session
+        return ConversationHead(
+            flow_id=session.flow_id,
+            version_id=session.version_id,
+            task_id=self.task.id,
+            task=self.task.name,
+            status=session.states.phase,
+            channel=session.latest_contact.channel,
+            started_at=session.started_at,
+            contacts=tuple(session.own_contacts),
+            tag=tag,
+        )
 
     def facts(self) -> dict[str, object]:
         """The current state, as every conflict tells it. JSON values."""

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
+
+import msgspec
 
 from flow_engine.idempotency import IdempotencyKey, KeptReply
-from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
+from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn
 from flow_engine.ports.jobs import DueJob
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.mining_state import MiningState
@@ -87,8 +89,7 @@ class LoadedConversation:
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
     `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON. `state`
-    names what is stored, opaque bytes; a commit that expects it takes effect on nothing else. `stored_bytes`
-    is at least what it takes without messages, 0 where nobody knows.
+    names what is stored, opaque bytes; a commit that expects it takes effect on nothing else.
     """
 
     session: Session | None = None
@@ -105,7 +106,6 @@ class LoadedConversation:
     replay: KeptReply | None = None
     former: tuple[FormerConversation, ...] = ()
     state: bytes = field(default=b"", compare=False)
-    stored_bytes: int = field(default=0, compare=False)
 
     @cached_property
     def merged(self) -> Mapping[str, MemoryEntry]:
@@ -126,6 +126,46 @@ class NewMemory:
     variables: Mapping[str, MemoryEntry]
 
 
+Operation = Literal[
+    "handle-new-contact",
+    "change-task",
+    "memory",
+    "handle-utterance",
+    "handle-end-contact",
+    "handle-human-task",
+    "prompt",
+    "extraction",
+    "conclusion",
+    "expiry",
+    "routing",
+    "migration",
+]
+"""What made a commit: the last segment of a route's path, or the background work."""
+
+
+class JournalInput(msgspec.Struct, frozen=True):
+    """What a commit was asked for: `fields` are those of the request, as JSON. `rationale` is the model's
+    reason; `heard` is what others answered meanwhile, which no state tells: a summary, a handler's verdict.
+    As JSON."""
+
+    op: Operation
+    fields: Mapping[str, object]
+    rationale: str | None = None
+    heard: Mapping[str, object] | None = None
+
+
+class JournalNote(msgspec.Struct, frozen=True):
+    """What a commit tells the journal besides what it changes. `outcome` is JSON, `before` the session that
+    the commit was decided on, None at a start. `head` is what a list tells of the conversation from now on;
+    None where the commit leaves that as it is."""
+
+    by: str
+    asked: JournalInput
+    outcome: Mapping[str, object]
+    before: Session | None
+    head: ConversationHead | None
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """One atomic commit.
@@ -138,6 +178,7 @@ class Changes:
     added to. `added_variables` are put into both hashes where they are not yet (F17). `trace` is the
     `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew until a commit
     names it in `forget_former`. `lifetime_s` is in seconds, `now` in UTC; `events` are JSON texts.
+    `journal` makes the commit an entry of the journal.
     """
 
     expected_revision: int
@@ -164,6 +205,7 @@ class Changes:
     former: FormerConversation | None = None
     forget_former: str | None = None
     idempotency: IdempotencyKey | None = None
+    journal: JournalNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from flow_engine.listening import conclusions, mining
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.ports.extraction import Extractor
 from flow_engine.ports.jobs import Job, TryJobAgain
 from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask
 from flow_engine.ports.telemetry import Observer
 from flow_engine.runtime import storage
 from flow_engine.runtime.events import checkpoint_event, system_event
+from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
@@ -26,6 +27,7 @@ from flow_engine.values import JsonValue
 LAST_WORDS_WITHIN_S = 6.0
 """How long after a contact's end its last words may take to be read, before what was missed is told."""
 _SILENT = storage.ReplyTemplate(b"")
+_EXPIRY, _ROUTING = storage.JournalInput("expiry", {}), storage.JournalInput("routing", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class BackgroundWork:
                 return Decision(None)
             return _reading(await self._transactor.resume(job.conversation, fresh), request, result)
 
-        effects = (await self._transactor.apply(job.conversation, decide)).result
+        miner = ActedOn(*job.conversation, MINER)
+        effects = (await self._transactor.apply(miner, decide)).result
         if effects is not None:
             count = self._dependencies.observer.count
             for reason, number in result.dropped.items():
@@ -149,6 +152,7 @@ class BackgroundWork:
                 Transition(
                     now,
                     _SILENT,
+                    storage.JournalInput("conclusion", {"contactId": job.subject}),
                     mining=state.model_copy(
                         update={"conclusions": {**state.conclusions, job.subject: conclusion}}
                     ),
@@ -162,6 +166,7 @@ class BackgroundWork:
     async def _report_missed(self, job: Job, contact: Contact) -> bool:
         """Of a conversation that is over, once. False while its last words may still be read: the job comes
         again then."""
+        asked = storage.JournalInput("conclusion", {"contactId": job.subject})
 
         async def decide(loaded: storage.LoadedConversation) -> Decision[bool]:
             state = loaded.mining
@@ -171,12 +176,13 @@ class BackgroundWork:
             waited = (runner.now - (contact.ended_at or runner.now)).total_seconds()
             if self._dependencies.has_model and mining.is_unread(runner) and waited < LAST_WORDS_WITHIN_S:
                 again = runner.due("conclude", subject=job.subject, after_s=1.0)
-                return Decision(False, Transition(runner, _SILENT, jobs=(again,)))
+                return Decision(False, Transition(runner, _SILENT, asked, jobs=(again,)))
             return Decision(
                 True,
                 Transition(
                     runner,
                     _SILENT,
+                    asked,
                     mining=state.model_copy(update={"missed_reported": True}),
                     events=conclusions.missed_events(
                         runner, job.subject, judged=self._dependencies.has_model
@@ -207,7 +213,14 @@ class BackgroundWork:
                 return Decision(None)
             runner = await self._transactor.resume(conversation, loaded)
             return Decision(
-                None, Transition(runner, _SILENT, events=tuple(events), forget_former=former.name)
+                None,
+                Transition(
+                    runner,
+                    _SILENT,
+                    storage.JournalInput("conclusion", {}),
+                    events=tuple(events),
+                    forget_former=former.name,
+                ),
             )
 
         await self._transactor.apply(conversation, decide, with_turns=True)
@@ -254,13 +267,13 @@ class BackgroundWork:
             runner = await self._transactor.resume(job.conversation, loaded)
             if runner.expired:
                 runner.close_expired()
-                return Decision(None, Transition(runner, _SILENT))
+                return Decision(None, Transition(runner, _SILENT, _EXPIRY))
             deadline = runner.session.deadline
             if deadline is None:
                 return Decision(None)
             # Due too early: the clocks of two machines differ, or an older release wrote it down.
             again = runner.due("expire", after_s=(deadline - runner.now).total_seconds())
-            return Decision(None, Transition(runner, _SILENT, jobs=(again,)))
+            return Decision(None, Transition(runner, _SILENT, _EXPIRY, jobs=(again,)))
 
         await self._transactor.apply(job.conversation, decide)
 
@@ -273,12 +286,12 @@ class BackgroundWork:
                 return Decision(None)
             runner = await self._transactor.resume(job.conversation, loaded)
             if runner.changed:
-                return Decision(None, Transition(runner, _SILENT))
+                return Decision(None, Transition(runner, _SILENT, _ROUTING))
             deadline = runner.session.task.routing_deadline
             if deadline is None or runner.session.active_contact is None:
                 return Decision(None)
             again = runner.due("routing", after_s=max(0.0, (deadline - runner.now).total_seconds()))
-            return Decision(None, Transition(runner, _SILENT, jobs=(again,)))
+            return Decision(None, Transition(runner, _SILENT, _ROUTING, jobs=(again,)))
 
         await self._transactor.apply(job.conversation, decide)
 
@@ -309,5 +322,12 @@ def _reading(
         )
     return Decision(
         effects,
-        Transition(runner, _SILENT, set_mined=effects.entries, mining=effects.state, events=tuple(events)),
+        Transition(
+            runner,
+            _SILENT,
+            storage.JournalInput("extraction", {"messageId": turn.message_id, "contactId": turn.contact_id}),
+            set_mined=effects.entries,
+            mining=effects.state,
+            events=tuple(events),
+        ),
     )

@@ -16,7 +16,13 @@ from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
-from flow_engine.runtime.storage import Erasure, LoadedConversation, ReplyTemplate, turns_of_contact
+from flow_engine.runtime.storage import (
+    Erasure,
+    JournalInput,
+    LoadedConversation,
+    ReplyTemplate,
+    turns_of_contact,
+)
 from flow_engine.runtime.tables import value_text
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
 from flow_engine.values import utc_text
@@ -78,10 +84,10 @@ class Conversations:
         check_caller_data(contact)
 
         async def decide(loaded: LoadedConversation) -> Transition:
-            before = None
+            before, heard = None, dict[str, object]()
             if loaded.session is not None:
                 before = await self._transactor.resume(conversation, loaded)
-            if before is not None and await self._goes_on(before, contact):
+            if before is not None and await self._goes_on(before, contact, heard):
                 runner, command = before, commands.RESUME
             else:
                 startable = await self._transactor.versions.to_start(
@@ -99,12 +105,28 @@ class Conversations:
                     before,
                 )
             data = runner.get_agent_data(contact.contact_id, command)
-            return Transition(runner, ReplyTemplate(data), guards_memory=True)
+            asked = JournalInput(
+                "handle-new-contact",
+                {
+                    "contactId": contact.contact_id,
+                    "channel": contact.channel,
+                    "tenant": contact.tenant,
+                    "contact": contact.data,
+                    "language": contact.language,
+                    "conversationalFlowVersionId": runner.flow.version_id,
+                    "tag": choice.tag,
+                },
+                heard=heard,
+            )
+            return Transition(runner, ReplyTemplate(data), asked, guards_memory=True)
 
         return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
-    async def _goes_on(self, runner: ConversationalFlowRunner, contact: NewContact) -> bool:
-        """Put the contact into the stored conversation; False, and nothing done, where it starts anew.
+    async def _goes_on(
+        self, runner: ConversationalFlowRunner, contact: NewContact, heard: dict[str, object]
+    ) -> bool:
+        """Put the contact into the stored conversation; False, and nothing done, where it starts anew. The
+        summary of the one before goes into `heard`.
 
         Raises ReloadAndDecide `contact_ended`.
         """
@@ -124,7 +146,8 @@ class Conversations:
             return False
         earlier_id, earlier = runner.session.active_contact_id, runner.session.active_contact
         if earlier_id is not None and earlier is not None:
-            runner.remember(earlier, await self._summary(runner, earlier_id, earlier, None))
+            heard["summary"] = summary = await self._summary(runner, earlier_id, earlier, None)
+            runner.remember(earlier, summary)
         runner.resume_contact(contact)
         return True
 
@@ -134,8 +157,11 @@ class Conversations:
         contact_id: str,
         task: str,
         idempotency: IdempotencyKey | None = None,
+        *,
+        reason: str | None = None,
     ) -> FinalReply:
-        """Move to a task, or say why not: both are replies (F29). As JSON. Raises ReloadAndDecide
+        """Move to a task, or say why not: both are replies (F29). `reason` is the model's, for the journal.
+        As JSON. Raises ReloadAndDecide
         `contact_not_active`, `conversation_closed`."""
 
         async def decide(loaded: LoadedConversation) -> Transition:
@@ -146,7 +172,8 @@ class Conversations:
                 body = agent_data_of(runner, contact_id, command, result=True)
             else:
                 body = get_refusal(runner, runner.take_command())
-            return Transition(runner, ReplyTemplate(body), guards_memory=True)
+            asked = JournalInput("change-task", {"contactId": contact_id, "task": task}, reason)
+            return Transition(runner, ReplyTemplate(body), asked, guards_memory=True)
 
         return await self._transactor.run(conversation, idempotency, decide)
 
@@ -166,7 +193,9 @@ class Conversations:
             runner.require_active(contact_id)
             command = runner.apply_human_outcome(outcome, reason)
             data = runner.get_agent_data(contact_id, runner.take_command() or command)
-            return Transition(runner, ReplyTemplate(data))
+            fields = {"contactId": contact_id, "outcome": outcome, "reason": reason}
+            asked = JournalInput("handle-human-task", fields)
+            return Transition(runner, ReplyTemplate(data), asked)
 
         return await self._transactor.run(conversation, idempotency, decide)
 
@@ -185,7 +214,7 @@ class Conversations:
             runner = await self._transactor.resume(conversation, loaded)
             contact = runner.require_contact(contact_id)
             summary = runner.remembered(contact)
-            error = None
+            error, closes = None, False
             if contact_id == runner.session.active_contact_id:
                 task_id = runner.task.id
                 if task_id not in verdicts:  # asked once, however often the commit is tried
@@ -205,7 +234,11 @@ class Conversations:
                 handlerError=error,
                 command=runner.take_command(),
             )
-            return Transition(runner, ReplyTemplate(orjson.dumps(reply)))
+            heard = {"summary": summary, "closes": closes, "handlerError": error}
+            asked = JournalInput(
+                "handle-end-contact", {"contactId": contact_id, "reason": reason}, heard=heard
+            )
+            return Transition(runner, ReplyTemplate(orjson.dumps(reply)), asked)
 
         return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 

@@ -13,15 +13,14 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.runtime.agent_data import compose_prompt, memory_variables
 from flow_engine.runtime.events import Sender, dialogue_event
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, tenant_zone
-from flow_engine.runtime.replies import MemoryDump, MemoryVariable, UtteranceReply
+from flow_engine.runtime.replies import MemoryDump, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
+from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor, Transition
-from flow_engine.values import utc_text
 from flow_engine.vocabulary import MemoryFormat, Source, UtteranceType
 
 LOOK_AGAIN_S = 0.03
@@ -132,6 +131,7 @@ class DialogueService:
             return Transition(
                 runner,
                 _utterance_reply(runner, message, runner.take_command()),
+                JournalInput("handle-utterance", _told(message)),
                 turn=None if former else turn,  # what was said before is no part of what was started anew
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, message, None, duplicate=True),
@@ -156,7 +156,7 @@ class DialogueService:
         command, state = None, loaded.state
         if runner.changed or runner.session.pending_command is not None:
             state = b""
-            loaded, runner, command = await self._with_command(conversation)
+            loaded, runner, command = await self._with_command(conversation, memory_format)
         prompt = compose_prompt(runner, memory_format)
         revisions = runner.session.revision, loaded.memory_revision
         parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
@@ -177,7 +177,7 @@ class DialogueService:
         self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
 
     async def _with_command(
-        self, conversation: ConversationRef
+        self, conversation: ConversationRef, memory_format: MemoryFormat | None
     ) -> tuple[LoadedConversation, ConversationalFlowRunner, str | None]:
         """Take the command that waits: told to one reader, whoever is faster. Raises as `require_open`."""
 
@@ -187,7 +187,8 @@ class DialogueService:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_open()
             command = runner.take_command()
-            taken = Transition(runner, ReplyTemplate(b"")) if runner.changed else None
+            asked = JournalInput("prompt", {} if memory_format is None else {"format": memory_format})
+            taken = Transition(runner, ReplyTemplate(b""), asked) if runner.changed else None
             return Decision((loaded, runner, command), taken)
 
         return (await self._transactor.apply(conversation, decide)).result
@@ -230,7 +231,8 @@ class DialogueService:
                 timezone=tenant_zone(runner.tenant),
             )
             head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
-            return Transition(runner, ReplyTemplate(head, b"}"), set_tools=entries)
+            asked = JournalInput("memory", {"writes": [_written(write) for write in writes]})
+            return Transition(runner, ReplyTemplate(head, b"}"), asked, set_tools=entries)
 
         return await self._transactor.run(conversation, idempotency, decide)
 
@@ -250,25 +252,9 @@ class DialogueService:
 
     async def _dump(self, conversation: ConversationRef, loaded: LoadedConversation) -> MemoryDump:
         runner = await self._transactor.resume(conversation, loaded)
-        entries = [
-            MemoryVariable(
-                varId=spec.id,
-                name=spec.name,
-                type=spec.type,
-                value=entry.value,
-                updatedBy=entry.updated_by,
-                updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
-                contactId=entry.contact_id,
-                descriptionForLLM=None
-                if entry.description_for_llm is None
-                else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
-            )
-            for spec in runner.flow.variables
-            if (entry := runner.memory.get(spec.id)) is not None
-        ]
         return MemoryDump(
             tenant=loaded.tenant,
-            vars=entries,
+            vars=memory_variables(runner),
             revision=loaded.revision,
             memoryRevision=loaded.memory_revision,
         )
@@ -282,6 +268,33 @@ def check_utterance(message: Utterance) -> None:
     size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)
     if size > MAX_UTTERANCE_BYTES:
         raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
+
+
+def _told(message: Utterance) -> Mapping[str, object]:
+    return {
+        "contactId": message.contact_id,
+        "messageId": message.message_id,
+        "ts": message.ts,
+        "type": message.type,
+        "src": message.src,
+        "srcId": message.src_id,
+        "srcName": message.src_name,
+        "body": message.body,
+        "language": message.language,
+    }
+
+
+def _written(write: MemoryWrite) -> Mapping[str, object]:
+    described = write.description_for_llm
+    return {
+        "varId": write.var,
+        "value": write.value,
+        "contactId": write.contact_id,
+        "updatedBy": write.updated_by,
+        "descriptionForLLM": None
+        if described is None
+        else [{"name": part.name, "value": part.value} for part in described],
+    }
 
 
 def _refused(code: str, message: str) -> CorrectTheInput:

@@ -22,7 +22,7 @@ from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import LoadedConversation, ReplyTemplate
+from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.transactor import Decision, Transactor, Transition
 from flow_engine.values import ValueRejected, canonical
 
@@ -165,7 +165,10 @@ class Migrations:
                 return Decision(_row(conversation, verdict, False, runner.session.revision))
             runner.migrate_to(new, verdict.to_task.id)
             fresh = {v.id: MemoryEntry.empty(v.type, "") for v in new.variables}
-            transition = Transition(runner, ReplyTemplate(b""), guards_memory=True, added_variables=fresh)
+            asked = JournalInput("migration", {"from": old.version_id, "to": new.version_id})
+            transition = Transition(
+                runner, ReplyTemplate(b""), asked, guards_memory=True, added_variables=fresh
+            )
             return Decision(_row(conversation, verdict, True, runner.session.revision), transition)
 
         try:

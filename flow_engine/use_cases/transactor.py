@@ -7,14 +7,13 @@ conflict that carries the current state, never with a lost or a doubled write.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.json_values import rough_size
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Summariser
+from flow_engine.ports.dialogue import ENGINE, ConversationRef, DialogueTurn, Summariser
 from flow_engine.ports.jobs import DueJob
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.telemetry import Observer, Unobserved
@@ -23,7 +22,7 @@ from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.session import Contact
+from flow_engine.runtime.session import Session
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 ATTEMPTS = 24
@@ -57,12 +56,14 @@ class ConversationDependencies:
 class Transition:
     """A runner after its moves, and what else goes into the commit.
 
+    `asked` is what its entry in the journal tells of it.
     `guards_memory`: the decision was taken on the memory, so the commit must not pass over a write to
     it. `turn`: a message to remember once; `on_seen` answers when it was remembered before.
     """
 
     runner: ConversationalFlowRunner
     reply: storage.ReplyTemplate
+    asked: storage.JournalInput
     guards_memory: bool = False
     set_tools: Mapping[str, MemoryEntry] | None = None
     added_variables: Mapping[str, MemoryEntry] | None = None
@@ -182,7 +183,8 @@ class Transactor:
         expected_state: bytes = b"",
     ) -> FinalReply | None:
         """None when another writer was faster."""
-        match await self.memory.commit(conversation, to_changes(transition, idempotency, expected_state)):
+        changes = to_changes(transition, idempotency, expected_state, by=conversation.by)
+        match await self.memory.commit(conversation, changes):
             case storage.Committed() as done:
                 if not done.definition_present:
                     flow, tenant_id = transition.runner.flow, conversation.tenant_id
@@ -224,9 +226,6 @@ def _check_size(transition: Transition) -> None:
     runner = transition.runner
     if not runner.changed and not transition.set_tools:
         return
-    most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
-    if _at_most(transition) <= most:
-        return
     entries = {**runner.memory, **(transition.set_tools or {})}
     task, former = runner.session.task, runner.loaded.former
     size = sum(
@@ -239,6 +238,7 @@ def _check_size(transition: Transition) -> None:
             runner.tenant,
         )
     ) + sum(other.turn_bytes + FORMER_BYTES for other in former)
+    most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
     if size > most:
         message = f"a conversation holds at most {most} bytes of caller data, variables and texts"
         raise CorrectTheInput(
@@ -246,30 +246,12 @@ def _check_size(transition: Transition) -> None:
         )
 
 
-def _at_most(transition: Transition) -> int | float:
-    """A bound of the size that is had without a look at what was stored before: looking at every text takes
-    longer than a step. Its rough size is at most twice its bytes."""
-    runner, loaded = transition.runner, transition.runner.loaded
-    before: Mapping[str, Contact] = {} if loaded.session is None else loaded.session.contacts
-    if before and not loaded.stored_bytes:
-        return inf
-    parts: list[object] = [entry.value for entry in (transition.set_tools or {}).values()]
-    for contact_id, contact in runner.session.contacts.items():
-        if contact_id not in before or contact.data is not before[contact_id].data:
-            parts.append(contact.data)
-    if runner.new_memory is not None:
-        parts += [runner.tenant, *(entry.value for entry in runner.memory.values())]
-    if loaded.session is None or runner.session.task is not loaded.session.task:
-        task = runner.session.task
-        parts += [task.global_prompt, task.prompt, task.descriptions]
-    if runner.previous_contacts is not loaded.previous_contacts:
-        parts += [contact.resume for contact in runner.previous_contacts]
-    former = sum([other.turn_bytes + FORMER_BYTES for other in loaded.former])
-    return 2 * loaded.stored_bytes + former + sum(map(rough_size, parts))
-
-
 def to_changes(
-    transition: Transition, idempotency: IdempotencyKey | None, expected_state: bytes = b""
+    transition: Transition,
+    idempotency: IdempotencyKey | None,
+    expected_state: bytes = b"",
+    *,
+    by: str = ENGINE,
 ) -> storage.Changes:
     runner = transition.runner
     loaded = runner.loaded
@@ -300,6 +282,29 @@ def to_changes(
         events=events,
         jobs=(*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
         idempotency=idempotency,
+        journal=_noted(runner, transition.asked, by),
+    )
+
+
+def _noted(runner: ConversationalFlowRunner, asked: storage.JournalInput, by: str) -> storage.JournalNote:
+    outcome: dict[str, object] = {"result": True, "task": runner.task.name}
+    if runner.has_task_validation_error():
+        outcome.update(result=False, code=runner.get_task_validation_error().code)
+    if asked.heard:
+        outcome.update(asked.heard)
+    before = None if runner.new_memory is not None else runner.loaded.session
+    head = None
+    if before is None or _told_otherwise(before, runner.session):
+        head = runner.head(cast("str | None", asked.fields.get("tag")))
+    return storage.JournalNote(by, asked, outcome, before, head)
+
+
+def _told_otherwise(before: Session, after: Session) -> bool:
+    """Whether a list tells something else of the conversation."""
+    return (
+        before.configuration is not after.configuration
+        or before.version_id != after.version_id
+        or before.active_contact_id != after.active_contact_id
     )
 
 

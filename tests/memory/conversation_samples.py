@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
+from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn
 from flow_engine.runtime.memory import MemoryEntry, ValueDescription
 from flow_engine.runtime.session import Contact, Session, TaskEntry
-from flow_engine.runtime.storage import Changes, NewMemory, Outcome, ReplyTemplate
+from flow_engine.runtime.storage import (
+    Changes,
+    JournalInput,
+    JournalNote,
+    NewMemory,
+    Operation,
+    Outcome,
+    ReplyTemplate,
+)
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
 from tests.redis_fixture import client_of
@@ -61,6 +69,19 @@ def turn(message_id: str, body: str = "Hi") -> DialogueTurn:
     return DialogueTurn(message_id, T0, "message", "user", body, "anna", "red", "en-US")
 
 
+def head(of: Session) -> ConversationHead:
+    contacts = tuple(of.contacts)
+    return ConversationHead(
+        of.flow_id, of.version_id, "red", "red", "active", "chat", of.started_at, contacts
+    )
+
+
+def note(op: Operation = "change-task", **changes: Any) -> JournalNote:
+    """An entry of the journal which tells the whole session."""
+    fields: dict[str, Any] = {"before": None, "head": None, **changes}
+    return JournalNote("tester", JournalInput(op, {}), {"result": True}, **fields)
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """One conversation of one store."""
@@ -73,7 +94,8 @@ class Conversation:
         return cls(store, ConversationRef(f"tenant-{uuid.uuid4().hex}", conversation_id))
 
     def changes(self, expected_revision: int, **more: Any) -> Changes:
-        return replace(Changes(expected_revision, LIFETIME_S, ReplyTemplate(b"{}"), T0, HASH), **more)
+        own = {"journal": note(head=head(more["session"])) if "session" in more else note(), **more}
+        return replace(Changes(expected_revision, LIFETIME_S, ReplyTemplate(b"{}"), T0, HASH), **own)
 
     async def commit(self, expected_revision: int, **more: Any) -> Outcome:
         return await self.store.conversations.commit(self.ref, self.changes(expected_revision, **more))
@@ -93,13 +115,11 @@ class Conversation:
 
     async def everything(self) -> list[Any]:
         """All that is stored of the conversation, to be compared before and after."""
-        client, (snapshot, tenant, mined, tools, previous, turns, messages, outbox) = (
-            client_of(self.store),
-            self.keys,
-        )
-        hashes = [await client.hgetall(key) for key in (snapshot, mined, tools, messages)]
-        lists = [await client.lrange(key, 0, -1) for key in (previous, turns)]
-        return [*hashes, *lists, await client.get(tenant), await client.xrange(outbox)]
+        client, named = client_of(self.store), ConversationKeys.of(self.ref).named
+        hashes = [await client.hgetall(named[key]) for key in ("snapshot", "mined", "tools", "messages")]
+        lists = [await client.lrange(named[key], 0, -1) for key in ("previous", "utterances", "segments")]
+        streams = [await client.xrange(named[key]) for key in ("journal", "outbox")]
+        return [*hashes, *lists, await client.get(named["tenant"]), *streams]
 
     async def events(self) -> list[bytes]:
         return [fields[b"event"] for _, fields in await client_of(self.store).xrange(self.keys[-1])]

@@ -457,6 +457,8 @@ class TestExpiry:
         self, talk: Conversation
     ) -> None:  # F16
         await talk.start()
+        await talk.commit(1)
+        await client_of(talk.store).hset(talk.keys[0], "journaled", "by another release")
         await talk.commit(
             1,
             session=session(talk.ref, 2),

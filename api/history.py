@@ -1,0 +1,124 @@
+"""Routes for those who watch over conversations: which there are, what is known of one, its journal."""
+
+from datetime import datetime
+
+from starlette.responses import Response
+
+from api.endpoints import Call, Endpoint, Parameter, json_response, refused_parameter
+from flow_engine.documents import parse_date_time
+from flow_engine.runtime.journal import ENTRIES_AT_MOST
+from flow_engine.use_cases.history import (
+    ConversationFilter,
+    ConversationPage,
+    ConversationReply,
+    History,
+    JournalPage,
+)
+from flow_engine.vocabulary import CHANNELS, PHASES
+
+ROWS, ROWS_AT_MOST = 50, 200
+ENTRIES = 100
+LARGEST_SEQ = 10**12 - 1
+_ONE = "/conversations/{conversation_id:id}"
+
+
+class HistoryRoutes:
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    async def conversations(self, call: Call) -> Response:
+        wanted = ConversationFilter(
+            flow_id=call.query("flowId"),
+            version_id=call.query("versionId"),
+            tag=call.query("tag"),
+            task=call.query("task"),
+            status=call.choice("status", PHASES),
+            channel=call.choice("channel", CHANNELS),
+            since=_moment(call, "from"),
+            until=_moment(call, "to"),
+            q=call.query("q"),
+        )
+        limit = call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
+        cursor = call.query("cursor")
+        page = await self._history.conversations(call.tenant_id, wanted, limit=limit, cursor=cursor)
+        return json_response(page)
+
+    async def conversation(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        return json_response(await self._history.conversation(conversation))
+
+    async def journal(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        after = call.whole_number("after", at_most=LARGEST_SEQ)
+        limit = call.whole_number("limit", at_most=ENTRIES_AT_MOST - 1) or ENTRIES
+        return json_response(await self._history.journal(conversation, after, limit=limit))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/conversations",
+                handler=self.conversations,
+                summary="Conversations by their start, the newest first",
+                audience="watchers",
+                scopes=("operator",),
+                parameters=_LIST_PARAMETERS,
+                reply=ConversationPage,
+            ),
+            # Before the conversation itself: an id may hold slashes.
+            Endpoint(
+                method="GET",
+                path=_ONE + "/journal",
+                handler=self.journal,
+                summary="Every commit of a conversation, from the first on",
+                audience="watchers",
+                scopes=("operator",),
+                parameters=(
+                    Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
+                    Parameter(
+                        "limit", f"Entries of a page, {ENTRIES} if not given", _whole(ENTRIES_AT_MOST - 1)
+                    ),
+                ),
+                reply=JournalPage,
+                problems=(404,),
+            ),
+            Endpoint(
+                method="GET",
+                path=_ONE,
+                handler=self.conversation,
+                summary="All that is known of a conversation",
+                audience="watchers",
+                scopes=("operator",),
+                reply=ConversationReply,
+                problems=(404,),
+            ),
+        ]
+
+
+def _whole(most: int) -> dict[str, object]:
+    return {"type": "integer", "minimum": 0, "maximum": most}
+
+
+_LIST_PARAMETERS = (
+    Parameter("flowId", "Only conversations of this flow"),
+    Parameter("versionId", "Only those on this version"),
+    Parameter("tag", "Only those whose version was chosen by this tag"),
+    Parameter("task", "Only those in this task, by its name or id"),
+    Parameter("status", "Only those in this state", {"type": "string", "enum": list(PHASES)}),
+    Parameter("channel", "Only those on this channel", {"type": "string", "enum": list(CHANNELS)}),
+    Parameter("from", "Only those that started then or later", {"type": "string", "format": "date-time"}),
+    Parameter("to", "Only those that started then or earlier", {"type": "string", "format": "date-time"}),
+    Parameter("q", "How the id of the conversation, or of one of its contacts, begins"),
+    Parameter("limit", f"Conversations of a page, {ROWS} if not given", _whole(ROWS_AT_MOST)),
+    Parameter("cursor", "The 'nextCursor' of the page before"),
+)
+
+
+def _moment(call: Call, name: str) -> datetime | None:
+    text = call.query(name)
+    if text is None:
+        return None
+    try:
+        return parse_date_time(text)
+    except ValueError:
+        raise refused_parameter(f"{name}_invalid", f"{name!r} is an RFC 3339 date-time") from None

@@ -1,0 +1,185 @@
+"""The journal of a conversation: what each commit was asked for, what came of it, and what it changed.
+
+1. Every commit adds one entry in the same script; `seq` counts them from 1 without gaps.
+2. An entry holds what its commit changed and no more. A base, which is the whole state before an entry,
+   stands before the first one that is kept and then again and again: any state is a base and the entries
+   after it, folded.
+3. A commit that was not journaled, by an earlier release say, makes the next entry start with a base.
+4. Replies are not stored: they follow from the state before, the input and the time, by the same step. A
+   checksum of what was sent proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol, TypeVar, cast
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from flow_engine.json_values import as_object
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact, decode_entry, decode_previous_contact
+from flow_engine.runtime.mining_state import decode_mining
+from flow_engine.runtime.session import Session, decode_session, encode_session
+from flow_engine.runtime.storage import LoadedConversation
+
+ENTRIES_AT_MOST = 1_000
+"""Of one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One commit. `input`, `outcome` and `delta` are JSON, `at` is in UTC. `reply_sha256`: hexadecimal
+    digits, None where the reply has the memory revision in it or nobody got one. `base` is the whole state
+    before the entry where one is kept, None elsewhere."""
+
+    seq: int
+    revision: int
+    memory_revision: int
+    at: datetime
+    by: str
+    input: Mapping[str, object]
+    outcome: Mapping[str, object]
+    delta: Mapping[str, object]
+    rationale: str | None = None
+    reply_crc32: int | None = None
+    base: LoadedConversation | None = None
+
+
+class ConversationJournal(Protocol):
+    """Raises RetryLater `memory_unavailable` when the store does not answer, CallTheOperator
+    `journal_unreadable` for an entry that does not fit its format."""
+
+    async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
+        """The entries after `seq`, ascending. Those that made room for newer ones are left out."""
+        ...
+
+    async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
+        """The entry `seq` and those before it down to one with a base, or to the first, ascending. Empty
+        where the entry is not kept."""
+        ...
+
+
+# --- what a commit changes --------------------------------------------------------------------
+
+
+def session_delta(before: Session | None, after: Session) -> Mapping[str, object]:
+    """The properties of the stored session that another session has otherwise; all of them where there was
+    none. Values that orjson takes. Contacts and counts are told one by one, with `null` for what is gone."""
+    if before is None:
+        return orjson.loads(encode_session(after))
+    delta = _changes(before, after)
+    if "task" in delta:
+        delta["task"] = _changes(before.task, after.task)
+    if "contacts" in delta:
+        delta["contacts"] = {
+            id: None if new is None else _changes(before.contacts.get(id), new)
+            for id, new in _by_key(before.contacts, after.contacts).items()
+        }
+    for name in ("entered", "refused"):
+        if name in delta:
+            delta[name] = _by_key(getattr(before, name), getattr(after, name))
+    return delta
+
+
+_Value = TypeVar("_Value")
+
+
+def _changes(old: Struct | None, new: Struct) -> dict[str, object]:
+    """By the names that they are stored under."""
+    names, values = new.__struct_encode_fields__, astuple(new)
+    if old is None:
+        return dict(zip(names, values, strict=True))
+    others = astuple(old)
+    return {
+        name: value
+        for name, value, other in zip(names, values, others, strict=True)
+        if value is not other and value != other
+    }
+
+
+def _by_key(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> dict[str, _Value | None]:
+    changed: dict[str, _Value | None] = {
+        key: value for key, value in new.items() if (other := old.get(key)) is not value and other != value
+    }
+    if len(new) < len(old) + len(changed):
+        changed.update((key, None) for key in old if key not in new)
+    return changed
+
+
+# --- states from entries ----------------------------------------------------------------------
+
+
+def states_of(entries: Sequence[JournalEntry]) -> tuple[LoadedConversation, LoadedConversation]:
+    """The states before and after the last of these entries, as `ConversationJournal.up_to` gives them.
+
+    Raises IndexError for none, CallTheOperator where what is stored does not fit its format.
+    """
+    before = after = entries[0].base or LoadedConversation()
+    for entry in entries:
+        before = entry.base or after
+        after = folded(before, entry)
+    return before, after
+
+
+def folded(before: LoadedConversation, entry: JournalEntry) -> LoadedConversation:
+    """What the entry's commit made of that state. Raises as `states_of`."""
+    delta = entry.delta
+    anew = "tenant" in delta
+    state = LoadedConversation(tenant=as_object(delta["tenant"])) if anew else before
+    fresh, added = (_entries(delta.get(name)) for name in ("variables", "added"))
+    set_tools, set_mined = _entries(delta.get("tools")), _entries(delta.get("mined"))
+    changed_session, mining = delta.get("session"), delta.get("mining")
+    contacts = _contacts(delta.get("previousContacts"))
+    return replace(
+        state,
+        session=before.session
+        if changed_session is None
+        else _merged(None if anew else before.session, as_object(changed_session)),
+        memory_revision=entry.memory_revision,
+        memory_updated_at=entry.at if set_tools or set_mined else state.memory_updated_at,
+        mined={**added, **state.mined, **fresh, **set_mined},
+        tools={**added, **state.tools, **fresh, **set_tools},
+        previous_contacts=contacts
+        if delta.get("rewritten") is True
+        else (*state.previous_contacts, *contacts),
+        last_user_turn=cast("str | None", delta.get("lastUserTurn", state.last_user_turn)),
+        mining=state.mining if mining is None else decode_mining(orjson.dumps(mining)),
+        mining_revision=state.mining_revision + (mining is not None),
+        turns=(),
+        former=(),
+        replay=None,
+        state=b"",
+    )
+
+
+def _merged(before: Session | None, delta: Mapping[str, object]) -> Session:
+    if before is None:
+        return decode_session(orjson.dumps(delta))
+    stored: dict[str, Any] = orjson.loads(encode_session(before))
+    for name, change in delta.items():
+        if name in ("contacts", "entered", "refused"):
+            for id, part in as_object(change).items():
+                if part is None:
+                    stored[name].pop(id, None)
+                elif name == "contacts":
+                    stored[name][id] = {**stored[name].get(id, {}), **as_object(part)}
+                else:
+                    stored[name][id] = part
+        elif name == "task":
+            stored[name] = {**stored[name], **as_object(change)}
+        else:
+            stored[name] = change
+    return decode_session(orjson.dumps(stored))
+
+
+def _entries(stored: object) -> dict[str, MemoryEntry]:
+    return {id: decode_entry(orjson.dumps(entry)) for id, entry in as_object(stored).items()}
+
+
+def _contacts(stored: object) -> tuple[PreviousContact, ...]:
+    return tuple(decode_previous_contact(orjson.dumps(each)) for each in cast("list[object]", stored or []))

@@ -1,0 +1,278 @@
+"""What operators see of conversations: which there are, what is known of one, and every step of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+from typing_extensions import TypedDict
+
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere
+from flow_engine.ports.dialogue import ConversationHead, ConversationList, ConversationRef, ListedConversation
+from flow_engine.runtime.agent_data import memory_variables
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry
+from flow_engine.runtime.memory import MINER
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.replies import JsonObject, MemoryVariable
+from flow_engine.use_cases.transactor import Transactor
+from flow_engine.values import utc_text
+from flow_engine.vocabulary import Channel, Phase
+
+EXAMINED_AT_MOST = 2_000
+"""Conversations looked at for one page; a list that needs more says that it was cut."""
+EXAMINED_AT_ONCE = 200
+
+
+class ForkReply(TypedDict):
+    conversationId: str
+    seq: int
+
+
+class ConversationRow(TypedDict):
+    """`task` is a task's name, `tag` the one that chose the version, `seq` the number of the last commit.
+    Times are in UTC."""
+
+    conversationId: str
+    flowId: str
+    versionId: str
+    tag: str | None
+    task: str
+    status: Phase
+    channel: Channel
+    startedAt: str
+    updatedAt: str | None
+    seq: int
+    forkedFrom: ForkReply | None
+
+
+class ConversationPage(TypedDict):
+    """`cut`: there may be more of them, which were not looked at; `nextCursor` goes on there where one is
+    given."""
+
+    conversations: Sequence[ConversationRow]
+    nextCursor: str | None
+    cut: bool
+
+
+class ProvenanceReply(TypedDict):
+    """`source` is `tool`, or what heard the value in the dialogue; `messageId` is where. `at` is in UTC."""
+
+    source: str
+    messageId: str | None
+    at: str | None
+    superseded: object
+
+
+class KnownVariable(MemoryVariable):
+    """`provenance` is null while there is no value."""
+
+    provenance: ProvenanceReply | None
+
+
+class ConversationReply(ConversationRow):
+    """`contactId` is the active contact's, else the latest one's."""
+
+    revision: int
+    memoryRevision: int
+    language: str
+    contactId: str
+    vars: Sequence[KnownVariable]
+
+
+class JournalRow(TypedDict):
+    """A commit: `input` has `op` and what was asked for, `delta` what was changed of what is stored. `at` is
+    in UTC."""
+
+    seq: int
+    revision: int
+    memoryRevision: int
+    at: str
+    by: str
+    input: JsonObject
+    outcome: JsonObject
+    delta: JsonObject
+    rationale: str | None
+
+
+class JournalPage(TypedDict):
+    """`next` is where to go on with `after`, null at the end."""
+
+    entries: Sequence[JournalRow]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """None: any. `task` is a name or an id, `q` how the id of the conversation or of a contact begins. The
+    start lies between `since` and `until`, in UTC."""
+
+    flow_id: str | None = None
+    version_id: str | None = None
+    tag: str | None = None
+    task: str | None = None
+    status: str | None = None
+    channel: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    q: str | None = None
+
+    def takes(self, conversation_id: str, head: ConversationHead) -> bool:
+        wanted = (
+            (self.flow_id, (head.flow_id,)),
+            (self.version_id, (head.version_id,)),
+            (self.tag, (head.tag,)),
+            (self.task, (head.task, head.task_id)),
+            (self.status, (head.status,)),
+            (self.channel, (head.channel,)),
+        )
+        return (  # lists are by the start, so that nothing after the first before `since` is looked at
+            all(value is None or value in accepted for value, accepted in wanted)
+            and (self.until is None or head.started_at <= self.until)
+            and (self.q is None or any(id.startswith(self.q) for id in (conversation_id, *head.contacts)))
+        )
+
+
+class History:
+    """Every method answers for one tenant: another's conversation looks exactly like an unknown one. Raises
+    RetryLater while a store is away."""
+
+    def __init__(self, transactor: Transactor, journal: ConversationJournal, index: ConversationList) -> None:
+        self._transactor = transactor
+        self._journal = journal
+        self._index = index
+
+    async def conversations(
+        self, tenant_id: str, wanted: ConversationFilter, *, limit: int, cursor: str | None = None
+    ) -> ConversationPage:
+        """The newest first, by their start. Raises CorrectTheInput `cursor_invalid`."""
+        after, until_ms = _decode_cursor(cursor)
+        if wanted.until is not None:
+            until_ms = min(until_ms or _in_ms(wanted.until), _in_ms(wanted.until))
+        rows: list[ConversationRow] = []
+        examined = 0
+        while examined < EXAMINED_AT_MOST:
+            listed = await self._index.newest(
+                tenant_id, until_ms=until_ms, after=after, at_most=EXAMINED_AT_ONCE
+            )
+            part = listed.conversations
+            gone = [each.conversation_id for each in part if each.head is None]
+            if gone:
+                await self._index.forget(tenant_id, gone)
+            for each in part:
+                if each.head is None:
+                    continue
+                if wanted.since is not None and each.head.started_at < wanted.since:
+                    return ConversationPage(conversations=rows, nextCursor=None, cut=False)
+                if wanted.takes(each.conversation_id, each.head):
+                    if len(rows) == limit:
+                        return ConversationPage(
+                            conversations=rows, nextCursor=_cursor(after, until_ms), cut=False
+                        )
+                    rows.append(_row(each, each.head))
+                after, until_ms = each.conversation_id, _in_ms(each.head.started_at)
+            examined += len(part)
+            if len(part) < EXAMINED_AT_ONCE:
+                return ConversationPage(conversations=rows, nextCursor=None, cut=listed.full)
+        return ConversationPage(conversations=rows, nextCursor=_cursor(after, until_ms), cut=True)
+
+    async def conversation(self, conversation: ConversationRef) -> ConversationReply:
+        """Raises LookElsewhere `conversation_unknown`."""
+        loaded = await self._transactor.memory.load(conversation)
+        runner = await self._transactor.resume(conversation, loaded)
+        listed = await self._index.one(conversation)
+        session = loaded.session or runner.session
+        row = _row(listed, listed.head or runner.head(None))
+        latest = max(session.contacts, key=lambda id: session.contacts[id].started_at)
+        return ConversationReply(
+            **row,
+            revision=session.revision,
+            memoryRevision=loaded.memory_revision,
+            language=session.language,
+            contactId=session.active_contact_id or latest,
+            vars=[
+                KnownVariable(**each, provenance=_provenance(each, loaded.mining))
+                for each in memory_variables(runner)
+            ],
+        )
+
+    async def journal(self, conversation: ConversationRef, after: int, *, limit: int) -> JournalPage:
+        """Raises LookElsewhere `conversation_unknown`."""
+        entries = await self._journal.after(conversation, after, at_most=min(limit + 1, ENTRIES_AT_MOST))
+        if not entries and (await self._transactor.memory.load(conversation)).session is None:
+            raise unknown_conversation(conversation)
+        page = entries[:limit]
+        rest = len(entries) > len(page)
+        return JournalPage(entries=[journal_row(each) for each in page], next=page[-1].seq if rest else None)
+
+
+def unknown_conversation(conversation: ConversationRef) -> LookElsewhere:
+    named = repr(conversation.conversation_id)
+    return LookElsewhere("conversation_unknown", f"there is no conversation {named}")
+
+
+def journal_row(entry: JournalEntry) -> JournalRow:
+    return JournalRow(
+        seq=entry.seq,
+        revision=entry.revision,
+        memoryRevision=entry.memory_revision,
+        at=utc_text(entry.at),
+        by=entry.by,
+        input=entry.input,
+        outcome=entry.outcome,
+        delta=entry.delta,
+        rationale=entry.rationale,
+    )
+
+
+def _row(listed: ListedConversation, head: ConversationHead) -> ConversationRow:
+    fork = head.forked_from
+    return ConversationRow(
+        conversationId=listed.conversation_id,
+        flowId=head.flow_id,
+        versionId=head.version_id,
+        tag=head.tag,
+        task=head.task,
+        status=head.status,
+        channel=head.channel,
+        startedAt=utc_text(head.started_at),
+        updatedAt=None if listed.updated_at is None else utc_text(listed.updated_at),
+        seq=listed.seq,
+        forkedFrom=None if fork is None else ForkReply(conversationId=fork.conversation_id, seq=fork.seq),
+    )
+
+
+def _provenance(variable: MemoryVariable, mining: MiningState) -> ProvenanceReply | None:
+    if variable["value"] is None:
+        return None
+    mined = mining.provenance.get(variable["varId"])
+    if variable["updatedBy"] != MINER or mined is None:
+        return ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
+    return ProvenanceReply(
+        source=mined.source, messageId=mined.message_id, at=utc_text(mined.at), superseded=mined.superseded
+    )
+
+
+def _in_ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _cursor(after: str | None, until_ms: int | None) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps([after, until_ms])).decode()
+
+
+def _decode_cursor(cursor: str | None) -> tuple[str | None, int | None]:
+    if cursor is None:
+        return None, None
+    try:
+        match orjson.loads(base64.urlsafe_b64decode(cursor.encode())):
+            case [str() | None as after, int() | None as until_ms]:
+                return after, until_ms
+            case _:
+                raise ValueError("another content")
+    except (ValueError, binascii.Error):
+        message = "a cursor is the 'nextCursor' of an earlier page"
+        raise CorrectTheInput("cursor_invalid", message, [Finding("", "cursor_invalid", message)]) from None

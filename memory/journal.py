@@ -1,0 +1,181 @@
+"""The journal of conversations on Redis: how an entry is stored, and how it is read again.
+
+An entry is one JSON text, made of what its commit encodes anyway; seq, memory revision and base are
+commit.lua's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+from zlib import crc32
+
+import orjson
+
+from flow_engine.errors import CallTheOperator
+from flow_engine.json_values import as_object
+from flow_engine.ports.dialogue import ConversationRef, is_user_turn
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, session_delta
+from flow_engine.runtime.memory import decode_entry, decode_previous_contact
+from flow_engine.runtime.mining_state import MiningState, decode_mining
+from flow_engine.runtime.session import decode_session
+from flow_engine.runtime.storage import Changes, JournalNote, LoadedConversation
+from memory.codec import decode_instant, encode_instant
+from memory.driver import Argument, Driver, Script
+from memory.keys import ConversationKeys, due_score
+from memory.listing import INDEX_KEPT, encode_head, encode_origin
+
+SEGMENT_ENTRIES = 64
+"""So many entries are folded at most to get a state."""
+SEGMENT_BYTES = 512 * 1024
+JOURNAL_BYTES = 4 * 1024 * 1024
+"""Of the ended segments of a conversation; beyond it the oldest make room."""
+
+
+def journal_arguments(
+    conversation: ConversationRef, changes: Changes, arguments: Mapping[str, Argument]
+) -> Mapping[str, Argument]:
+    """What commit.lua takes for journal and index. `arguments` are the commit's others."""
+    note = changes.journal
+    if note is None:
+        return {}
+    args: dict[str, Argument] = {
+        "journal": _encode_note(note, changes, arguments),
+        "segment_entries": SEGMENT_ENTRIES,
+        "segment_bytes": SEGMENT_BYTES,
+        "journal_bytes": JOURNAL_BYTES,
+        "updated_at": encode_instant(changes.now),
+    }
+    if note.head is not None:
+        args |= {
+            "head": encode_head(note.head),
+            "index_score": due_score(note.head.started_at),
+            "index_member": conversation.conversation_id,
+            "index_kept": INDEX_KEPT,
+        }
+        if changes.new_memory is not None:
+            args["origin"] = encode_origin(note.head)
+    return args
+
+
+def _encode_note(note: JournalNote, changes: Changes, arguments: Mapping[str, Argument]) -> bytes:
+    """The entry of a commit but for what the script adds. `arguments` are those of the commit: what is
+    encoded in them is taken as it is. JSON in UTF-8."""
+    delta: dict[str, object] = {}
+    if changes.new_memory is not None:
+        delta["session"] = orjson.Fragment(cast("bytes", arguments["session"]))
+        delta["tenant"] = orjson.Fragment(cast("bytes", arguments["new_tenant"]))
+    elif changes.session is not None:
+        delta["session"] = session_delta(note.before, changes.session)
+    for name, argument in _ENTRIES.items():
+        flat = cast("Sequence[Any]", arguments[argument])
+        if flat:
+            delta[name] = dict(zip(flat[::2], map(orjson.Fragment, flat[1::2]), strict=True))
+    if changes.mining is not None:
+        delta["mining"] = orjson.Fragment(cast("bytes", arguments["mining"]))
+    if changes.previous_contacts or changes.rewrite_previous_contacts:
+        contacts = cast("Sequence[bytes]", arguments["previous_contacts"])
+        delta["previousContacts"] = [orjson.Fragment(each) for each in contacts]
+        delta["rewritten"] = changes.rewrite_previous_contacts
+    if changes.turn is not None and is_user_turn(changes.turn):
+        delta["lastUserTurn"] = changes.turn.name
+    reply = changes.reply
+    return orjson.dumps(
+        {
+            "at": changes.now,
+            "by": note.by,
+            "revision": changes.expected_revision if changes.session is None else changes.session.revision,
+            "input": {"op": note.asked.op, **note.asked.fields},
+            "outcome": note.outcome,
+            "delta": delta,
+            "rationale": note.asked.rationale,
+            "reply": crc32(reply.head) if reply.head and reply.tail is None else None,
+        },
+        option=orjson.OPT_UTC_Z,
+    )
+
+
+_ENTRIES = {
+    "variables": "new_variables",
+    "added": "added_variables",
+    "tools": "set_tools",
+    "mined": "set_mined",
+}
+"""Lists of variables: what they are called in a delta, and in the commit's arguments."""
+
+
+class RedisJournal:
+    """Implements `ConversationJournal`. Raises what `Driver` raises."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._read = Script.read("read_journal")
+
+    async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
+        return await self._entries(conversation, seq, min(at_most, ENTRIES_AT_MOST), "0")
+
+    async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
+        found = await self._entries(conversation, seq, SEGMENT_ENTRIES, "1")
+        return found[::-1] if found and found[0].seq == seq else ()
+
+    async def _entries(
+        self, conversation: ConversationRef, seq: int, at_most: int, backwards: str
+    ) -> Sequence[JournalEntry]:
+        keys = {"journal": ConversationKeys.of(conversation).named["journal"]}
+        args = {"seq": seq, "at_most": at_most, "backwards": backwards}
+        return [_decode(number, flat) for number, flat in await self._driver.run(self._read, keys, args)]
+
+
+def _decode(number: bytes, flat: Sequence[bytes]) -> JournalEntry:
+    """Raises CallTheOperator `journal_unreadable`, and what decoding its parts raises."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    try:
+        stored = orjson.loads(fields[b"entry"])
+        return JournalEntry(
+            seq=int(number.partition(b"-")[0]),
+            revision=stored["revision"],
+            memory_revision=int(fields[b"memoryRevision"]),
+            at=decode_instant(stored["at"].encode()),
+            by=stored["by"],
+            input=as_object(stored["input"]),
+            outcome=as_object(stored["outcome"]),
+            delta=as_object(stored["delta"]),
+            rationale=stored["rationale"],
+            reply_crc32=stored["reply"],
+            base=_decode_base(fields[b"base"]) if b"base" in fields else None,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise CallTheOperator(
+            "journal_unreadable", "an entry of a journal does not fit its format"
+        ) from error
+
+
+def _decode_base(stored: bytes) -> LoadedConversation:
+    """What `whole_state` of commit.lua wrote."""
+    parts = _netstrings(stored)
+    session, memory_revision, updated_at, last_user_turn, mining, mining_revision, tenant = (
+        next(parts) for _ in range(7)
+    )
+    mined, tools, previous = ([next(parts) for _ in range(int(next(parts)))] for _ in range(3))
+    return LoadedConversation(
+        session=decode_session(session),
+        memory_revision=int(memory_revision or 0),
+        memory_updated_at=decode_instant(updated_at) if updated_at else None,
+        mined={id.decode(): decode_entry(entry) for id, entry in zip(mined[::2], mined[1::2], strict=True)},
+        tools={id.decode(): decode_entry(entry) for id, entry in zip(tools[::2], tools[1::2], strict=True)},
+        tenant=as_object(orjson.loads(tenant)),
+        previous_contacts=tuple(map(decode_previous_contact, previous)),
+        last_user_turn=last_user_turn.decode() or None,
+        mining=decode_mining(mining) if mining else MiningState(),
+        mining_revision=int(mining_revision or 0),
+    )
+
+
+def _netstrings(stored: bytes) -> Iterator[bytes]:
+    """Raises ValueError for anything else."""
+    at = 0
+    while at < len(stored):
+        colon = stored.index(b":", at)
+        end = colon + 1 + int(stored[at:colon])
+        yield stored[colon + 1 : end]
+        at = end

@@ -1,0 +1,251 @@
+"""What every store promises of the journal and of lists, on each way to open one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import memory.journal as journal_module
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.journal import JournalEntry, states_of
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.session import Contact, Session
+from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
+from memory.connection import RedisMemory, connect
+from memory.in_process import embedded
+from tests.memory.conversation_samples import (
+    T0,
+    Conversation,
+    empty_memory,
+    head,
+    note,
+    session,
+    turn,
+    written,
+)
+from tests.redis_fixture import RedisServer, client_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["embedded", "standalone", "cluster"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[RedisMemory]:
+    if request.param == "embedded":
+        opened = embedded()
+    else:
+        cluster = request.param == "cluster"
+        server: RedisServer = request.getfixturevalue("redis_cluster" if cluster else "redis_server")
+        opened = connect(server.url, cluster=cluster)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def talk(store: RedisMemory) -> Conversation:
+    return Conversation.fresh(store)
+
+
+async def entries(talk: Conversation, after: int = 0, at_most: int = 999) -> list[JournalEntry]:
+    return list(await talk.store.journal.after(talk.ref, after, at_most=at_most))
+
+
+async def stored(talk: Conversation) -> LoadedConversation:
+    """What is stored, as far as a state that is rebuilt tells it."""
+    loaded = await talk.store.conversations.load(talk.ref)
+    return replace(loaded, replay=None, turns=(), former=(), state=b"")
+
+
+class TestEntries:
+    async def test_they_are_numbered_without_gaps_whatever_is_written(self, talk: Conversation) -> None:
+        await talk.start()
+        await talk.commit(1, session=session(talk.ref, 2))
+        assert await talk.commit(1, session=session(talk.ref, 2)) == Conflict()
+        await talk.commit(2, set_tools={"name": written("x")})
+        await talk.commit(2, turn=turn("m"))
+        found = await entries(talk)
+        assert [(each.seq, each.revision, each.memory_revision) for each in found] == [
+            (1, 1, 0),
+            (2, 2, 0),
+            (3, 2, 1),
+            (4, 2, 1),
+        ]
+        assert [each.seq for each in await entries(talk, after=2)] == [3, 4]
+        assert [each.seq for each in await entries(talk, after=1, at_most=2)] == [2, 3]
+        assert await entries(talk, after=4) == []
+
+    async def test_a_conversation_that_is_started_anew_goes_on_counting(self, talk: Conversation) -> None:
+        await talk.start()
+        await talk.commit(1, session=session(talk.ref, 2), new_memory=NewMemory({"a": 1}, empty_memory()))
+        assert [each.seq for each in await entries(talk)] == [1, 2]
+        before, after = states_of(await talk.store.journal.up_to(talk.ref, 2))
+        assert (before.revision, after) == (1, await stored(talk))
+
+    async def test_an_entry_that_is_not_there_is_not_rebuilt(self, talk: Conversation) -> None:
+        await talk.start()
+        assert await talk.store.journal.up_to(talk.ref, 2) == ()
+        nobody = ConversationRef(talk.ref.tenant_id, "nobody")
+        assert await talk.store.journal.up_to(nobody, 1) == ()
+
+    async def test_one_that_does_not_fit_its_format_is_the_operators(self, talk: Conversation) -> None:
+        await talk.start()
+        key = talk.keys[-3]
+        await client_of(talk.store).xadd(key, {"entry": b"{}", "memoryRevision": b"1"}, id="2-0")
+        with pytest.raises(CallTheOperator) as refused:
+            await entries(talk)
+        assert refused.value.code == "journal_unreadable"
+
+    async def test_nothing_of_them_is_left_of_an_erased_conversation(self, talk: Conversation) -> None:
+        await talk.start()
+        assert await talk.store.conversations.erase(talk.ref, Erasure(b"{}", b"{}", T0))
+        assert await entries(talk) == []
+        part = await talk.store.listing.newest(talk.ref.tenant_id, until_ms=None, after=None, at_most=9)
+        assert part.conversations == []
+        await talk.start()
+        assert [each.seq for each in await entries(talk)] == [1]
+
+
+def a_step(chance: random.Random, now: Session, number: int) -> dict[str, Any]:
+    """Some of what one commit may change, at random."""
+    at = T0 + timedelta(seconds=number, microseconds=number)
+    fields: dict[str, Any] = {"now": at, "journal": note(before=now)}
+    if chance.random() < 0.6:
+        contact = Contact(channel="phone", status="ended", started_at=T0, ended_at=at, tasks=("a",) * number)
+        contacts = dict(now.contacts)
+        if chance.random() < 0.3:
+            contacts = {"anna": contacts["anna"], f"c{number}": contact}
+        counted = {"blue": number} if chance.random() < 0.3 else {**now.entered, "red": number}
+        task = now.task.model_copy(update={"prompt": f"p{number}", "entered_at": at})
+        changed = {"contacts": contacts, "entered": counted, "revision": now.revision + 1}
+        changed |= {"task": task} if chance.random() < 0.5 else {"deadline": at, "language": "it-IT"}
+        fields["session"] = now.model_copy(update=changed)
+        if chance.random() < 0.15:
+            variables = {**empty_memory(), "of": MemoryEntry.empty("string", "anna")}
+            fields |= {"new_memory": NewMemory({"n": number}, variables), "journal": note(before=None)}
+    if chance.random() < 0.4:
+        fields["set_tools"] = {chance.choice(["name", "size"]): written([number, None, 1.5, "ñ"])}
+    if chance.random() < 0.3:
+        fields["set_mined"] = {"visit": written(number, "convMiner")}
+    if chance.random() < 0.2:
+        fields["added_variables"] = {"name": written(None), f"new{number}": written(None)}
+    if chance.random() < 0.3:
+        fields["mining"] = MiningState(attempts={"name": number})
+    if chance.random() < 0.3:
+        fields["previous_contacts"] = (PreviousContact(at, "chat", f"r{number}"),)
+        fields["rewrite_previous_contacts"] = chance.random() < 0.5
+    if chance.random() < 0.3:
+        fields["turn"] = turn(f"m{number}")
+    return fields
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
+    talk: Conversation, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # journal: at
+    monkeypatch.setattr(journal_module, "SEGMENT_ENTRIES", 5)
+    chance, states = random.Random(seed), [LoadedConversation()]
+    assert isinstance(await talk.start(), Committed)
+    states.append(await stored(talk))
+    for number in range(1, 18):
+        now = states[-1].session
+        assert now is not None
+        outcome = await talk.commit(now.revision, **a_step(chance, now, number))
+        assert isinstance(outcome, Committed)
+        if chance.random() < 0.1:  # a release without a journal, which has its own stamp
+            await client_of(talk.store).hset(talk.keys[0], "stamp", f"theirs{number}")
+        states.append(await stored(talk))
+    for seq in range(1, len(states)):
+        part = await talk.store.journal.up_to(talk.ref, seq)
+        assert len(part) <= 5
+        before, after = states_of(part)
+        assert (before, after) == (states[seq - 1], states[seq]), seq
+
+
+class TestBounds:
+    async def test_the_oldest_make_room_and_what_is_left_is_rebuilt(
+        self, talk: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(journal_module, "SEGMENT_ENTRIES", 3)
+        monkeypatch.setattr(journal_module, "JOURNAL_BYTES", 9_000)
+        await talk.start()
+        for number in range(1, 40):
+            await talk.commit(1, set_tools={"name": written("x" * number)})
+        found = await entries(talk)
+        assert (found[0].seq % 3, found[-1].seq, len(found) < 20) == (1, 40, True)
+        _, after = states_of(await talk.store.journal.up_to(talk.ref, found[0].seq))
+        assert after.tools["name"] == written("x" * (found[0].seq - 1))
+        assert await talk.store.journal.up_to(talk.ref, found[0].seq - 1) == ()
+
+    async def test_a_large_commit_ends_its_segment(
+        self, talk: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 1_000)
+        await talk.start()
+        for number in range(2):
+            await talk.commit(1, set_tools={"name": written("x" * 5_000 * (number + 1))})
+        await talk.commit(1)
+        await talk.commit(1)
+        bases = [each.base is not None for each in await entries(talk)]
+        assert bases == [False, True, True, True, False]
+
+    async def test_one_of_a_release_before_goes_on_with_a_journal(self, talk: Conversation) -> None:
+        await talk.start(journal=None)
+        assert await entries(talk) == []
+        await talk.commit(1, session=session(talk.ref, 2))
+        (first,) = await entries(talk)
+        assert (first.seq, first.base is not None) == (1, True)
+        before, after = states_of([first])
+        assert (before.revision, after) == (1, await stored(talk))
+
+
+class TestLists:
+    async def test_the_newest_come_first_and_a_list_goes_on_where_it_was(self, store: RedisMemory) -> None:
+        tenant = Conversation.fresh(store).ref.tenant_id
+        for number in (3, 1, 2, 0):
+            talk = Conversation(store, ConversationRef(tenant, f"c{number}"))
+            started = session(talk.ref, started_at=T0 + timedelta(seconds=number))
+            await talk.start(session=started, journal=note(head=head(started)))
+        newest = await store.listing.newest(tenant, until_ms=None, after=None, at_most=3)
+        assert [each.conversation_id for each in newest.conversations] == ["c3", "c2", "c1"]
+        rest = await store.listing.newest(tenant, until_ms=None, after="c1", at_most=3)
+        assert [each.conversation_id for each in rest.conversations] == ["c0"]
+        until = int(T0.timestamp() * 1000) + 2_000
+        earlier = await store.listing.newest(tenant, until_ms=until, after="not listed", at_most=2)
+        assert [each.conversation_id for each in earlier.conversations] == ["c2", "c1"]
+        one = newest.conversations[0]
+        assert (one.head, one.seq, one.updated_at) == (
+            head(session(talk.ref, started_at=T0 + timedelta(seconds=3))),
+            1,
+            T0,
+        )
+
+    async def test_a_start_anew_moves_it_to_the_front_with_another_origin(self, talk: Conversation) -> None:
+        await talk.start(journal=note(head=replace(head(session(talk.ref)), tag="prod")))
+        await talk.commit(
+            1, session=session(talk.ref, 2), journal=note(head=replace(head(session(talk.ref)), task="blue"))
+        )
+        kept = (await talk.store.listing.one(talk.ref)).head
+        assert kept is not None
+        assert (kept.tag, kept.task) == ("prod", "blue")
+        later = session(talk.ref, 3, started_at=T0 + timedelta(hours=1))
+        new = NewMemory({}, empty_memory())
+        await talk.commit(2, session=later, new_memory=new, journal=note(head=head(later)))
+        part = await talk.store.listing.newest(talk.ref.tenant_id, until_ms=None, after=None, at_most=9)
+        assert [each.head for each in part.conversations] == [head(later)]
+
+    async def test_what_has_expired_is_told_without_a_head_and_can_be_taken_out(
+        self, talk: Conversation
+    ) -> None:
+        await talk.start()
+        await client_of(talk.store).delete(talk.keys[0])
+        listing, tenant = talk.store.listing, talk.ref.tenant_id
+        part = await listing.newest(tenant, until_ms=None, after=None, at_most=9)
+        assert [(each.head, each.seq) for each in part.conversations] == [(None, 0)]
+        await listing.forget(tenant, [talk.ref.conversation_id])
+        assert (await listing.newest(tenant, until_ms=None, after=None, at_most=9)).conversations == []
