@@ -110,6 +110,7 @@ async def chat_service(
         profiles = [] if chat.chat_mail_config is None else profile_rows(chat.chat_mail_config)
         table = AgentTable(records_of(database, "ai_agents"), clock, sources, profiles=profiles)
         accounts = accounts_of(database, clock, observer)
+        stack.push_async_callback(accounts.aclose)
         policy = _tool_rules(chat.chat_tool_rules)
         flows = _flow_agents(settings, chat, model, accounts, policy, stack)
         orchestrator = Orchestrator(chat, model if settings.llm_model else None)

@@ -48,7 +48,8 @@ class AgentRun:
 
 class Accounts:
     """Keeps them. An account that cannot be kept fails no answer: it is tried once more after `KEPT_AGAIN_S`,
-    as the store may only be locked by another replica, then logged and given up."""
+    as the store may only be locked by another replica, then logged and given up. Who waits for one may be
+    cancelled, also twice: it is kept all the same, and `aclose` waits for it."""
 
     def __init__(
         self,
@@ -63,6 +64,11 @@ class Accounts:
         self._decisions = decisions
         self._clock = clock
         self._observer = observer or Unobserved()
+        self._keeping: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Returns once everything is kept or given up, before the store is closed."""
+        await asyncio.gather(*self._keeping)
 
     async def decided(
         self, ref: SessionRef, message_id: str, decision: Decision, agent_revision: int | None
@@ -74,13 +80,13 @@ class Accounts:
             "agent_revision": agent_revision,
             "at": utc_text(self._clock.now()),
         }
-        await self._keep(self._decisions, ref, Record(uuid4().hex, body, ref.session_id, self._position()))
+        record = Record(uuid4().hex, body, ref.session_id, self._position())
+        await self._kept(ref, [(self._decisions, record)])
         self._observer.count("chat_decisions", action=decision.action, decided_by=decision.decided_by)
 
     async def routed(self, ref: SessionRef, message_id: str, uses: Sequence[ModelUse]) -> None:
         """The calls of the orchestrator's model for one message."""
-        for number, use in enumerate(uses, start=1):
-            await self._call(ref, ref.session_id, use, "routing", number, message_id)
+        await self._kept(ref, self._called(ref, ref.session_id, uses, "routing", message_id))
 
     async def ran(self, ref: SessionRef, run: AgentRun) -> None:
         run_id = uuid4().hex
@@ -96,9 +102,9 @@ class Accounts:
             "session": ref.session_id,
             "at": utc_text(self._clock.now()),
         }
-        await self._keep(self._runs, ref, Record(run_id, body, ref.session_id, self._position()))
-        for number, use in enumerate(run.uses, start=1):
-            await self._call(ref, run_id, use, "agent", number, run.message)
+        record = Record(run_id, body, ref.session_id, self._position())
+        calls = self._called(ref, run_id, run.uses, "agent", run.message)
+        await self._kept(ref, [(self._runs, record), *calls])
         self._observer.count("chat_runs", status=run.status)
         self._observer.count("chat_tool_calls", len(run.tool_calls_log))
 
@@ -137,39 +143,48 @@ class Accounts:
         known = [cost for cost in costs if cost is not None]
         return {**total, "cost": sum(known) if len(known) == len(costs) else None}
 
-    async def _call(
+    def _called(
         self,
         ref: SessionRef,
         parent: str,
-        use: ModelUse,
+        uses: Sequence[ModelUse],
         call_type: Literal["agent", "routing"],
-        number: int,
         message_id: str,
-    ) -> None:
-        body: dict[str, JsonValue] = {
-            "call_type": call_type,
-            "iteration": number,
-            "model": use.model,
-            "status": use.status,
-            "input_tokens": use.input_tokens,
-            "output_tokens": use.output_tokens,
-            "cost": cost([use]),
-            "duration_ms": use.duration_ms,
-            "session": ref.session_id,
-            "message": message_id,
-            "at": utc_text(self._clock.now()),
-        }
-        await self._keep(self._calls, ref, Record(uuid4().hex, body, parent, self._position() + number))
+    ) -> list[tuple[RecordStore, Record]]:
+        found: list[tuple[RecordStore, Record]] = []
+        for number, use in enumerate(uses, start=1):
+            body: dict[str, JsonValue] = {
+                "call_type": call_type,
+                "iteration": number,
+                "model": use.model,
+                "status": use.status,
+                "input_tokens": use.input_tokens,
+                "output_tokens": use.output_tokens,
+                "cost": cost([use]),
+                "duration_ms": use.duration_ms,
+                "session": ref.session_id,
+                "message": message_id,
+                "at": utc_text(self._clock.now()),
+            }
+            found.append((self._calls, Record(uuid4().hex, body, parent, self._position() + number)))
+        return found
 
-    async def _keep(self, store: RecordStore, ref: SessionRef, record: Record) -> None:
-        try:
+    async def _kept(self, ref: SessionRef, entries: Sequence[tuple[RecordStore, Record]]) -> None:
+        keeping = asyncio.create_task(self._keep(ref, entries))
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._keeping.discard)
+        await asyncio.shield(keeping)
+
+    async def _keep(self, ref: SessionRef, entries: Sequence[tuple[RecordStore, Record]]) -> None:
+        for store, record in entries:
             try:
-                await store.insert(ref.tenant_id, record)
-            except RetryLater:
-                await asyncio.sleep(KEPT_AGAIN_S)
-                await store.insert(ref.tenant_id, record)
-        except RetryLater as away:
-            log.error("account_lost", code=away.code)
+                try:
+                    await store.insert(ref.tenant_id, record)
+                except RetryLater:
+                    await asyncio.sleep(KEPT_AGAIN_S)
+                    await store.insert(ref.tenant_id, record)
+            except RetryLater as away:
+                log.error("account_lost", code=away.code)
 
     def _position(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)

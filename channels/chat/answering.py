@@ -202,7 +202,7 @@ class Answering:
             try:
                 decision = await self._decided(agents, asked.content, state, context)
             finally:
-                await asyncio.shield(self._accounts.routed(asked.ref, asked.id, context.uses))
+                await self._accounts.routed(asked.ref, asked.id, context.uses)
         asked.frames.confidence = decision.confidence
         effective = None if decision.agent is None else agents.effective[decision.agent]
         revision = None if effective is None else effective.revision
@@ -277,7 +277,7 @@ class Answering:
             raise
         finally:
             account.final_message = asked.frames.text or None
-            await asyncio.shield(self._accounts.ran(asked.ref, account))
+            await self._accounts.ran(asked.ref, account)
         return final
 
     async def _talked(self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn) -> FinalState:

@@ -150,7 +150,7 @@ class FlowAgents:
             raise
         finally:
             account.final_message = asked.frames.text or None
-            await asyncio.shield(self._accounts.ran(asked.ref, account))
+            await self._accounts.ran(asked.ref, account)
 
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
         if state.flow is None:

@@ -13,14 +13,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.scripted import Fails, Says
+from adapters.models.scripted import Fails, Says, Stalls
 from adapters.telemetry.otel import OpenTelemetryTracing
 from channels.chat import sessions
 from channels.chat.accounts import Accounts, AgentRun
+from channels.chat.agents import ModelUse
+from channels.chat.decisions import Decision
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import SystemClock
-from flow_engine.ports.records import RecordTable
+from flow_engine.ports.records import Record, RecordTable
 from flows.records import SqliteRecords
 from flows.sqlite_store import FILE_NAME, SqliteDatabase
 from tests.channels.chat.harness import ORDERS, WEATHER, running_chat
@@ -191,6 +193,65 @@ async def test_an_account_outlasts_a_lock_of_another_replica(
     assert [run["message"] for run in await accounts.runs(ref)] == ["m-1", "m-2"]
     await database.close()
     await accounts.ran(ref, AgentRun("a", "m-3"))  # logged, and nothing raised
+
+
+class SlowRecords(SqliteRecords):
+    """Each record waits until `go_on` is set."""
+
+    go_on = asyncio.Event()
+
+    async def insert(self, tenant_id: str, record: Record) -> bool:
+        await self.go_on.wait()
+        return await super().insert(tenant_id, record)
+
+
+async def test_an_answer_that_is_cancelled_again_while_it_is_accounted_loses_no_account(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # M14
+    database = SqliteDatabase(tmp_path)
+    await database.open()
+    names: tuple[RecordTable, ...] = ("agent_runs", "llm_calls", "chat_decisions")
+    stores = [SlowRecords(database, name) for name in names]
+    accounts, ref = Accounts(*stores, SystemClock()), SessionRef("t", "s")
+    uses = [ModelUse("openai:gpt-4o", "ok", 1, 1, 1), ModelUse("openai:gpt-4o", "failed", 0, 0, 1)]
+    decision = Decision([], None, None, "refuse", "nobody fits", "scores")
+    waiting = [
+        asyncio.create_task(accounts.routed(ref, "m-1", uses[:1])),
+        asyncio.create_task(accounts.decided(ref, "m-1", decision, None)),
+        asyncio.create_task(accounts.ran(ref, AgentRun("a", "m-1", "cancelled", uses=uses))),
+    ]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(task.cancelled() for task in waiting)
+    closing = asyncio.create_task(accounts.aclose())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    SlowRecords.go_on.set()
+    await closing
+    (run,) = await accounts.runs(ref)
+    assert (run["status"], len(run["llm_calls"]), len(run["routing_calls"])) == ("cancelled", 2, 1)  # type: ignore[arg-type]
+    assert [each["action"] for each in await accounts.decisions(ref)] == ["refuse"]
+    await database.close()
+    assert "account_lost" not in "".join(capsys.readouterr())
+
+
+async def test_a_chat_that_stops_keeps_the_accounts_of_what_it_stops(tmp_path: Path) -> None:  # M14
+    async with running_chat(tmp_path, [Stalls(9)]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.send(type="message", id="m-1", content=QUESTION)
+            while not chat.model.requests:
+                await asyncio.sleep(0.01)
+            await client.send(type="cancel", id="m-1")
+            await client.send(type="cancel", id="m-1")
+    database = SqliteDatabase(tmp_path)
+    await database.open()
+    (run,) = await SqliteRecords(database, "agent_runs").list("default", client.session)
+    (call,) = await SqliteRecords(database, "llm_calls").list("default", run.id)
+    await database.close()
+    assert (run.body["status"], run.body["iterations"], call.body["status"]) == ("cancelled", 1, "failed")
 
 
 async def test_a_session_without_messages_is_ended(
