@@ -29,11 +29,11 @@ _Reads = Sequence[tuple[str, Sequence[str]]]
 
 
 class TaskTexts:
-    """The texts that were rendered last, at most `TEXT_BYTES` of them."""
+    """The texts that were rendered last, at most `most_bytes` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = TEXT_BYTES) -> None:
         self._kept: LRUCache[tuple[str | bytes, ...], Mapping[str, object]] = LRUCache(
-            TEXT_BYTES, getsizeof=_weight
+            most_bytes, getsizeof=_weight
         )
         self._reads: LRUCache[tuple[str, str], _Reads] = LRUCache(TASKS_KNOWN)
 
@@ -67,7 +67,7 @@ class TaskTexts:
         if texts is None:
             allowance = Allowance()
             texts = render_task(flow, task, scope_of(flow, task, session, memory, tenant), allowance)
-            if not allowance.cut and _weight(texts) <= TEXT_BYTES:
+            if not allowance.cut and _weight(texts) <= self._kept.maxsize:
                 self._kept[key] = texts
         return texts
 
