@@ -92,6 +92,7 @@ SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
     | {
         "reachable_task": frozenset({"name", "type", "description"}),
         "reachable_requires": frozenset({"variables"}),
+        "reachable_back": frozenset({"name"}),
         "checkpoint": frozenset({"name", "prompt"}),
         "transfer_skills": frozenset({"skills"}),
         "transfer_optional_skills": frozenset({"skills"}),

@@ -265,7 +265,7 @@ class FlowAgents:
         """The model's turn; its text is shown while it comes."""
         asked, row = talk.asked, talk.agent.effective.row
         scene.data = await self._refreshed(talk.contact, scene.data)
-        change = change_task_declaration(scene.data.reachable_tasks)
+        change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)
         declared = [tool.declaration() for tool in scene.tools.tools]
         request = models.LLMRequest(
             messages=(models.Message("system", scene.data.prompt), *asked.before, *talk.said),

@@ -117,7 +117,8 @@ class Routing(Reply):
 
 
 class AgentData(Reply):
-    """Everything an agent needs to go on with a conversation. `user_interaction_timeout` in seconds."""
+    """Everything an agent needs to go on with a conversation. `user_interaction_timeout` in seconds;
+    `returns_to` is the task to which `back` leads, None where it leads nowhere."""
 
     conversation_id: str
     contact_id: str
@@ -134,6 +135,7 @@ class AgentData(Reply):
     routing_parameters: Routing | None = None
     mcp_tools: tuple[ServerTools, ...] = ()
     reachable_tasks: tuple[ReachableTask, ...] = ()
+    returns_to: str | None = None
     channel: str
     language: str
     supported_languages: tuple[str, ...] = ()

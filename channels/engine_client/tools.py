@@ -24,6 +24,8 @@ from flow_engine.json_values import as_object
 from flow_engine.values import JsonValue
 
 CHANGE_TASK: Final = "change_task"
+BACK = "back"
+"""Leads out of a digression, to the task that it was entered from."""
 END_CALL: Final = "end_call"
 
 ENGINE_SERVER: Final = "flow-engine"
@@ -142,13 +144,18 @@ def with_missing(
     )
 
 
-def change_task_declaration(tasks: Sequence[replies.ReachableTask]) -> Declaration | None:
-    """The tool that moves to one of `tasks`, its parameters in JSON Schema; None where there is nowhere to
-    go."""
-    if not tasks:
+def change_task_declaration(
+    tasks: Sequence[replies.ReachableTask], returns_to: str | None = None
+) -> Declaration | None:
+    """The tool that moves to one of `tasks`, or `back` to the task `returns_to`, its parameters in JSON
+    Schema; None where there is nowhere to go."""
+    if not tasks and returns_to is None:
         return None
     names = task_names(tasks)
     lines = "\n".join(_task_line(name, task) for name, task in zip(names, tasks, strict=True))
+    if returns_to is not None:
+        names.append(BACK)
+        lines = f"{lines}\n- {BACK}: return to {returns_to!r}, where this task was entered from.".lstrip()
     description = "Move the conversation to another task, as soon as its description fits what is needed."
     task = {"type": "string", "enum": names, "description": f"The task to move to:\n{lines}"}
     schema = {
@@ -173,7 +180,7 @@ def _task_line(name: str, task: replies.ReachableTask) -> str:
     if task.missing_variables:
         line += f" Still missing: {', '.join(task.missing_variables)}."
     if task.condition is not None and not task.condition.met:
-        line += f" Not open yet: {' '.join(task.condition.reason.split())}."
+        line += f" Not open yet: {' '.join(task.condition.reason.split())}"
     return line
 
 

@@ -184,7 +184,7 @@ class EngineContact:
         return f"{self._run.run_id}-tool-{self._tools_ran}-{self._clock.now().timestamp():.6f}"
 
     def _change_task_tool(self, data: replies.AgentData) -> Tool | None:
-        declared = change_task_declaration(data.reachable_tasks)
+        declared = change_task_declaration(data.reachable_tasks, data.returns_to)
         if declared is None:
             return None
 

@@ -99,7 +99,7 @@ def drawing_of(version: FlowVersion) -> Drawing:
     for box in boxes:
         if by_id.setdefault(box.task_id, box) is not box:
             gaps.append(f"two tasks have the id {plain(box.task_id)!r}")
-    named = [task_id for task in version.tasks for task_id in task.connected_tasks]
+    named = [task_id for task in version.tasks for task_id in version.ways_from(task)]
     if "first_task" in version.model_fields_set:
         named.append(version.first_task)
     else:
@@ -112,7 +112,7 @@ def drawing_of(version: FlowVersion) -> Drawing:
     arrows = (
         Arrow(box, by_id[task_id], _connection_when(task, task_id))
         for box, task in zip(boxes, version.tasks, strict=False)
-        for task_id in dict.fromkeys(task.connected_tasks)
+        for task_id in version.ways_from(task)
         if by_id[task_id] is not box
     )
     return Drawing(tuple(boxes), tuple(arrows), by_id.get(version.first_task), tuple(gaps))

@@ -188,8 +188,9 @@ def unknown_tasks(references: References) -> Iterator[Finding]:
     known = _Known("task", "unknown_task", _ids(task.identity for task in references.tasks))
     if references.first_task:
         yield from known.missing(references.first_task)
+    yield from known.missing(*references.global_tasks)
     for task in references.tasks:
-        yield from known.missing(*task.connected, *task.conditioned)
+        yield from known.missing(*task.connected, *task.conditioned, *task.excluded)
 
 
 def unknown_variables(references: References) -> Iterator[Finding]:

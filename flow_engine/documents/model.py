@@ -185,6 +185,8 @@ class Task(Document):
     closure_config: ClosureConfig
     enabled_checkpoints: Items[Checkpoint]
     connected_tasks: Texts = ()
+    excluded_global_tasks: Texts = ()
+    returns: Flag = False
     entry_condition: Maybe[EntryCondition] = None
     connection_conditions: Entries[ConnectionCondition] = Field(
         default_factory=dict[str, ConnectionCondition]
@@ -319,11 +321,19 @@ class FlowVersion(Document):
     ai_helpers: Published[Items[AiHelper]] = absent(())
     tasks: Published[Items[Task]] = absent(())
     first_task: Published[Text] = absent("")
+    global_tasks: Texts = ()
     checkpoints: Published[Items[Checkpoint]] = absent(())
     reasons_of_contact: Published[Items[ReasonOfContact]] = absent(())
     results: Published[Items[ContactResult]] = absent(())
     created_by: Published[Text] = absent("")
     created_at: Published[DateTime] = absent("")
+
+    def ways_from(self, task: Task) -> tuple[str, ...]:
+        """The tasks that can follow a task, each once: those it names, then the global ones that it does not
+        exclude."""
+        excluded = {*task.excluded_global_tasks, task.id}
+        everywhere = (task_id for task_id in self.global_tasks if task_id not in excluded)
+        return tuple(dict.fromkeys((*task.connected_tasks, *everywhere)))
 
     def conditions(self) -> Iterator[PlacedCondition]:
         """Every condition, in the order of the document."""

@@ -78,6 +78,9 @@ A change of task is judged in this order: the channel, the required variables, t
 connection, the condition of the task. A conversation starts in the first task, and a contact resumes where it
 was, whatever conditions say.
 
+A task with `returns: true` is a digression: a change to the task `back` leaves it for the task that it was
+entered from, whatever conditions that has. Digressions nest 8 deep; a task that does not return ends them.
+
 ## Objects
 """
 

@@ -48,11 +48,12 @@ class ToolReference:
 
 @dataclass(frozen=True, slots=True)
 class TaskReferences:
-    """`conditioned` are the keys of `connectionConditions`, which name tasks."""
+    """`conditioned` are the keys of `connectionConditions`, which name tasks; `excluded` are global tasks."""
 
     identity: Identity
     connected: tuple[Reference, ...]
     conditioned: tuple[Reference, ...]
+    excluded: tuple[Reference, ...]
     variables: tuple[Reference, ...]
     checkpoints: tuple[Identity, ...]
     servers: tuple[Reference, ...]
@@ -64,6 +65,7 @@ class References:
     """None where the document does not tell: nothing can then be said about references to it."""
 
     first_task: Reference | None
+    global_tasks: tuple[Reference, ...]
     api_version: Reference | None
     audio_preset: Reference | None
     channels: tuple[Reference, ...] | None
@@ -95,6 +97,7 @@ def references_of(raw: object) -> References | None:
     audio = _object(_object(document.get("mediaConfig")).get("audio"))
     return References(
         first_task=_text(document, "firstTask", ""),
+        global_tasks=_texts(document, "globalTasks", ""),
         api_version=_text(document, "apiVersion", ""),
         audio_preset=_text(audio, "presetId", pointer("mediaConfig", "audio")),
         channels=_texts(document, "channels", "") if _has_list(document, "channels") else None,
@@ -145,6 +148,7 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
     return TaskReferences(
         identity=_identity(task, place),
         connected=_texts(task, "connectedTasks", place),
+        excluded=_texts(task, "excludedGlobalTasks", place),
         conditioned=tuple(
             Reference(key, f"{place}/connectionConditions{pointer(key)}")
             for key in _object(task.get("connectionConditions"))

@@ -90,7 +90,7 @@ class Inspection:
         return {
             task.id: tuple(
                 target
-                for target in dict.fromkeys(task.connected_tasks)
+                for target in self.version.ways_from(task)
                 if target != task.id and target in self.tasks
             )
             for task in self.version.tasks
@@ -113,7 +113,9 @@ class Inspection:
         return frozenset(
             task.id
             for task in self.version.tasks
-            if TASK_KINDS[task.type].routed or not self.connections[task.id] or self.closes(task)
+            if TASK_KINDS[task.type].routed
+            or (not self.connections[task.id] and not task.returns)
+            or self.closes(task)
         )
 
     def closes(self, task: documents.Task) -> bool:
@@ -168,6 +170,8 @@ class Inspection:
         return quoted(self.tasks[task_id].effective_name)
 
     def connection_pointer(self, source: str, target: str) -> str:
+        if target not in self.tasks[source].connected_tasks:
+            return pointer("globalTasks", self.version.global_tasks.index(target))
         position = self.tasks[source].connected_tasks.index(target)
         return pointer("tasks", self.numbers[source], "connectedTasks", position)
 

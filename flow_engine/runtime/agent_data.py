@@ -40,6 +40,8 @@ def agent_data_of(
         "command": command,
         "taskStatus": runner.status,
     }
+    if (back := runner.returns_to) is not None:
+        own["returnsTo"] = back.name
     if runner.left_task is not None:
         own["leftTask"] = runner.left_task.name
     if result is not None:
@@ -78,6 +80,7 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
             attempts={} if runner.new_memory else loaded.mining.attempts,
             memory_format=memory_format or runner.platform.memory_format,
             conditions=_conditions(runner) if runner.flow.conditions else None,
+            returns_to=None if (back := runner.returns_to) is None else back.name,
         )
     )
 

@@ -82,7 +82,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
             f"version {version.id!r} is a draft: drafts are kept and listed, only saved versions run",
             accepted=("a version saved with draft: false",),
         )
-    plans = {task.id: plan_of(task) for task in version.tasks}
+    plans = {task.id: plan_of(task, version.ways_from(task)) for task in version.tasks}
     variables = VariableIndex(
         VariableSpec(v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values))
         for v in version.variables
@@ -125,8 +125,8 @@ def _conditions_of(version: FlowVersion, variables: VariableIndex) -> dict[str, 
     return conditions
 
 
-def plan_of(task: Task) -> TaskPlan:
-    """What a step needs of a task, worked out once."""
+def plan_of(task: Task, connected: tuple[str, ...]) -> TaskPlan:
+    """What a step needs of a task, worked out once. `connected` are the tasks that can follow it."""
     routing = task.routing_parameters if TASK_KINDS[task.type].routed else None
     tags = {
         "skills": routing.agent_skills if routing else (),
@@ -137,7 +137,7 @@ def plan_of(task: Task) -> TaskPlan:
         id=task.id,
         name=task.effective_name,
         type=task.type,
-        connected=tuple(dict.fromkeys(task.connected_tasks)),
+        connected=connected,
         channels=None if task.channels is None else frozenset(task.channels),
         required=tuple(p.variable_id for p in task.transition_parameters if p.required),
         tools=tuple(tool.tool_name for chosen in task.mcp_tool_selection for tool in chosen.selected_tools),

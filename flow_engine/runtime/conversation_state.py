@@ -13,7 +13,7 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.rendered import scope_of
-from flow_engine.runtime.rules import TaskGuard, TaskRefusal
+from flow_engine.runtime.rules import BACK, TaskGuard, TaskRefusal, channel_available
 from flow_engine.runtime.session import Contact, Session
 from flow_engine.runtime.storage import FormerConversation, LoadedConversation, NewMemory
 from flow_engine.task_types import BETWEEN_CONTACTS, CLOSED, TASK_KINDS
@@ -112,6 +112,16 @@ class ConversationState:
             entries=self.session.entered,
             refusals=self.session.refused,
         )
+
+    @property
+    def returns_to(self) -> TaskPlan | None:
+        """Where a change to `back` goes: the task that a digression was entered from. None where there is
+        none, or the channel is not its own."""
+        found = self.session.digressions[-1:] if self.task.document.returns else ()
+        plan = self.flow.tasks.get(found[0]) if found and BACK not in self.flow.names else None
+        if plan is None or not channel_available(plan, self.session.latest_contact.channel):
+            return None
+        return plan
 
     def holds(self, when: str | None) -> bool:
         """Whether a condition of the document is true now; what has none always applies."""

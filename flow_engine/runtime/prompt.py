@@ -93,7 +93,7 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class PromptInput:
     """Everything a prompt is made from. `memory` is the merged memory (F18). Times are in UTC. `conditions`
-    is None for a flow without any."""
+    is None for a flow without any, `returns_to` outside of a digression."""
 
     flow: CompiledFlow
     session: Session
@@ -106,6 +106,7 @@ class PromptInput:
     memory_format: MemoryFormat
     attempts: Mapping[str, int]
     conditions: PromptConditions | None = None
+    returns_to: str | None = None
 
 
 class Composer:
@@ -124,6 +125,7 @@ class Composer:
             *(inputs.flow.content_hash, task.task_id, session.latest_contact.channel, session.language),
             *(task.global_prompt, task.prompt, *task.descriptions.items()),
             history,
+            inputs.returns_to,
         )
         try:
             prefix = self._prefixes[known_by]
@@ -235,7 +237,7 @@ def _reachable_lines(inputs: PromptInput, plan: TaskPlan) -> Iterator[str]:
     channel = inputs.session.latest_contact.channel
     targets = [inputs.flow.tasks[task_id] for task_id in described if task_id != plan.id]
     shown = [task for task in targets if channel_available(task, channel)]
-    if not shown:
+    if not shown and inputs.returns_to is None:
         yield sections["reachable_none"]
     for task in shown:
         yield sections["reachable_task"].format(
@@ -244,6 +246,8 @@ def _reachable_lines(inputs: PromptInput, plan: TaskPlan) -> Iterator[str]:
         if task.required:
             names = ", ".join(inputs.flow.variables.name_of(var_id) for var_id in task.required)
             yield sections["reachable_requires"].format(variables=names)
+    if inputs.returns_to is not None:
+        yield sections["reachable_back"].format(name=inputs.returns_to)
 
 
 def volatile_sections(inputs: PromptInput) -> Iterator[str]:

@@ -78,7 +78,7 @@ class AgentData(MediaReply):
 
     `tenantId`, `conversationId` and `contactId` are also what an agent injects into every MCP tool.
     `command` goes into the model's history. `leftTask` is there when a new contact was taken out of a task
-    that its channel lacks.
+    that its channel lacks; `returnsTo` in a digression: the task that a change to `back` goes to.
     """
 
     conversationId: str
@@ -103,6 +103,7 @@ class AgentData(MediaReply):
     languageDetection: JsonObject | None
     hideTranscriptionToHuman: bool
     leftTask: NotRequired[str]
+    returnsTo: NotRequired[str]
 
 
 class TaskChanged(AgentData):

@@ -28,7 +28,11 @@ RefusalCode = Literal[
     "channel_not_available",
     "missing_variables",
     "condition_not_met",
+    "nothing_to_go_back_to",
 ]
+
+BACK = "back"
+"""What a change of task asks for to leave a digression, unless a task has that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,9 @@ def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) 
     names = (
         ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, guard)) or "none"
     )
+    if target is None and name == BACK:
+        reason = f"task {current.name!r} was not entered as a digression; reachable tasks: {names}"
+        return TaskRefusal("nothing_to_go_back_to", reason, current)
     if target is None:
         return TaskRefusal("task_unknown", f"there is no task {name!r}; reachable tasks: {names}", current)
     if target.id == current.id:

@@ -21,8 +21,8 @@ from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.events import ended_by
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.rules import explain, nearest_task
-from flow_engine.runtime.session import Contact, Session, TaskEntry
+from flow_engine.runtime.rules import BACK, explain, nearest_task
+from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
 from flow_engine.runtime.storage import LoadedConversation, NewMemory
 from flow_engine.task_types import ACTIVE, CLOSED, TASK_KINDS
@@ -158,6 +158,8 @@ class ConversationalFlowRunner(ConversationState):
     def change_task(self, name: str) -> bool:
         """Move to the task of that id or name; on False `get_task_validation_error` says why not (F11). The
         name has at most 512 characters."""
+        if name == BACK and self._go_back():
+            return True
         guard, left, target = self.guard, self.task, self.flow.task_named(name)
         before = self.session.states
         after = before if target is None else self.flow.chart.enter(before, target.id, guard)
@@ -172,8 +174,22 @@ class ConversationalFlowRunner(ConversationState):
             self._update(refused=counts)
             self._note("task_refused", code=refusal.code, task=name[:200])
             return False
-        self._enter(target.id, configuration=after.configuration, history=after.history)
+        pending = (*self.session.digressions, left.id)[-MOST_DIGRESSIONS:] if target.document.returns else ()
+        self._enter(target.id, configuration=after.configuration, history=after.history, digressions=pending)
         self._note("task_changed", **{"from": left.name, "to": target.name})
+        self._start_routing()
+        return True
+
+    def _go_back(self) -> bool:
+        """Out of a digression, into the task that it was entered from; False where there is none."""
+        left, target = self.task, self.returns_to
+        if target is None:
+            return False
+        states, pending = self.flow.chart.placed(target.id), self.session.digressions[:-1]
+        self._enter(
+            target.id, configuration=states.configuration, history=states.history, digressions=pending
+        )
+        self._note("task_changed", **{"from": left.name, "to": target.name, "by": BACK})
         self._start_routing()
         return True
 
@@ -259,8 +275,12 @@ class ConversationalFlowRunner(ConversationState):
         states = flow.chart.moved(self.session.states, old_task, task_id)
         self.flow = flow
         self._set_states(states)
+        pending = tuple(task for task in self.session.digressions if task in flow.tasks)
         self._update(
-            version_id=flow.version_id, content_hash=flow.content_hash, task=self._rendered(task_id, {})
+            version_id=flow.version_id,
+            content_hash=flow.content_hash,
+            task=self._rendered(task_id, {}),
+            digressions=pending,
         )
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 

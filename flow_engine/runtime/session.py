@@ -16,8 +16,9 @@ from flow_engine.runtime.statechart import StateConfiguration
 from flow_engine.task_types import CLOSED
 from flow_engine.vocabulary import Channel, ContactStatus
 
-SNAPSHOT_FORMAT = 2
-_ADDED_IN_2 = ("deadline", "pending_command")
+SNAPSHOT_FORMAT = 3
+MOST_DIGRESSIONS = 8
+"""Tasks to go back to, one within the other; what lies deeper is forgotten."""
 
 
 class _Stored(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -57,7 +58,8 @@ class Session(_Stored, frozen=True, kw_only=True):
 
     `revision` counts the commits of the snapshot; `entered` and `refused` count by task id how often
     a task was entered and a change to it refused. `deadline` is when the conversation's time is over (UTC),
-    None for never; `pending_command` is what the agent has yet to be told.
+    None for never; `pending_command` is what the agent has yet to be told. `digressions` are the tasks to go
+    back to, the nearest last.
     """
 
     format: int = SNAPSHOT_FORMAT
@@ -79,6 +81,7 @@ class Session(_Stored, frozen=True, kw_only=True):
     refused: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     deadline: datetime | None = None
     pending_command: str | None = None
+    digressions: tuple[str, ...] = ()
 
     @property
     def states(self) -> StateConfiguration:
@@ -107,19 +110,22 @@ class _FormatOnly(msgspec.Struct):
     format: int
 
 
-_FORMAT_1, _FORMAT_2 = b'{"format":1,', b'{"format":2,'
-_UNUSED_IN_1 = b',"deadline":null,"pendingCommand":null}'
+_FORMAT_1, _FORMAT_2, _FORMAT_3 = b'{"format":1,', b'{"format":2,', b'{"format":3,'
+_UNUSED_IN_1 = b',"deadline":null,"pendingCommand":null'
+_UNUSED_IN_2 = b',"digressions":[]}'
 _PLACE = re.compile(r"`\$\.?(?P<place>[^`]*)`\Z")
 _FIELD = re.compile(r"(?:required|unknown) field `(?P<field>[^`]*)`")
 
 
 def encode_session(session: Session) -> bytes:
-    """In format 1 where nothing of format 2 is used: the release before reads it during an update. A JSON
+    """In the oldest format that has all that is used: the release before reads it during an update. A JSON
     text in UTF-8."""
     stored = msgspec.json.encode(session)
+    if session.digressions:
+        return stored
     if session.deadline is None and session.pending_command is None:
-        return _FORMAT_1 + stored[len(_FORMAT_2) : -len(_UNUSED_IN_1)] + b"}"
-    return stored
+        return _FORMAT_1 + stored[len(_FORMAT_3) : -len(_UNUSED_IN_1 + _UNUSED_IN_2)] + b"}"
+    return _FORMAT_2 + stored[len(_FORMAT_3) : -len(_UNUSED_IN_2)] + b"}"
 
 
 def decode_session(stored: bytes) -> Session:

@@ -161,7 +161,7 @@ class TaskContext:
     reachable: tuple[replies.ReachableTask, ...]
 
     def declarations(self) -> tuple[Declaration, ...]:
-        change = change_task_declaration(self.reachable)
+        change = change_task_declaration(self.reachable, self.data.returns_to)
         every = (change, *(tool.declaration() for tool in self.tools.tools), _END_CALL)
         return tuple(tool for tool in every if tool is not None)
 

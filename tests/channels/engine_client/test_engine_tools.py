@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from channels.engine_client.mcp_tools import McpTool
-from channels.engine_client.replies import AgentData, MemoryDump, ReachableTask
+from channels.engine_client.replies import AgentData, ConditionState, MemoryDump, ReachableTask
 from channels.engine_client.tools import (
     META_IDS,
     META_MEMORY,
@@ -233,6 +233,22 @@ class TestChangeTask:
             "- booking (AIO): Enter for booking Requires: visit, day. Still missing: day.",
             "- goodbye (AIO): Enter for goodbye",
         ]
+
+    def test_a_digression_offers_the_way_back(self) -> None:  # V2
+        declaration: Any = change_task_declaration([task("2", "goodbye")], "booking")
+        (asked,) = declaration["parameters"]["properties"].values()
+        assert asked["enum"] == ["goodbye", "back"]
+        assert asked["description"].splitlines()[-1].startswith("- back: return to 'booking'")
+        assert change_task_declaration([], "booking") is not None
+
+    def test_a_condition_that_is_not_met_is_told_with_its_reason(self) -> None:  # V2
+        closed = task("1", "loan").model_copy(
+            update={"condition": ConditionState(met=False, reason="Only adults.")}
+        )
+        declaration: Any = change_task_declaration([closed])
+        (asked,) = declaration["parameters"]["properties"].values()
+        assert asked["description"].endswith("Not open yet: Only adults.")
+        assert not closed.can_be_entered
 
     def test_without_a_task_there_is_no_tool(self) -> None:
         assert change_task_declaration([]) is None

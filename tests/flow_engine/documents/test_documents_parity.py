@@ -120,7 +120,11 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     for owner in ("Checkpoint", "MCPToolParametersMap"):
         schemas[owner]["properties"]["when"] = text
     parts = {"when": text, "reason": text}
+    texts = {"type": "array", "items": text}
+    schemas["ConversationalFlowVersion"]["properties"]["globalTasks"] = texts
     task = schemas["ConversationalFlowTask"]["properties"]
+    task["excludedGlobalTasks"] = texts
+    task["returns"] = {"type": "boolean"}
     task["entryCondition"] = {"type": "object", "properties": parts, "required": ["when"]}
     connection = {"type": "object", "properties": parts}
     task["connectionConditions"] = {"type": "object", "additionalProperties": connection}
