@@ -139,14 +139,45 @@ async def test_without_a_model_the_scores_decide_and_say_so(tmp_path: Path) -> N
         assert all(0 <= each["score"] <= 1 for each in decision["candidates"])
 
 
-async def test_an_agent_that_is_disabled_meanwhile_gets_no_further_message(tmp_path: Path) -> None:  # C9
+@pytest.mark.parametrize("change", ["disabled", "deleted"])
+async def test_an_agent_that_has_asked_and_is_gone_gets_no_further_message(
+    tmp_path: Path, change: str
+) -> None:  # C9
     async with running_chat(tmp_path, [asks("Which size?"), Says("fine")]) as chat:
         await chat.add(WEATHER, ORDERS)
         async with chat.client() as client:
             await client.say("m-1", "I would like to order a pizza")
-            await chat.http.patch("/v1/ai-agents/order_agent", json={"enabled": False})
+            path = "/v1/ai-agents/order_agent"
+            if change == "disabled":
+                await chat.http.patch(path, json={"enabled": False})
+            else:
+                await chat.http.delete(path)
             final = await client.say("m-2", "a large pizza margherita")
             assert final["state"] == "refused"
+            assert [d["action"] for d in await chat.decisions(client.session)] == ["accept", "refuse"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "agent"),
+    [("2.", 1), ("PLANE_AGENT", "plane_agent"), ("train_agent", "train_agent"), ("yes", None)],
+)
+async def test_the_orchestrators_question_is_answered_by_number_or_name(
+    tmp_path: Path, answer: str, agent: str | int | None
+) -> None:  # C9
+    twins = [{"name": f"{n}_agent", "description": f"Sells {n} tickets."} for n in ("train", "plane")]
+    async with running_chat(tmp_path, [Says("Here you are.")]) as chat:
+        await chat.add(*twins)
+        async with chat.client() as client:
+            await client.say("m-1", "tickets please")
+            offered = [line[3:] for line in client.text("m-1").splitlines()[1:]]
+            final = await client.say("m-2", answer)
+            if agent is None:  # a yes to two is no answer
+                assert final["state"] == "clarifying"
+            else:
+                chosen = agent if isinstance(agent, str) else f"{offered[agent].split()[1]}_agent"
+                assert (final["state"], final["agent"]) == ("done", chosen)
+                last = (await chat.decisions(client.session))[-1]
+                assert (last["action"], last["reason"]) == ("accept", "the user chose from the question")
 
 
 async def test_a_model_that_fails_is_told_to_the_user_and_the_session_goes_on(tmp_path: Path) -> None:  # C13

@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.chat import tool
+from channels.chat.answering import MOST_SHOWN
 from channels.chat.tools import load_tools
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolCall
@@ -23,7 +25,7 @@ BELT = "tests.channels.chat.toolbelt"
 ROW: dict[str, Any] = {
     "name": "clerk",
     "description": "Adds numbers and pays amounts.",
-    "tools": ["add", "pay", "wipe", "breaks"],
+    "tools": ["add", "pay", "wipe", "breaks", "sleeps", "reads"],
 }
 
 
@@ -72,6 +74,7 @@ async def test_a_function_is_a_tool_with_the_schema_of_its_types(tmp_path: Path)
         (calls("delete_everything"), "delete_everything"),
         (calls("breaks"), "out of paper"),
         (calls("wipe"), "forbids"),
+        (calls("sleeps"), "0.05"),
     ],
 )
 async def test_what_goes_wrong_with_a_tool_is_told_to_the_model(
@@ -81,6 +84,33 @@ async def test_what_goes_wrong_with_a_tool_is_told_to_the_model(
     assert words in told[0]
     assert (state, toolbelt.CALLS) == ("done", [])
     assert "finished" not in [status for _, status in acted]
+
+
+async def test_what_is_shown_of_a_long_result_is_shortened_and_the_model_gets_all(
+    tmp_path: Path,
+) -> None:  # C13
+    async with running_chat(tmp_path, [calls("reads"), Says("Read.")], tool_modules=BELT) as chat:
+        await chat.add(ROW)
+        async with chat.client() as client:
+            await client.say("m-1", "add numbers and pays")
+            shown = client.of("m-1", "action")[-1]["content"]["result"]
+            told = next(m.content for m in chat.model.requests[-1].messages if m.role == "tool")
+            assert (shown[-1], len(shown), told.count("x")) == ("…", MOST_SHOWN + 1, 20_000)
+
+
+async def test_an_agent_that_never_comes_to_an_end_is_stopped_and_says_so(tmp_path: Path) -> None:  # C13
+    async with running_chat(tmp_path, lambda request: calls("add", a=1), tool_modules=BELT) as chat:
+        await chat.add(ROW)
+        async with chat.client() as client:
+            final = await client.say("m-1", "add numbers")
+            (run,) = await chat.runs(client.session)
+            assert (final["state"], run["status"], run["iterations"]) == (
+                "refused",
+                "max_iterations",
+                MAX_ITERATIONS,
+            )
+            assert client.of("m-1", "error")[0]["content"]["code"] == "max_iterations"
+            assert len(toolbelt.CALLS) == MAX_ITERATIONS == len(run["tool_calls_log"])
 
 
 async def test_a_call_that_is_to_be_confirmed_waits_for_a_yes(tmp_path: Path) -> None:  # C11

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 from channels.chat import tool
@@ -32,3 +33,16 @@ def wipe() -> None:
 def breaks() -> None:
     """Fails."""
     raise ValueError("out of paper")
+
+
+@tool(timeout_s=0.05)
+async def sleeps() -> str:
+    """Takes too long."""
+    await asyncio.sleep(60)
+    return "awake"
+
+
+@tool
+def reads() -> str:
+    """Reads a long page."""
+    return "x" * 20_000
