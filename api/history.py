@@ -13,6 +13,7 @@ from flow_engine.use_cases.history import (
     ConversationReply,
     History,
     JournalPage,
+    MomentReply,
 )
 from flow_engine.vocabulary import CHANNELS, PHASES
 
@@ -53,6 +54,15 @@ class HistoryRoutes:
         limit = call.whole_number("limit", at_most=ENTRIES_AT_MOST - 1) or ENTRIES
         return json_response(await self._history.journal(conversation, after, limit=limit))
 
+    async def at(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        text = call.path("seq")
+        if not (text.isascii() and text.isdigit() and 0 < int(text) <= LARGEST_SEQ):
+            raise refused_parameter(
+                "seq_invalid", f"the entry's number is a whole one from 1 to {LARGEST_SEQ}"
+            )
+        return json_response(await self._history.at(conversation, int(text)))
+
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
@@ -64,6 +74,16 @@ class HistoryRoutes:
                 scopes=("operator",),
                 parameters=_LIST_PARAMETERS,
                 reply=ConversationPage,
+            ),
+            Endpoint(
+                method="GET",
+                path=_ONE + "/at/{seq}",
+                handler=self.at,
+                summary="A conversation as one of its commits left it, with the prompt and the reply of then",
+                audience="watchers",
+                scopes=("operator",),
+                reply=MomentReply,
+                problems=(404,),
             ),
             # Before the conversation itself: an id may hold slashes.
             Endpoint(

@@ -1,6 +1,6 @@
 """The agents' use cases on contacts and tasks (F28–F30, F34)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -48,6 +48,7 @@ class ClosureVerdict:
     closes: bool
     reason: str = ""
     error: str | None = None
+    status: int | None = None
 
 
 def check_caller_data(contact: NewContact) -> None:
@@ -214,12 +215,17 @@ class Conversations:
             runner = await self._transactor.resume(conversation, loaded)
             contact = runner.require_contact(contact_id)
             summary = runner.remembered(contact)
-            error, closes = None, False
+            error, closes, handler = None, False, None
             if contact_id == runner.session.active_contact_id:
                 task_id = runner.task.id
                 if task_id not in verdicts:  # asked once, however often the commit is tried
                     verdicts[task_id] = await self._closes(runner, contact_id, reason)
-                closes, error = verdicts[task_id].closes, verdicts[task_id].error
+                verdict = verdicts[task_id]
+                closes, error, handler = (
+                    verdict.closes,
+                    verdict.error,
+                    verdict.status or verdict.reason or None,
+                )
                 if not closes:
                     summary = await self._summary(runner, contact_id, contact, reason)
                 runner.end_contact(reason, closes=closes, summary=summary)
@@ -234,7 +240,7 @@ class Conversations:
                 handlerError=error,
                 command=runner.take_command(),
             )
-            heard = {"summary": summary, "closes": closes, "handlerError": error}
+            heard = {"summary": summary, "closes": closes, "handlerError": error, "handler": handler}
             asked = JournalInput(
                 "handle-end-contact", {"contactId": contact_id, "reason": reason}, heard=heard
             )
@@ -271,7 +277,9 @@ class Conversations:
         except OutboundFailed:
             return self._failed("unreachable", f"no usable answer within {CLOSURE_HANDLER_TIMEOUT_S:g} s")
         if not 200 <= answer.status < 300:
-            return self._failed("status", f"it answered with status {answer.status}")
+            return replace(
+                self._failed("status", f"it answered with status {answer.status}"), status=answer.status
+            )
         return ClosureVerdict(answer.body.strip() == b"true")
 
     def _failed(self, reason: str, message: str) -> ClosureVerdict:

@@ -7,17 +7,20 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 
 import orjson
 from typing_extensions import TypedDict
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere
 from flow_engine.ports.dialogue import ConversationHead, ConversationList, ConversationRef, ListedConversation
-from flow_engine.runtime.agent_data import memory_variables
-from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry
+from flow_engine.runtime.agent_data import compose_prompt, memory_variables
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.replies import JsonObject, MemoryVariable
+from flow_engine.runtime.session import Session
+from flow_engine.use_cases.rebuilding import replied
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import Channel, Phase
@@ -105,6 +108,36 @@ class JournalPage(TypedDict):
     next: int | None
 
 
+class StateThen(TypedDict):
+    """`task` is a task's name, `taskStatus` of the human part, null elsewhere."""
+
+    taskId: str
+    task: str
+    taskStatus: str | None
+    status: Phase
+    channel: str
+    language: str
+    contactId: str
+    vars: Sequence[MemoryVariable]
+
+
+class MomentReply(TypedDict):
+    """A conversation as a commit left it. `prompt` is what a model read then; `reply` the text that the
+    request got, null where no request made the commit, or where this release makes another one of it. Hashes
+    are SHA-256 of the UTF-8 bytes in hexadecimal digits; `prefixHash` is the prompt's own. `at` is in UTC."""
+
+    seq: int
+    revision: int
+    memoryRevision: int
+    at: str
+    state: StateThen
+    prompt: str
+    promptSha256: str
+    prefixHash: str
+    reply: str | None
+    replySha256: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
     """None: any. `task` is a name or an id, `q` how the id of the conversation or of a contact begins. The
@@ -186,13 +219,12 @@ class History:
         listed = await self._index.one(conversation)
         session = loaded.session or runner.session
         row = _row(listed, listed.head or runner.head(None))
-        latest = max(session.contacts, key=lambda id: session.contacts[id].started_at)
         return ConversationReply(
             **row,
             revision=session.revision,
             memoryRevision=loaded.memory_revision,
             language=session.language,
-            contactId=session.active_contact_id or latest,
+            contactId=_contact_of(session),
             vars=[
                 KnownVariable(**each, provenance=_provenance(each, loaded.mining))
                 for each in memory_variables(runner)
@@ -207,6 +239,45 @@ class History:
         page = entries[:limit]
         rest = len(entries) > len(page)
         return JournalPage(entries=[journal_row(each) for each in page], next=page[-1].seq if rest else None)
+
+    async def at(self, conversation: ConversationRef, seq: int) -> MomentReply:
+        """Raises LookElsewhere `conversation_unknown`, `entry_unknown`; CallTheOperator `definition_lost`."""
+        entries = await self._journal.up_to(conversation, seq)
+        if not entries or (entries[0].seq > 1 and entries[0].base is None):
+            if (await self._transactor.memory.load(conversation)).session is None:
+                raise unknown_conversation(conversation)
+            raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
+        entry, (before, after) = entries[-1], states_of(entries)
+        runner = await self._transactor.resume(conversation, after, now=entry.at)
+        prompt = compose_prompt(runner)
+        reply = await replied(self._transactor, conversation, entry, before)
+        session = runner.session
+        return MomentReply(
+            seq=entry.seq,
+            revision=entry.revision,
+            memoryRevision=entry.memory_revision,
+            at=utc_text(entry.at),
+            state=StateThen(
+                taskId=runner.task.id,
+                task=runner.task.name,
+                taskStatus=runner.status,
+                status=session.states.phase,
+                channel=session.latest_contact.channel,
+                language=session.language,
+                contactId=_contact_of(session),
+                vars=memory_variables(runner),
+            ),
+            prompt=prompt.text,
+            promptSha256=sha256(prompt.text.encode()).hexdigest(),
+            prefixHash=prompt.prefix_hash,
+            reply=None if reply is None else reply.decode(),
+            replySha256=None if reply is None else sha256(reply).hexdigest(),
+        )
+
+
+def _contact_of(session: Session) -> str:
+    """The active contact's id, else the latest one's."""
+    return session.active_contact_id or max(session.contacts, key=lambda id: session.contacts[id].started_at)
 
 
 def unknown_conversation(conversation: ConversationRef) -> LookElsewhere:

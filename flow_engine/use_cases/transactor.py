@@ -7,6 +7,7 @@ conflict that carries the current state, never with a lost or a doubled write.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, TypeVar, cast
 
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError, LookElsewhere, ReloadAndDecide
@@ -96,16 +97,22 @@ class Transactor:
         self.observer = dependencies.observer
 
     async def resume(
-        self, conversation: ConversationRef, loaded: storage.LoadedConversation
+        self,
+        conversation: ConversationRef,
+        loaded: storage.LoadedConversation,
+        *,
+        now: datetime | None = None,
     ) -> ConversationalFlowRunner:
-        """Raises LookElsewhere `conversation_unknown` when nothing is stored."""
+        """As it is `now` (UTC), by the clock if not given. Raises LookElsewhere `conversation_unknown` when
+        nothing is stored."""
         session = loaded.session
         if session is None:
             raise LookElsewhere(
                 "conversation_unknown", f"there is no conversation {conversation.conversation_id!r}"
             )
         version = await self.versions.pinned(conversation.tenant_id, session.version_id, session.content_hash)
-        return ConversationalFlowRunner.resume(version.flow, session, loaded, self.platform, self.clock.now())
+        at = now or self.clock.now()
+        return ConversationalFlowRunner.resume(version.flow, session, loaded, self.platform, at)
 
     async def run(
         self,

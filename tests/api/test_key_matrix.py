@@ -54,6 +54,7 @@ EXPECTED: dict[str, set[str]] = {
     "DELETE /v1/conversations/{conversation_id}": {"privacy"},
     "GET /v1/conversations": {"operator"},
     "GET /v1/conversations/{conversation_id}": {"operator"},
+    "GET /v1/conversations/{conversation_id}/at/{seq}": {"operator"},
     "GET /v1/conversations/{conversation_id}/journal": {"operator"},
     "GET /v1/agent-runs": {AGENT},
     "GET /v1/agent-runs/{run_id}": {AGENT},
@@ -101,6 +102,7 @@ UNKNOWN = {
     "other_version_id": "neither",
     "tag": "never",
     "run_id": "none",
+    "seq": "1",
 }
 
 
@@ -155,6 +157,7 @@ async def _acmes_own(scene: Scene) -> dict[str, str]:
         "other_version_id": version_id,
         "tag": "latest",
         "run_id": "acmes-run",
+        "seq": "1",
     }
 
 
