@@ -41,13 +41,20 @@ class Platform:
             FIXED_BYTES, getsizeof=lambda parts: parts.weight
         )
         self._media: dict[str, MediaSettings] = {}
+        self._sections: dict[tuple[str, str], PromptSections] = {}
 
     def prompt_sections(self, flow: CompiledFlow, channel: str) -> PromptSections:
         """The system prompts for the model that the channel uses, in the flow's language (F26). Raises
         CallTheOperator `api_version_unknown`."""
-        version = flow.document
-        model = self.media(flow).model(channel)
-        return self.prompts.prompt_sections(version.api_version, model, self.language(version))
+        known = self._sections.get((flow.content_hash, channel))
+        if known is None:
+            if len(self._sections) >= VERSIONS_REMEMBERED:
+                self._sections.clear()
+            version = flow.document
+            model = self.media(flow).model(channel)
+            known = self.prompts.prompt_sections(version.api_version, model, self.language(version))
+            self._sections[flow.content_hash, channel] = known
+        return known
 
     def language(self, version: FlowVersion) -> str:
         return prompt_language(version, self.prompts.available_languages(version.api_version))

@@ -299,6 +299,8 @@ def _attempt_lines(inputs: PromptInput) -> Iterator[str]:
         if count >= ATTEMPTS_SHOWN_FROM and missing:
             name = inputs.flow.variables.name_of(var_id)
             yield inputs.sections["attempt"].format(name=name, n=count)
+    if not inputs.session.refused:
+        return
     for task_id in inputs.session.task.descriptions:
         refused = inputs.session.refused.get(task_id, 0)
         if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(inputs.flow.tasks[task_id], inputs.memory):
@@ -337,7 +339,10 @@ def _seconds_since(moment: datetime, now: datetime) -> int:
 
 def _age_unit(seconds: int) -> tuple[str, int]:
     """In which unit an age is told, and its length in seconds."""
-    return next((u, n) for u, n in _AGE_UNITS if seconds >= n or n == 1)
+    for unit in _AGE_UNITS:
+        if seconds >= unit[1]:
+            return unit
+    return _AGE_UNITS[-1]
 
 
 _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
