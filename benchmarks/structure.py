@@ -58,6 +58,7 @@ class Structure:
     functions: int
     private_used_once: int
     private_used_once_share: float
+    private_called_once_share: float
     longest_function: str
     functions_too_long: int
     public_docstrings: int
@@ -106,11 +107,15 @@ def length(node: Function) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def used_once(module: Module) -> int:
-    """How many private functions and methods are named in one other place of their module."""
+def used_once(module: Module) -> tuple[int, int]:
+    """How many private functions and methods are named in one other place of their module, and how many of
+    these are called there: the others are handed over by name, as entries of tables and callbacks are."""
     words = Counter(re.findall(r"\w+", module.text))
     private = [node.name for node in functions_of(module) if re.match(r"_[^_]", node.name)]
-    return sum(words[name] == 2 for name in private)
+    once = [name for name in private if words[name] == 2]
+    called = {ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
+    called = {name.rpartition(".")[2] for name in called}
+    return len(once), sum(name in called for name in once)
 
 
 def docstrings(module: Module) -> Iterator[str]:
@@ -157,7 +162,7 @@ def measure(modules: list[Module], everything: list[Module], test_lines: int) ->
     functions = [
         (length(node), f"{module.name}.{node.name}") for module in modules for node in functions_of(module)
     ]
-    once = sum(used_once(module) for module in modules)
+    once, called_once = map(sum, zip(*map(used_once, modules), strict=True))
     texts = [text for module in modules for text in docstrings(module)]
     longest = max(functions, default=(0, "none"))
     return Structure(
@@ -171,6 +176,7 @@ def measure(modules: list[Module], everything: list[Module], test_lines: int) ->
         functions=len(functions),
         private_used_once=once,
         private_used_once_share=share(once, len(functions)),
+        private_called_once_share=share(called_once, len(functions)),
         longest_function=f"{longest[1]} {longest[0]}",
         functions_too_long=sum(size > LONGEST_FUNCTION for size, _ in functions),
         public_docstrings=len(texts),

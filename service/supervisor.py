@@ -111,7 +111,9 @@ class Supervisor:
         for slot in [slot for slot, at in self._starts_at.items() if at <= time.monotonic()]:
             del self._starts_at[slot]
             self._start(slot)
-        wait([woken, *self._sources()], self._seconds_left())
+        channels = (worker.channel for worker in self._workers if worker.channel is not None)
+        ends = (worker.process.sentinel for worker in self._workers)
+        wait([woken, *channels, *ends], self._seconds_left())
         with suppress(BlockingIOError):
             woken.recv(4096)
         self._obey_signals()
@@ -125,12 +127,6 @@ class Supervisor:
             if worker.killed_at <= time.monotonic():
                 worker.killed_at = float("inf")
                 worker.process.kill()
-
-    def _sources(self) -> list[Any]:
-        return [
-            *(worker.channel for worker in self._workers if worker.channel is not None),
-            *(worker.process.sentinel for worker in self._workers),
-        ]
 
     def _seconds_left(self) -> float | None:
         times = [*self._starts_at.values(), self._collect_until, *(w.killed_at for w in self._workers)]

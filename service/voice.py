@@ -269,11 +269,8 @@ async def voice_agent(
 ) -> AsyncGenerator[VoiceAgent]:
     """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused."""
     steering = GuardedClient(AllowList.parse(settings.outbound_allowed()))
-    counting, carrier, sip_calls = (
-        metrics.Counting(),
-        settings.open_carrier(steering),
-        _sip(settings, steering),
-    )
+    counting, carrier, key = metrics.Counting(), settings.open_carrier(steering), settings.openai_api_key
+    sip_calls = SipCalls(steering, settings.realtime_url, key.get_secret_value()) if key is not None else None
 
     def answering(config: models.VoiceConfig) -> VoiceAnswering:
         outbound = GuardedClient(AllowList.parse(settings.outbound_allowed(config.base_url)))
@@ -307,11 +304,6 @@ async def voice_agent(
         yield VoiceAgent(app, changing)
     finally:
         await steering.aclose()
-
-
-def _sip(settings: VoiceSettings, outbound: GuardedClient) -> SipCalls | None:
-    key = settings.openai_api_key
-    return None if key is None else SipCalls(outbound, settings.realtime_url, key.get_secret_value())
 
 
 def serve_until_stopped(

@@ -82,17 +82,14 @@ class PydanticAiModel:
                 deadline = self._deadline()
                 async with asyncio.timeout_at(deadline):
                     # A tool's message gets the tool's name from the call that it answers.
-                    names = {
-                        call.id: call.name for message in request.messages for call in message.tool_calls
-                    }
-                    stream = await stack.enter_async_context(
-                        model_request_stream(
-                            model,
-                            [_model_message(message, names) for message in request.messages],
-                            model_settings=self._settings(request, model),
-                            model_request_parameters=_parameters(request, model),
-                        )
+                    calls = [call for message in request.messages for call in message.tool_calls]
+                    names = {call.id: call.name for call in calls}
+                    turns = [_model_message(message, names) for message in request.messages]
+                    settings, parameters = self._settings(request, model), _parameters(request, model)
+                    asking = model_request_stream(
+                        model, turns, model_settings=settings, model_request_parameters=parameters
                     )
+                    stream = await stack.enter_async_context(asking)
                     events = aiter(stream)
                 while not received.cut:
                     # A timeout of its own for each event: none may be open while the reader has the turn.

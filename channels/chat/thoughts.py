@@ -28,7 +28,9 @@ class ThoughtFilter:
                 shown.append("" if self._thinks else before)
                 self._kept, self._thinks = after, not self._thinks
                 continue
-            held = _beginning_of(tag, self._kept)
+            # As much of the end is held back as may be the beginning of the tag.
+            lengths = range(min(len(tag) - 1, len(self._kept)), 0, -1)
+            held = next((length for length in lengths if tag.startswith(self._kept[-length:])), 0)
             out, self._kept = self._kept[: len(self._kept) - held], self._kept[len(self._kept) - held :]
             shown.append("" if self._thinks else out)
             return self._without_lead("".join(shown))
@@ -49,8 +51,3 @@ class ThoughtFilter:
 def without_thoughts(text: str) -> str:
     thoughts = ThoughtFilter()
     return thoughts.feed(text) + thoughts.finish()
-
-
-def _beginning_of(tag: str, text: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `tag`."""
-    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-n:])), 0)

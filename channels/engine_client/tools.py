@@ -235,16 +235,14 @@ def _chosen_by_model(tool: McpTool, assigned: Sequence[replies.ToolParameter]) -
     hidden |= INJECTED & properties.keys()
     for name, parameter in strategies.items():
         if parameter.assignment_strategy == "prompt" and name in properties:
-            properties[name] = _described(as_object(properties[name]), parameter.assignment_value)
+            own, hint = as_object(properties[name]), parameter.assignment_value
+            told = own.get("description")
+            text = f"{hint}\n{told}" if isinstance(told, str) and told else hint
+            properties[name] = {**own, "description": text}
     schema["type"] = "object"
     schema["properties"] = {name: own for name, own in properties.items() if name not in hidden}
     schema["required"] = [name for name in _required(tool) if name not in hidden]
     return schema
-
-
-def _described(schema: Mapping[str, object], hint: str) -> dict[str, object]:
-    told = schema.get("description")
-    return {**schema, "description": f"{hint}\n{told}" if isinstance(told, str) and told else hint}
 
 
 # --- calls -----------------------------------------------------------------------------------------

@@ -262,17 +262,14 @@ def _content(content: Any) -> tuple[str, list[str]]:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
             case {"type": "image_url", "image_url": {"url": str(url)}}:
-                images.append(_image(url))
+                head, comma, data = url.partition(",")
+                if not (head.startswith("data:") and head.endswith(";base64") and comma):
+                    message = "an image by its address; accepted is data:image/...;base64,..."
+                    raise _unsupported("messages", message)
+                images.append(data)
             case _:
                 raise _unsupported("messages", f"content of type {part.get('type')!r}")
     return "\n".join(texts), images
-
-
-def _image(url: str) -> str:
-    head, comma, data = url.partition(",")
-    if not (head.startswith("data:") and head.endswith(";base64") and comma):
-        raise _unsupported("messages", "an image by its address; accepted is data:image/...;base64,...")
-    return data
 
 
 # The answer ---------------------------------------------------------------------------------------------

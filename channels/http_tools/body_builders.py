@@ -183,12 +183,8 @@ def next_time(text: str, now: datetime) -> str | None:
         for days in (0, 1, 2)
         for fold in (0, 1)
     ]
-    return utc_text(min(moment for moment in moments if moment >= now and _shown_at(moment) == shown))
-
-
-def _shown_at(moment: datetime) -> tuple[int, int]:
-    local = moment.astimezone(ZONE)
-    return local.hour, local.minute
+    on_clocks = [(moment, moment.astimezone(ZONE)) for moment in moments if moment >= now]
+    return utc_text(min(moment for moment, local in on_clocks if (local.hour, local.minute) == shown))
 
 
 def _call_fields(args: Values, ctx: Values) -> dict[str, JsonValue]:

@@ -97,7 +97,9 @@ class RecordedOutbound:
                 method, url, timeout_s=timeout_s, headers=headers, content=content
             )
         except (OutboundRefused, OutboundFailed) as error:
-            self._write("http", True, {**call, "failed": _failure(error)})
+            late = isinstance(error.__cause__, TimeoutError)
+            why: Failure = "refused" if isinstance(error, OutboundRefused) else "late" if late else "unusable"
+            self._write("http", True, {**call, "failed": why})
             raise
         answer = as_json(reply.body) if reply.body else None
         self._write("http", True, {**call, "status": reply.status, "answer": answer})
@@ -124,12 +126,6 @@ class RecordedTransport(httpx2.AsyncBaseTransport):
         self._write("http", True, {**call, "status": reply.status_code, "answer": answer})
         tag = {"ETag": reply.headers["ETag"]} if "ETag" in reply.headers else {}
         return httpx2.Response(reply.status_code, headers=tag, content=reply.content)
-
-
-def _failure(error: OutboundRefused | OutboundFailed) -> Failure:
-    if isinstance(error, OutboundRefused):
-        return "refused"
-    return "late" if isinstance(error.__cause__, TimeoutError) else "unusable"
 
 
 def read_recording(content: bytes, codec: StreamCodec) -> Iterator[Entry]:

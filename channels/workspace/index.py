@@ -66,7 +66,8 @@ class GatewayEmbedder:
                 reply = await http.post(self._url, json=body, headers=self._headers)
             if reply.status_code != 200:
                 raise EmbeddingFailed(f"status {reply.status_code}")
-            rows = [_vector(each["embedding"]) for each in reply.json()["data"]]
+            found = [each["embedding"] for each in reply.json()["data"]]
+            rows = [np.frombuffer(base64.b64decode(e), "<f4") if isinstance(e, str) else e for e in found]
             vectors = np.vstack(rows).astype(np.float32)
         except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
             raise EmbeddingFailed(type(error).__name__) from error
@@ -74,12 +75,6 @@ class GatewayEmbedder:
             raise EmbeddingFailed("another number of vectors than of texts")
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
-
-
-def _vector(embedding: Any) -> NDArray[np.float32]:
-    if isinstance(embedding, str):
-        return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
-    return np.asarray(embedding, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import cast
 
-from flow_engine.documents import AiHelper, Checkpoint
+from flow_engine.documents import Checkpoint
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.ports.extraction import ExtractionRequest
@@ -50,7 +50,9 @@ def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
     """The task's own helper wins over the version's; a field of another type is as if it were absent."""
     merged: dict[str, object] = {}
     for helper in (*runner.flow.document.ai_helpers, *runner.task.document.ai_helpers):
-        merged |= _own_fields(helper)
+        fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
+        if fields.get("name") == MINER:
+            merged |= fields
     turns = merged.get("turns")
     model, prompt = merged.get("model"), merged.get("prompt")
     return MiningTuning(
@@ -59,11 +61,6 @@ def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
         model=model if isinstance(model, str) else None,
         prompt=prompt if isinstance(prompt, str) else "",
     )
-
-
-def _own_fields(helper: AiHelper) -> Mapping[str, object]:
-    fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
-    return fields if fields.get("name") == MINER else {}
 
 
 @dataclass(frozen=True, slots=True)

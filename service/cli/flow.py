@@ -223,16 +223,12 @@ def diff(
     else:
         console = Console(highlight=False, soft_wrap=True)
         for each in found["changes"]:
-            before_text, after_text = (_short(each[side]) for side in ("before", "after"))
-            values = f": {before_text} → {after_text}" if each["change"] == "changed" else ""
+            texts = [json.dumps(each[side], ensure_ascii=False) for side in ("before", "after")]
+            shown = [t if len(t) <= SHOWN_CHARACTERS else f"{t[:SHOWN_CHARACTERS]}…" for t in texts]
+            values = f": {' → '.join(shown)}" if each["change"] == "changed" else ""
             console.print(Text(f"{each['change']} {each['what']} {each['id']} {each['path']}{values}"))
     if found["changes"]:
         raise typer.Exit(FOUND_WRONG)
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 @commands.command("test")

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.anyio
 HEAD = b"POST /x HTTP/1.1\r\nHost: a\r\n"
 
 
-class QuickDoor(Door):
-    limits = DoorLimits(head_s=0.3, body_s=0.3, linger_s=0.3, body_bytes=200_000)
+LIMITS = DoorLimits(head_s=0.3, body_s=0.3, linger_s=0.3, body_bytes=200_000)
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -37,11 +36,16 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def door(protocol: type[Door] = QuickDoor) -> AsyncIterator[int]:
+async def behind_a_door(app: Any, door_limits: DoorLimits) -> AsyncIterator[int]:
+    """The port of an ASGI application behind a door with these limits."""
+
+    class LimitedDoor(Door):
+        limits = door_limits
+
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
-        echo,
-        http=protocol,
+        app,
+        http=LimitedDoor,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -95,7 +99,7 @@ async def sent(port: int, *pieces: bytes, pause_s: float = 0.0) -> tuple[bytes, 
 async def test_a_head_of_more_than_64_kib_is_refused_and_the_connection_closed(  # contract 12, A4
     pieces: list[bytes], status: bytes
 ) -> None:
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, _ = await sent(port, *pieces)
         assert reply.startswith(b"HTTP/1.1 " + status)
         assert b"application/problem+json" in reply
@@ -103,7 +107,7 @@ async def test_a_head_of_more_than_64_kib_is_refused_and_the_connection_closed( 
 
 
 async def test_a_head_just_below_the_limit_is_taken() -> None:  # contract 12
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         head = HEAD + b"x: " + b"a" * 65_000 + b"\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
         assert (await sent(port, head + b"ab"))[0].endswith(
             b"\r\n2\r\n0\r\n\r\n".replace(b"\r\n2", b"\r\n1\r\n2")
@@ -112,14 +116,14 @@ async def test_a_head_just_below_the_limit_is_taken() -> None:  # contract 12
 
 @pytest.mark.parametrize("pieces", [[], [b"GE"], [HEAD], [HEAD + b"x: "]])
 async def test_a_head_that_is_not_whole_in_time_ends_with_408(pieces: list[bytes]) -> None:  # contract 12, A4
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, seconds = await sent(port, *pieces)
         assert reply.startswith(b"HTTP/1.1 408")
         assert 0.25 < seconds < 3
 
 
 async def test_bytes_that_trickle_do_not_put_the_deadline_off() -> None:  # contract 12, A4
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, seconds = await sent(port, HEAD, *[b"x: y\r\n"] * 40, pause_s=0.05)
         assert reply.startswith(b"HTTP/1.1 408")
         assert seconds < 2
@@ -127,13 +131,13 @@ async def test_bytes_that_trickle_do_not_put_the_deadline_off() -> None:  # cont
 
 @pytest.mark.parametrize("framing", [b"content-length: 100\r\n", b"transfer-encoding: chunked\r\n"])
 async def test_a_body_that_stands_still_ends_with_408(framing: bytes) -> None:  # contract 12, A4
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, _ = await sent(port, HEAD + framing + b"\r\n", b"5\r\nabcde\r\n")
         assert reply.startswith(b"HTTP/1.1 408")
 
 
 async def test_a_slow_body_that_goes_on_is_taken() -> None:  # contract 12
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         head = HEAD + b"connection: close\r\ncontent-length: 10\r\n\r\n"
         reply, seconds = await sent(port, head, *[b"a"] * 10, pause_s=0.1)
         assert reply.startswith(b"HTTP/1.1 200")
@@ -145,7 +149,7 @@ async def test_a_slow_body_that_goes_on_is_taken() -> None:  # contract 12
 )
 async def test_what_belongs_to_a_body_is_bounded_too(endless: bytes) -> None:  # contract 12
     head = b"POST /refuses HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, seconds = await sent(port, head + endless, *[b"b" * 10_000] * 100, pause_s=0.001)
         assert reply.startswith(b"HTTP/1.1 200")
         assert seconds < 5  # and then it was closed
@@ -154,20 +158,20 @@ async def test_what_belongs_to_a_body_is_bounded_too(endless: bytes) -> None:  #
 async def test_requests_on_one_connection_are_counted_one_by_one() -> None:  # contract 12
     one = HEAD + b"x: " + b"a" * 20_000 + b"\r\ncontent-length: 1\r\n\r\na"
     last = one.replace(b"x: ", b"connection: close\r\nx: ")
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, _ = await sent(port, one, one, one, one, last, pause_s=0.01)
         assert reply.count(b"HTTP/1.1 200") == 5
 
 
 async def test_what_is_no_http_is_told_so() -> None:  # contract 12
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reply, _ = await sent(port, b"\x16\x03\x01 hello\r\n\r\n")
         assert reply.startswith(b"HTTP/1.1 400")
         assert b'"code":"http_invalid"' in reply
 
 
 async def test_an_idle_connection_after_a_reply_is_not_told_of_a_deadline() -> None:  # contract 12
-    async with door() as port:
+    async with behind_a_door(echo, LIMITS) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(HEAD + b"content-length: 0\r\n\r\n")
         first = await reader.readuntil(b"0\r\n\r\n")

@@ -33,13 +33,14 @@ from service.assistant import OwnDoor, assistant_routes
 from service.chat import chat_service
 from service.gateway import KeyDoor, gateway_service
 from service.settings import Settings
+from tests.adapters.test_http_door import behind_a_door
 from tests.channels.chat.harness import FINE, WEATHER, running_chat
 from tests.channels.voice.books import Book, bridged
 from tests.channels.voice.manager.test_manager_front import fronted
 from tests.channels.voice.served_agent import SECRET
 from tests.channels.voice.server.front_desk import open_desk, secret
 from tests.hostile import corpus
-from tests.hostile.test_requests import MOST_MEMORY, listening, requests, resident_bytes, status_of
+from tests.hostile.test_requests import DOOR_LIMITS, MOST_MEMORY, requests, resident_bytes, status_of
 from tests.hostile.test_stalls import LONGEST_STALL_S, watched
 
 pytestmark = pytest.mark.anyio
@@ -125,7 +126,7 @@ async def test_every_route_of_a_program_swallows_every_body(name: str, tmp_path:
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_every_header_and_url_is_answered_or_refused_by_a_program(name: str, tmp_path: Path) -> None:
     """Contract 12, A4."""
-    async with PROGRAMS[name](tmp_path) as app, listening(app) as port:
+    async with PROGRAMS[name](tmp_path) as app, behind_a_door(app, DOOR_LIMITS) as port:
         async with watched() as stall:
             replies = await asyncio.gather(*(status_of(port, made()) for _, made in requests()))
         found = dict(zip((what for what, _ in requests()), replies, strict=True))

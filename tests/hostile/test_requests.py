@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
 import pytest
-import uvicorn
 
-from adapters.http_door import Door, DoorLimits, listen
+from adapters.http_door import DoorLimits
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.wires import realtime_events
+from tests.adapters.test_http_door import behind_a_door
 from tests.api.harness import clinic, open_scene
 from tests.hostile import corpus
 from tests.hostile.test_stalls import LONGEST_STALL_S, watched
@@ -34,8 +32,7 @@ IDS = {
 NOT_CONFIGURED = {"model_not_configured", "graphviz_missing"}
 
 
-class QuickDoor(Door):
-    limits = DoorLimits(head_s=0.5, body_s=0.5, linger_s=0.2)
+DOOR_LIMITS = DoorLimits(head_s=0.5, body_s=0.5, linger_s=0.2)
 
 
 def resident_bytes() -> int:
@@ -67,30 +64,6 @@ async def test_every_route_swallows_every_body() -> None:  # A4, A9
         assert slow == {}
         assert resident_bytes() - before < MOST_MEMORY
         assert (await scene.prompt())["revision"] >= 1
-
-
-@asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[int]:
-    """An application on a socket, behind the door."""
-    place = listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        app,
-        http=QuickDoor,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.ensure_future(server._serve([place]))
-    while not server.started:
-        await asyncio.sleep(0.005)
-    try:
-        yield place.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await serving
 
 
 async def status_of(port: int, request: bytes) -> int | None:
@@ -131,7 +104,7 @@ def requests() -> list[tuple[str, Any]]:
 async def test_every_header_and_url_is_answered_or_refused_while_others_are_served() -> (
     None
 ):  # contract 12, A4
-    async with open_scene(clinic()) as scene, listening(scene.app) as port:
+    async with open_scene(clinic()) as scene, behind_a_door(scene.app, DOOR_LIMITS) as port:
         before = resident_bytes()
         health = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         async with watched() as stall:
@@ -147,7 +120,7 @@ async def test_every_header_and_url_is_answered_or_refused_while_others_are_serv
 
 async def test_hundreds_of_clients_that_never_end_hold_up_nobody() -> None:  # contract 12, A4
     halves = [b"", b"GET / HT", b"POST /v1/flows HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{"]
-    async with open_scene(clinic()) as scene, listening(scene.app) as port:
+    async with open_scene(clinic()) as scene, behind_a_door(scene.app, DOOR_LIMITS) as port:
         async with watched() as stall:
             waiting = [asyncio.ensure_future(status_of(port, halves[n % 3])) for n in range(300)]
             live = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"

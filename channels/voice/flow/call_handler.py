@@ -150,7 +150,11 @@ class FlowCallHandler:
         if turn.role == "user":
             self._silences = 0
         elif self._first_words:
-            self._first_words_said()
+            before, self._first_words = self._settings(), False
+            if self._settings() != before:
+                self._controls.reconfigure(self._settings())
+            if self._transfer.after_first_words and self._transfer.target is not None:
+                self._controls.transfer(self._transfer.target)
         if not turn.text.strip():
             return
         if turn.role == "user":
@@ -342,13 +346,6 @@ class FlowCallHandler:
             log.warning("memory_not_read", reason=str(error))
             return task.reachable
         return with_missing(task.reachable, memory)
-
-    def _first_words_said(self) -> None:
-        before, self._first_words = self._settings(), False
-        if self._settings() != before:
-            self._controls.reconfigure(self._settings())
-        if self._transfer.after_first_words and self._transfer.target is not None:
-            self._controls.transfer(self._transfer.target)
 
     def _report_utterance(self, utterance: Utterance) -> None:
         if not self._is_lost:

@@ -229,15 +229,12 @@ class SipPhone(asyncio.DatagramProtocol):
         if call is not None:
             call.take(message)
         elif message.method == "INVITE" and len(self._calls) < MOST_CALLS:
-            self._begin(message)
+            call_id = message.first("call-id")
+            call = self._calls[call_id] = SipDialog(self, message, self._agent_port, self._local)
+            call.task.add_done_callback(lambda _: self._calls.pop(call_id, None))
         elif message.method == "INVITE":
             self.send(messages.write_response(message, "486 Busy Here", tag=uuid.uuid4().hex[:8]))
         elif message.method == "OPTIONS":
             self.send(messages.write_response(message, "200 OK", tag=self._identity[:8], headers=[ALLOW]))
         elif message.method != "ACK":
             self.send(messages.write_response(message, "481 Call/Transaction Does Not Exist"))
-
-    def _begin(self, invite: messages.SipMessage) -> None:
-        call_id = invite.first("call-id")
-        call = self._calls[call_id] = SipDialog(self, invite, self._agent_port, self._local)
-        call.task.add_done_callback(lambda _: self._calls.pop(call_id, None))

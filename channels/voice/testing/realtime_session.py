@@ -133,15 +133,14 @@ class RealtimeSession:
             refusal = self._append(command)
         else:
             self.commands.append(Command(self._loop.time(), str(kind), command))
-            refusal = refusal_of(command) or self._handle(str(kind), command)
+            refusal = refusal_of(command)
+            if refusal is None and (handler := self._handlers.get(str(kind))) is not None:
+                refusal = handler(command)
+            elif refusal is None:
+                message = f"{kind} is nothing that this double can do."
+                refusal = Refusal("invalid_value", message, "type")
         if refusal is not None:
             self.refuse(refusal, command.get("event_id"))
-
-    def _handle(self, kind: str, command: Object) -> Refusal | None:
-        handler = self._handlers.get(kind)
-        if handler is None:
-            return Refusal("invalid_value", f"{kind} is nothing that this double can do.", "type")
-        return handler(command)
 
     def _append(self, command: Object) -> Refusal | None:
         self.appends.append(self._loop.time())

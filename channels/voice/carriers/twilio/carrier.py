@@ -66,8 +66,10 @@ class TwilioRequestValidator:
         does."""
         scheme, _, rest = self._address.url(info).partition("://")
         schemes = ("wss",) if scheme == "https" else ("wss", "ws")
-        slashed = (url for each in schemes for url in _with_slashes(f"{each}://{rest}"))
-        self._admit(info, {}, (url for spelled in slashed for url in _with_ports(spelled)))
+        place, mark, query = rest.partition("?")
+        slashed = [place.rstrip("/") + end + mark + query for end in ("", "/")]
+        spelled = (f"{each}://{url}" for each in schemes for url in slashed)
+        self._admit(info, {}, (url for each in spelled for url in _with_ports(each)))
 
     def _admit(self, info: RequestInfo, form: Form, urls: Iterable[str]) -> None:
         if self._token is None:
@@ -101,12 +103,6 @@ def _with_ports(url: str) -> tuple[str, ...]:
         f"{scheme}://{host}{spelled}{path or ''}{query or ''}"
         for spelled in dict.fromkeys((port or "", other))
     )
-
-
-def _with_slashes(url: str) -> tuple[str, ...]:
-    path, mark, query = url.partition("?")
-    bare = path.rstrip("/")
-    return tuple(spelled + mark + query for spelled in (bare, bare + "/"))
 
 
 DEFAULT_API_URL = "https://api.twilio.com"
