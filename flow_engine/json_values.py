@@ -19,9 +19,11 @@ def rough_size(value: object) -> int:
         part = waiting.pop()
         if isinstance(part, str):
             size += len(part) + 2
-        elif isinstance(part, Mapping):
+        elif part is None:
+            size += 2
+        elif isinstance(part, dict | Mapping):  # what is no dict is looked up slowly
             items = cast("Mapping[str, object]", part)
-            size += sum(len(key) for key in items)
+            size += sum(map(len, items))
             waiting.extend(items.values())
         elif isinstance(part, Sequence):
             waiting.extend(cast("Sequence[object]", part))

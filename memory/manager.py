@@ -456,4 +456,13 @@ def _weight(arguments: Mapping[str, Argument], *names: str) -> int:
 
 
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
-    return [part for var_id, entry in entries.items() for part in (var_id, encode_entry(entry))]
+    """Id, entry, id, entry, … An entry that several variables share, as all empty ones of a type, is encoded
+    once."""
+    texts: dict[int, bytes] = {}
+    flat: list[Value] = []
+    for var_id, entry in entries.items():
+        text = texts.get(id(entry))
+        if text is None:
+            text = texts[id(entry)] = encode_entry(entry)
+        flat += (var_id, text)
+    return flat

@@ -108,7 +108,9 @@ class ConversationalFlowRunner(ConversationState):
             ),
         )
         runner = cls(flow, session, loaded, platform, now)
-        variables = {v.id: MemoryEntry.empty(v.type, contact.contact_id) for v in flow.variables}
+        kinds = {v.type for v in flow.variables}
+        empty = {kind: MemoryEntry.empty(kind, contact.contact_id) for kind in kinds}
+        variables = {v.id: empty[v.type] for v in flow.variables}
         tenant = {"campaignId": campaign_id, **contact.tenant}
         runner.new_memory = NewMemory(tenant, variables)
         if before is not None:
