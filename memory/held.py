@@ -81,8 +81,9 @@ class HeldConversations:
         if not state or rest_bytes > GROWTH_BEFORE_READ * held.rest_read + GROWTH_BYTES:
             self.forget(conversation)
             return
-        after = _after(held.loaded, changes, memory_revision, state)
-        self._put(conversation, Held(after, session_bytes or held.session_bytes, rest_bytes, held.rest_read))
+        session_bytes = session_bytes or held.session_bytes
+        after = _after(held.loaded, changes, memory_revision, state, session_bytes + rest_bytes)
+        self._put(conversation, Held(after, session_bytes, rest_bytes, held.rest_read))
 
     def forget(self, conversation: ConversationRef) -> None:
         self._cache.pop(conversation, None)
@@ -99,7 +100,7 @@ def _weight(held: Held) -> int:
 
 
 def _after(
-    before: LoadedConversation, changes: Changes, memory_revision: int, state: bytes
+    before: LoadedConversation, changes: Changes, memory_revision: int, state: bytes, stored_bytes: int
 ) -> LoadedConversation:
     """What commit.lua makes of `before`."""
     new = changes.new_memory
@@ -122,6 +123,7 @@ def _after(
         else changes.mining,
         mining_revision=before.mining_revision + (changes.mining is not None),
         state=state,
+        stored_bytes=stored_bytes,
     )
 
 

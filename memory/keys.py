@@ -12,12 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from urllib.parse import quote
 
-from flow_engine.ports.dialogue import ConversationRef
-
-
-def _encode(part: str) -> str:
-    return quote(part, safe="")
-
+from flow_engine.ports.dialogue import ConversationRef, encoded_id
 
 _STATE: Mapping[str, str] = {
     "snapshot": "snapshot",  # hash: the session and its revisions, see commit.lua
@@ -49,7 +44,7 @@ class ConversationKeys:
     @classmethod
     @lru_cache(maxsize=NAMES_KEPT)
     def of(cls, conversation: ConversationRef) -> ConversationKeys:
-        tag = f"{{{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}}}"
+        tag = f"{{{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}}}"
         return cls(tag, {name: f"{tag}::{end}" for name, end in _STATE.items()})
 
     @property
@@ -80,13 +75,13 @@ class ConversationKeys:
 
     def reply(self, idempotency_key: str | None) -> str:
         """Where the reply to a request with that key is kept; None names one that no request reads."""
-        return f"{self.tag}::reply::{_encode(idempotency_key) if idempotency_key else '-'}"
+        return f"{self.tag}::reply::{quote(idempotency_key, safe='') if idempotency_key else '-'}"
 
 
 def snapshots_of(tenant_id: str) -> tuple[str, str, str]:
     """How the names of a tenant's snapshots start, the glob that matches them, and how they end. Ids are
     percent-encoded UTF-8."""
-    start, end = f"{{{_encode(tenant_id)}:", "}::snapshot"
+    start, end = f"{{{encoded_id(tenant_id)}:", "}::snapshot"
     return start, f"{_literally(start)}*{end}", end
 
 
@@ -102,7 +97,7 @@ def index_key(tenant_id: str) -> str:
 
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
-    return f"{{{_encode(tenant_id)}:definition:{content_hash}}}"
+    return f"{{{encoded_id(tenant_id)}:definition:{content_hash}}}"
 
 
 EVENTS_KEY = "{flow-engine}:events"
@@ -130,7 +125,7 @@ LETTER_KEYS: Mapping[str, str] = {"letter_ids": DEAD_LETTERS_KEY, "letters": DEA
 
 def job_owner(conversation: ConversationRef) -> str:
     """The middle of the names of a conversation's jobs."""
-    return f":{_encode(conversation.tenant_id)}:{_encode(conversation.conversation_id)}:"
+    return f":{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}:"
 
 
 def model_calls_key(minute: int, budget: str = "model-calls") -> str:

@@ -130,6 +130,7 @@ class MemoryManager:
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
+        rest = len(tenant) + sum(map(len, (*mined, *tools, *previous, mining or b"")))
         loaded = storage.LoadedConversation(
             session=decode_session(session),
             memory_revision=int(memory_revision),
@@ -142,8 +143,8 @@ class MemoryManager:
             mining=MiningState() if mining is None else decode_mining(mining),
             mining_revision=int(mining_revision or 0),
             state=state,
+            stored_bytes=len(session) + rest,
         )
-        rest = len(tenant) + sum(map(len, (*mined, *tools, *previous, mining or b"")))
         self._held.read(conversation, loaded, len(session), rest)
         return loaded
 

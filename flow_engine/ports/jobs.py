@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, get_args
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ConversationRef, encoded_id
 
 JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing", "cti"]
 
@@ -31,8 +31,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        parts = (self.kind, self.conversation.tenant_id, self.conversation.conversation_id, self.subject)
-        return ":".join(quote(part, safe="") for part in parts)
+        owner = f"{encoded_id(self.conversation.tenant_id)}:{encoded_id(self.conversation.conversation_id)}"
+        return f"{self.kind}:{owner}:{encoded_id(self.subject)}"
 
     @classmethod
     def named(cls, name: str) -> Job:

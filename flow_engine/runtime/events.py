@@ -41,7 +41,7 @@ from urllib.parse import quote
 import orjson
 
 from flow_engine.documents import Checkpoint
-from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.ports.dialogue import DialogueTurn, encoded_id
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.mining_state import ReachedCheckpoint
 from flow_engine.runtime.session import Session
@@ -181,14 +181,10 @@ def erasure_event(session: Session, ts: datetime) -> bytes:
     )
 
 
-def _quoted(part: str) -> str:
-    return quote(part, safe="")
-
-
 def _event_id(session: Session, name: str) -> str:
     """`name` is ASCII already and unique in the conversation. What is too long for a header is a digest."""
     started_ms = int(session.started_at.timestamp() * 1000)
-    owner = f"{_quoted(session.tenant_id)}:{_quoted(session.conversation_id)}"
+    owner = f"{encoded_id(session.tenant_id)}:{encoded_id(session.conversation_id)}"
     whole = f"{owner}:{started_ms}:{name}"
     return whole if len(whole) <= EVENT_ID_CHARS else sha256(whole.encode()).hexdigest()
 
@@ -200,7 +196,7 @@ def checkpoint_event(
     text in UTF-8. Raises KeyError for a contact that the session lacks."""
     data = session.contacts[contact_id].data
     declared = (checkpoint.model_extra or {}).get("type")
-    name = f"checkpoint:{_quoted(checkpoint.id)}:{_quoted(reached.message_id)}"
+    name = f"checkpoint:{encoded_id(checkpoint.id)}:{encoded_id(reached.message_id)}"
     return orjson.dumps(
         {
             "eventId": _event_id(session, name),

@@ -89,7 +89,8 @@ class LoadedConversation:
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
     `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON. `state`
-    names what is stored, opaque bytes; a commit that expects it takes effect on nothing else.
+    names what is stored, opaque bytes; a commit that expects it takes effect on nothing else. `stored_bytes`
+    is at least what it takes without messages, 0 where nobody knows.
     """
 
     session: Session | None = None
@@ -106,6 +107,7 @@ class LoadedConversation:
     replay: KeptReply | None = None
     former: tuple[FormerConversation, ...] = ()
     state: bytes = field(default=b"", compare=False)
+    stored_bytes: int = field(default=0, compare=False)
 
     @cached_property
     def merged(self) -> Mapping[str, MemoryEntry]:

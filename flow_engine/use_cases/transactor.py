@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import Generic, TypeVar, cast
 
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError, LookElsewhere, ReloadAndDecide
@@ -23,7 +24,7 @@ from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.session import Session
+from flow_engine.runtime.session import Contact, Session
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 ATTEMPTS = 24
@@ -233,6 +234,9 @@ def _check_size(transition: Transition) -> None:
     runner = transition.runner
     if not runner.changed and not transition.set_tools:
         return
+    most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
+    if _at_most(transition) <= most:
+        return
     entries = {**runner.memory, **(transition.set_tools or {})}
     task, former = runner.session.task, runner.loaded.former
     size = sum(
@@ -245,12 +249,35 @@ def _check_size(transition: Transition) -> None:
             runner.tenant,
         )
     ) + sum(other.turn_bytes + FORMER_BYTES for other in former)
-    most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
     if size > most:
         message = f"a conversation holds at most {most} bytes of caller data, variables and texts"
         raise CorrectTheInput(
             "conversation_too_large", message, [Finding("", "conversation_too_large", message)]
         )
+
+
+def _at_most(transition: Transition) -> int | float:
+    """A bound of the size that is had without a look at what was stored before: looking at every text takes
+    longer than a step. Its rough size is at most twice its bytes."""
+    runner, loaded = transition.runner, transition.runner.loaded
+    before: Mapping[str, Contact] = {} if loaded.session is None else loaded.session.contacts
+    if before and not loaded.stored_bytes:
+        return inf
+    parts: list[object] = [entry.value for entry in (transition.set_tools or {}).values()]
+    for contact_id, contact in runner.session.contacts.items():
+        if contact_id not in before or contact.data is not before[contact_id].data:
+            parts.append(contact.data)
+    if runner.tenant is not loaded.tenant:
+        parts.append(runner.tenant)
+    if runner.memory is not loaded.merged:
+        parts.append([entry.value for entry in runner.memory.values()])
+    if loaded.session is None or runner.session.task is not loaded.session.task:
+        task = runner.session.task
+        parts += [task.global_prompt, task.prompt, task.descriptions]
+    if runner.previous_contacts is not loaded.previous_contacts:
+        parts += [contact.resume for contact in runner.previous_contacts]
+    former = sum([other.turn_bytes + FORMER_BYTES for other in loaded.former])
+    return 2 * loaded.stored_bytes + former + rough_size(parts)
 
 
 def to_changes(
