@@ -92,7 +92,7 @@ def _literally(text: str) -> str:
 
 def index_key(tenant_id: str) -> str:
     """Sorted set: a tenant's newest conversations by the start of each, in milliseconds since 1970."""
-    return f"{{{_encode(tenant_id)}:conversations}}::index"
+    return f"{{{encoded_id(tenant_id)}:conversations}}::index"
 
 
 def definition_key(tenant_id: str, content_hash: str) -> str:
