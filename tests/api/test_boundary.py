@@ -35,7 +35,7 @@ class TestBodies:
         ("path", "body", "unknown", "meant"),
         [
             ("/v1/handle-new-contact", {**CALL, "channel": "phone", "languge": "it"}, "languge", "language"),
-            ("/v1/change-task", {**CALL, "task": "a", "reason": "x"}, "reason", "task"),
+            ("/v1/change-task", {**CALL, "task": "a", "resaon": "x"}, "resaon", "reason"),
             ("/v1/handle-end-contact", {**CALL, "reson": "bye"}, "reson", "reason"),
             ("/v1/handle-human-task", {**CALL, "outcome": "failed", "Reason": "x"}, "Reason", "reason"),
             ("/v1/flows", {"name": "a", "campaignID": "c"}, "campaignID", "campaignId"),
