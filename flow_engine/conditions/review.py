@@ -152,9 +152,10 @@ Possible: TypeAlias = "Mapping[str, tuple[Value, ...]]"
 
 @dataclass(slots=True)
 class Budget:
-    """Steps that are left for all questions together; without any, everything is taken to be possible."""
+    """Values that may still be tried, for all questions together; without any, everything is taken to be
+    possible."""
 
-    steps: int = 50_000
+    values: int = 200_000
 
 
 def can_hold(
@@ -165,6 +166,8 @@ def can_hold(
 ) -> bool:
     """Whether some values fulfil all goals together; False is certain. `domains` are the values that
     `channel` and `language` can have, any text where they are left out."""
+    if budget.values < 0:
+        return True
     search = _Search(variables, domains, _constants([tree for tree, _ in goals], variables), budget)
     return search.fulfils(list(goals), {}, 0)
 
@@ -209,8 +212,7 @@ class _Search:
     def fulfils(self, goals: list[Goal], possible: Possible, depth: int) -> bool:
         """Depth first; a way ends where an operand has no possible value left."""
         while goals:
-            self.budget.steps -= 1
-            if self.budget.steps < 0 or depth > _DEEPEST:
+            if self.budget.values < 0 or depth > _DEEPEST:
                 return True
             node, wanted = goals.pop()
             match node:
@@ -232,8 +234,9 @@ class _Search:
         view = self.views.get(id(part))  # by identity: 1 and true are equal to Python
         if view is None:
             view = self.views[id(part)] = self._view(part)
-        accepted = _TRUTHS[wanted]
-        kept = tuple(v for v in possible.get(view.key, view.values) if view.test(v) in accepted)
+        accepted, tried = _TRUTHS[wanted], possible.get(view.key, view.values)
+        self.budget.values -= 1 + len(tried)
+        kept = tuple(value for value in tried if view.test(value) in accepted)
         if not kept:
             return None
         narrowed = {**possible, view.key: kept}
