@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -16,6 +17,8 @@ from benchmarks.micro import STEP_RATIO_NAME, measure_parts
 from benchmarks.processes import Cores
 from benchmarks.results import Figure, Rate, Results, RoundTrips
 from benchmarks.roundtrips import count_round_trips
+from benchmarks.scale import Check
+from benchmarks.scale_model import PAGE, Assumptions, Figures, limits, plan, read_figures, to_text
 from benchmarks.throughput import SCENES
 
 pytestmark = [
@@ -84,3 +87,54 @@ async def test_every_request_of_every_scene_has_a_budget() -> None:
 
 async def test_a_loop_of_work_is_timed() -> None:
     assert 1 < loop_us() < 10_000
+
+
+FIGURES = Figures(
+    requests=45,
+    service_ms=10.0,
+    worker_ms=5.0,
+    redis_ms=2.0,
+    common_ms=0.5,
+    stored_kb=20.0,
+    http_kb=200.0,
+    redis_kb=100.0,
+    events=10.0,
+    event_kb=0.5,
+    jobs=5.0,
+    idle_mb=100.0,
+)
+
+
+async def test_what_so_many_conversations_need_follows_from_what_one_costs() -> None:
+    given = Assumptions(peak_share=0.36, process_load=0.5, redis_load=0.5, fragmentation=1.0)
+    small, large = (plan(FIGURES, a_day, given) for a_day in (10_000, 10_000_000))
+    assert small.a_second == pytest.approx(1)
+    assert (small.processes, small.workers, small.shards, small.cells) == (2, 2, 1, 1)
+    assert large.processes == 20  # 1,000 a second, 10 ms each, half a core
+    assert large.workers == 10
+    assert large.shards == 16  # 200 GB, 12 GiB each
+    assert large.shards_because == "memory"
+    assert large.cells == 1
+    assert plan(FIGURES, 25_000_000, given).cells == 3  # 2,500 a second, 0.5 ms each, half a core
+    assert large.cost_of_a_thousand < small.cost_of_a_thousand
+
+
+async def test_the_limit_that_is_met_first_is_told_first() -> None:
+    given = Assumptions(peak_share=0.36, process_load=0.5, redis_load=0.5, fragmentation=1.0)
+    met = limits(FIGURES, given)
+    assert [limit.a_day for limit in met] == sorted(limit.a_day for limit in met)
+    assert met[0].what == "a core of `serve`"
+    assert met[0].a_day == pytest.approx(500_000)
+    slow = limits(replace(FIGURES, common_ms=50.0), given)
+    assert "share" in slow[0].what
+
+
+async def test_a_prediction_that_is_off_by_more_than_a_third_does_not_hold() -> None:
+    assert Check("CPU", 3.0, 3.9, "ms").holds
+    assert not Check("CPU", 3.0, 4.1, "ms").holds
+    assert not Check("CPU", 3.0, 1.9, "ms").holds
+
+
+async def test_the_page_on_scale_shows_the_figures_that_are_kept() -> None:
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition("```figures\n")
+    assert rest.partition("\n```\n")[0] == to_text(read_figures(), Assumptions())

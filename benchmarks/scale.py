@@ -1,0 +1,299 @@
+"""`python -m benchmarks.scale`: what conversations cost here, and what 10 thousand, 1 million and 100
+million of them a day need (docs/scale.md).
+
+It lets conversations live against one process and one Redis, works out the figures, predicts what they
+cost with 2 and 4 processes and on clusters of 3 and 6 nodes, and lets them live there too. Ends with 1
+where a prediction is off by more than a third, with 2 where measuring failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+
+from redis.asyncio import Redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from benchmarks import scenarios
+from benchmarks.client import Caller
+from benchmarks.processes import Cores, cpu_seconds, pinned, resident_mb
+from benchmarks.report import table
+from benchmarks.results import MeasurementFailed
+from benchmarks.scale_model import Assumptions, Figures, read_figures, to_text, write_figures
+from benchmarks.scenarios import Target
+from benchmarks.servers import HOST, Server, redis_cluster, redis_server, service_process, worker_process
+from memory.keys import EVENTS_KEY, JOBS_KEY, due_score
+
+TASKS = 12
+CONNECTIONS = 16
+WARM_UP = 16
+RESTS_S = 3.0
+OFF_AT_MOST = 1 / 3
+SETTLED_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What has been spent and stored until now: CPU in seconds, sizes in bytes. By server of Redis where
+    there are several."""
+
+    service: float
+    worker: float
+    redis: Sequence[float]
+    stored: Sequence[int]
+    network: int
+    events: int
+    jobs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """By one conversation. CPU in milliseconds, sizes in kilobytes."""
+
+    requests: int
+    service_ms: float
+    worker_ms: float
+    redis_ms: Sequence[float]
+    stored_kb: Sequence[float]
+    redis_kb: float
+    http_kb: float
+    events: float
+    event_kb: float
+    jobs: float
+    idle_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    service: Server
+    worker: Server
+    redis: Sequence[Server]
+
+    @property
+    def common(self) -> int:
+        """Which server has the keys that all conversations share."""
+        return key_slot(JOBS_KEY.encode()) * len(self.redis) // REDIS_CLUSTER_HASH_SLOTS
+
+    async def state(self) -> State:
+        stored, network = [], 0
+        for server in self.redis:
+            async with Redis(port=server.port) as client:
+                keys = [key async for key in client.scan_iter(count=1_000) if b"}::" in key]
+                stored.append(sum([await client.memory_usage(key, samples=0) or 0 for key in keys]))
+                stats = await client.info("stats")
+                network += int(stats["total_net_input_bytes"]) + int(stats["total_net_output_bytes"])
+        async with Redis(port=self.redis[self.common].port) as client:
+            events = int(await client.xlen(EVENTS_KEY))
+        return State(
+            cpu_seconds(self.service.pid),
+            cpu_seconds(self.worker.pid),
+            [cpu_seconds(server.pid) for server in self.redis],
+            stored,
+            network,
+            events,
+            await asyncio.to_thread(self._jobs_done),
+        )
+
+    def _jobs_done(self) -> float:
+        with urllib.request.urlopen(f"http://{HOST}:{self.worker.port}/metrics", timeout=10) as reply:
+            lines = reply.read().decode().splitlines()
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith("flow_engine_jobs_done_total{")
+        )
+
+    async def event_kb(self) -> float:
+        async with Redis(port=self.redis[self.common].port) as client:
+            size, events = await client.memory_usage(EVENTS_KEY), await client.xlen(EVENTS_KEY)
+        return (size or 0) / max(1, events) / 1000
+
+    async def settled(self) -> None:
+        """Wait until no job is due. Raises MeasurementFailed."""
+        async with asyncio.timeout(SETTLED_WITHIN_S), Redis(port=self.redis[self.common].port) as client:
+            await asyncio.sleep(1.0)  # after this what was said last is due to be read
+            while await client.zcount(JOBS_KEY, "-inf", due_score(datetime.now(UTC))):
+                await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def installation(cores: Cores, *, processes: int = 1, nodes: int = 1) -> AsyncGenerator[Installation]:
+    async with AsyncExitStack() as stack:
+        redis: Sequence[Server]
+        if nodes == 1:
+            redis = [await stack.enter_async_context(redis_server(core=cores.rest, aof=False))]
+        else:
+            redis = await stack.enter_async_context(redis_cluster(nodes, core=cores.rest))
+        settings = {"FLOW_ENGINE_REDIS_CLUSTER": str(nodes > 1).lower()}
+        port, core = redis[0].port, cores.service
+        service = await stack.enter_async_context(
+            service_process(port, core=core, unsafe=True, log_level="warning", workers=processes, **settings)
+        )
+        worker = await stack.enter_async_context(
+            worker_process(port, core=core, log_level="warning", **settings)
+        )
+        yield Installation(service, worker, redis)
+
+
+async def spent(cores: Cores, conversations: int, *, processes: int = 1, nodes: int = 1) -> Spent:
+    """By each of so many conversations. Raises MeasurementFailed."""
+    async with installation(cores, processes=processes, nodes=nodes) as running:
+        idle_mb = resident_mb(running.worker.pid)
+        with pinned(cores.rest):
+            caller = Caller()
+            await caller.open(running.service.port)
+            target = await scenarios.publish(caller, running.service.port, TASKS)
+            caller.close()
+            await _live(target, "warm", WARM_UP)
+            await running.settled()
+            resting = await running.state()
+            await asyncio.sleep(RESTS_S)
+            before, began = await running.state(), time.perf_counter()
+            requests, sent = await _live(target, "life", conversations)
+            await running.settled()
+            after, rests = await running.state(), (time.perf_counter() - began) / RESTS_S
+            event_kb = await running.event_kb()
+
+    def each(then: float, now: float, unit: float) -> float:
+        return (now - then) / conversations * unit
+
+    def worked_ms(rested: float, then: float, now: float) -> float:
+        """Without what is spent at rest in the same time."""
+        return each(then + (then - rested) * rests, now, 1e3)
+
+    return Spent(
+        requests // conversations,
+        worked_ms(resting.service, before.service, after.service),
+        worked_ms(resting.worker, before.worker, after.worker),
+        [worked_ms(*three) for three in zip(resting.redis, before.redis, after.redis, strict=True)],
+        [each(*pair, 1e-3) for pair in zip(before.stored, after.stored, strict=True)],
+        each(before.network, after.network, 1e-3),
+        sent / conversations / 1e3,
+        each(before.events, after.events, 1),
+        event_kb,
+        each(before.jobs, after.jobs, 1),
+        idle_mb,
+    )
+
+
+async def _live(target: Target, kind: str, conversations: int) -> tuple[int, int]:
+    """Requests and their bytes, replies included."""
+    names = iter([f"{kind}-{number:019}" for number in range(conversations)])
+    requests = 0
+
+    async def one_after_another() -> int:
+        nonlocal requests
+        caller = Caller()
+        await caller.open(target.port)
+        try:
+            for name in names:
+                for request in scenarios.life(target, name):
+                    await caller.ask(request)
+                    requests += 1
+            return caller.bytes
+        finally:
+            caller.close()
+
+    sent = sum(await asyncio.gather(*(one_after_another() for _ in range(CONNECTIONS))))
+    return requests, sent
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`predicted` from one process and one server, and what was measured."""
+
+    what: str
+    predicted: float
+    measured: float
+    unit: str
+
+    @property
+    def off(self) -> float:
+        return self.measured / self.predicted - 1
+
+    @property
+    def holds(self) -> bool:
+        return abs(self.off) <= OFF_AT_MOST
+
+
+async def measure(cores: Cores, conversations: int) -> tuple[Figures, Sequence[Check]]:
+    """The figures of one process and one server, and how well they predict others. Raises
+    MeasurementFailed."""
+    alone = await spent(cores, conversations)
+    three, six = [await spent(cores, conversations, nodes=nodes) for nodes in (3, 6)]
+    at = [key_slot(JOBS_KEY.encode()) * nodes // REDIS_CLUSTER_HASH_SLOTS for nodes in (3, 6)]
+    common = max(0.0, three.redis_ms[at[0]] - (sum(three.redis_ms) - three.redis_ms[at[0]]) / 2)
+    plain = {each.name for each in fields(Figures)} & {each.name for each in fields(Spent)}
+    figures = Figures(
+        **{
+            **{name: getattr(alone, name) for name in plain},
+            "redis_ms": sum(alone.redis_ms),
+            "stored_kb": sum(alone.stored_kb),
+            "common_ms": common,
+        }
+    )
+    checks: list[Check] = []
+    for processes in (2, 4):
+        found = await spent(cores, conversations, processes=processes)
+        checks += [
+            Check(f"CPU of {processes} processes", alone.service_ms, found.service_ms, "ms"),
+            Check(f"CPU of Redis with {processes} processes", sum(alone.redis_ms), sum(found.redis_ms), "ms"),
+        ]
+    others = (sum(six.redis_ms) - six.redis_ms[at[1]]) / 5
+    checks += [
+        Check("CPU of a process on a cluster of 3", alone.service_ms, three.service_ms, "ms"),
+        Check("CPU of a process on a cluster of 6", three.service_ms, six.service_ms, "ms"),
+        Check(
+            "CPU of a node of 6, without the common slot", (sum(three.redis_ms) - common) / 6, others, "ms"
+        ),
+        Check(
+            "CPU of the node of 6 that has it",
+            (sum(three.redis_ms) - common) / 6 + common,
+            six.redis_ms[at[1]],
+            "ms",
+        ),
+        Check("stored in the cluster of 6", sum(alone.stored_kb), sum(six.stored_kb), "kB"),
+    ]
+    return figures, checks
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.scale", description=__doc__)
+    parser.add_argument("--conversations", type=int, default=300, metavar="N", help="that live in each run")
+    parser.add_argument(
+        "--save", action="store_true", help="write the figures that docs/scale.md is made from"
+    )
+    parser.add_argument("--kept", action="store_true", help="measure nothing: the figures that were saved")
+    for each in fields(Assumptions):
+        parser.add_argument(f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default)
+    options = parser.parse_args(arguments)
+    given = Assumptions(**{each.name: getattr(options, each.name) for each in fields(Assumptions)})
+    if options.kept:
+        print(to_text(read_figures(), given))
+        return 0
+    cores = Cores.choose()
+    print(f"{options.conversations} conversations in each run; {cores}")
+    try:
+        figures, checks = asyncio.run(measure(cores, options.conversations))
+    except (MeasurementFailed, TimeoutError) as failure:
+        print(f"measuring failed: {failure}", file=sys.stderr)
+        return 2
+    print(to_text(figures, given))
+    print("\nPredicted from one process and one server")
+    rows = [
+        [c.what, f"{c.predicted:.2f}", f"{c.measured:.2f}", c.unit, f"{c.off:+.0%}", "" if c.holds else "OFF"]
+        for c in checks
+    ]
+    print("\n".join(table(("what", "predicted", "measured", "unit", "off", ""), rows)))
+    if options.save:
+        write_figures(figures)
+    return 0 if all(check.holds for check in checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,238 @@
+"""From what a conversation costs to what so many of them need: machines, shards, money, and which limit comes
+first.
+
+Everything here follows from `Figures`, which are measured, and `Assumptions`, which an operator may set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from benchmarks.report import table
+
+FILE = Path(__file__).with_name("scale_figures.json")
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+DAYS: Sequence[int] = (10_000, 1_000_000, 100_000_000)
+HOURS_A_MONTH = 730
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one conversation from its first contact to its end, its events published and its jobs done. CPU
+    in milliseconds, sizes in kilobytes. `common_ms` is what Redis spends on the keys that all
+    conversations share, jobs and the stream of events: they are in one slot. `stored_kb` stays in Redis
+    until the state expires."""
+
+    requests: int
+    service_ms: float
+    worker_ms: float
+    redis_ms: float
+    common_ms: float
+    stored_kb: float
+    http_kb: float
+    redis_kb: float
+    events: float
+    event_kb: float
+    jobs: float
+    idle_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """`peak_share` of a day's conversations begin in its busiest hour. Processes and Redis servers are
+    loaded to these shares of a core. State stays `kept_days` after its last change: a day, unless a
+    flow's time limit is longer. Prices in dollars: a core and a GiB for an hour, a GB that leaves."""
+
+    peak_share: float = 0.12
+    process_load: float = 0.6
+    redis_load: float = 0.5
+    redis_gib: float = 12.0
+    kept_days: float = 1.0
+    fragmentation: float = 1.3
+    events_kept: int = 100_000
+    network_gbit: float = 10.0
+    cluster_nodes: int = 500
+    core_hour: float = 0.04
+    gib_hour: float = 0.005
+    gb_out: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a number of conversations a day needs. `cells` are installations beside one another, each
+    with its share of the tenants. `shards` are primaries of Redis over all cells, each with a replica;
+    MongoDB is three small servers a cell, since it holds flows alone. Money in dollars a month."""
+
+    a_day: int
+    a_second: float
+    processes: int
+    workers: int
+    redis_gib: float
+    shards: int
+    shards_because: str
+    cells: int
+    mbit: float
+    cost: float
+
+    @property
+    def cost_of_a_thousand(self) -> float:
+        return self.cost / (self.a_day * HOURS_A_MONTH / 24) * 1000
+
+
+def read_figures() -> Figures:
+    return Figures(**orjson.loads(FILE.read_bytes()))
+
+
+def write_figures(figures: Figures) -> None:
+    """Where `read_figures` finds them, and into the page, between the marks of the block of that kind."""
+    FILE.write_bytes(orjson.dumps(asdict(figures), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    before, opening, rest = PAGE.read_text(encoding="utf-8").partition("```figures\n")
+    _, closing, after = rest.partition("\n```\n")
+    PAGE.write_text(before + opening + to_text(figures, Assumptions()) + closing + after, encoding="utf-8")
+
+
+def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
+    peak = a_day * given.peak_share / 3600
+    cells = max(1, math.ceil(peak * figures.common_ms / 1000 / given.redis_load))
+    gib = stored_gib(figures, a_day, given)
+    by_memory = math.ceil(gib / given.redis_gib)
+    by_cpu = math.ceil(peak * figures.redis_ms / 1000 / given.redis_load)
+    shards = max(cells, by_memory, by_cpu)
+    cells = max(cells, math.ceil(2 * shards / given.cluster_nodes))
+    processes = max(2 * cells, math.ceil(peak * figures.service_ms / 1000 / given.process_load))
+    workers = max(2 * cells, math.ceil(peak * figures.worker_ms / 1000 / given.process_load))
+    cores = processes + workers + 2 * shards + 3 * cells
+    memory = (
+        (processes + workers) * figures.idle_mb / 1024 * 2
+        + 2 * shards * given.redis_gib * 4 / 3
+        + 3 * 4 * cells
+    )
+    out_gb = a_day * figures.http_kb / 1e6 * HOURS_A_MONTH / 24
+    return Plan(
+        a_day,
+        peak,
+        processes,
+        workers,
+        gib,
+        shards,
+        "memory" if by_memory >= by_cpu else "CPU",
+        cells,
+        peak * figures.http_kb * 8 / 1000,
+        HOURS_A_MONTH * (cores * given.core_hour + memory * given.gib_hour) + out_gb * given.gb_out,
+    )
+
+
+def stored_gib(figures: Figures, a_day: int, given: Assumptions) -> float:
+    stored_kb = a_day * given.kept_days * figures.stored_kb + given.events_kept * figures.event_kb
+    return stored_kb * given.fragmentation / 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Met at so many conversations a day; `then` is what is done about it."""
+
+    a_day: float
+    what: str
+    then: str
+
+
+def limits(figures: Figures, given: Assumptions) -> Sequence[Limit]:
+    """The nearest first."""
+
+    def day(peak: float) -> float:
+        return peak * 3600 / given.peak_share
+
+    kept = given.redis_gib * 1024**2 / given.fragmentation / figures.stored_kb / given.kept_days
+    return sorted(
+        (
+            Limit(
+                day(given.process_load / figures.service_ms * 1000),
+                "a core of `serve`",
+                "more workers (`--workers`) and replicas: they share nothing but Redis",
+            ),
+            Limit(
+                day(given.process_load / figures.worker_ms * 1000),
+                "a core of `worker`",
+                "more workers: each job is done by one of them",
+            ),
+            Limit(
+                kept, "the memory of a Redis server", "a cluster: conversations are spread by their hash tag"
+            ),
+            Limit(
+                day(given.redis_load / figures.redis_ms * 1000),
+                "a core of Redis",
+                "a cluster; a replica that holds a conversation asks less",
+            ),
+            Limit(
+                kept * given.cluster_nodes / 2,
+                f"the memory of a cluster of {given.cluster_nodes} servers",
+                "several installations, by region or tenant; ended conversations leave Redis for an archive",
+            ),
+            Limit(
+                day(given.redis_load / figures.common_ms * 1000),
+                "the slot that all conversations share (jobs and events)",
+                "several installations, each with its tenants: by key at the proxy, by region, or both",
+            ),
+            Limit(
+                day(given.network_gbit * 1e6 / 8 / figures.http_kb),
+                f"a network of {given.network_gbit:g} Gbit/s",
+                "several proxies, by DNS",
+            ),
+        ),
+        key=lambda limit: limit.a_day,
+    )
+
+
+def to_text(figures: Figures, given: Assumptions) -> str:
+    return "\n".join(_lines(figures, given))
+
+
+def _lines(figures: Figures, given: Assumptions) -> Iterator[str]:
+    yield f"A conversation of {figures.requests} requests"
+    yield from table(("what", "value", "unit"), _figure_rows(figures))
+    yield "\nWhat so many conversations a day need"
+    plans = [plan(figures, a_day, given) for a_day in DAYS]
+    yield from table(("", *(f"{each.a_day:,}" for each in plans)), _plan_rows(plans))
+    yield "\nLimits, the nearest first"
+    rows = [[f"{_rounded(limit.a_day):,}", limit.what, limit.then] for limit in limits(figures, given)]
+    yield from table(("a day", "what", "then"), rows)
+
+
+def _figure_rows(figures: Figures) -> Iterable[list[str]]:
+    return (
+        ["CPU of `serve`", f"{figures.service_ms:.1f}", "ms"],
+        ["CPU of `worker`", f"{figures.worker_ms:.1f}", "ms"],
+        ["CPU of Redis", f"{figures.redis_ms:.2f}", "ms"],
+        ["of it for jobs and events, in one slot", f"{figures.common_ms:.2f}", "ms"],
+        ["stored in Redis for a day", f"{figures.stored_kb:.1f}", "kB"],
+        ["HTTP, both ways", f"{figures.http_kb:.0f}", "kB"],
+        ["between `serve` and Redis, both ways", f"{figures.redis_kb:.0f}", "kB"],
+        ["events", f"{figures.events:.1f}", f"of {figures.event_kb:.2f} kB"],
+        ["jobs done", f"{figures.jobs:.1f}", ""],
+    )
+
+
+def _plan_rows(plans: Sequence[Plan]) -> Iterable[list[str]]:
+    return (
+        ["begun in a second of the busiest hour", *(f"{each.a_second:,.1f}" for each in plans)],
+        ["processes of `serve`", *(f"{each.processes:,}" for each in plans)],
+        ["processes of `worker`", *(f"{each.workers:,}" for each in plans)],
+        ["stored in Redis, GiB", *(f"{each.redis_gib:,.1f}" for each in plans)],
+        ["shards of Redis, each with a replica", *(f"{each.shards:,}" for each in plans)],
+        ["because of", *(each.shards_because for each in plans)],
+        ["installations", *(f"{each.cells:,}" for each in plans)],
+        ["servers of MongoDB", *(f"{3 * each.cells:,}" for each in plans)],
+        ["HTTP at the peak, Mbit/s", *(f"{each.mbit:,.0f}" for each in plans)],
+        ["dollars a month", *(f"{_rounded(each.cost):,}" for each in plans)],
+        ["dollars for 1,000 conversations", *(f"{each.cost_of_a_thousand:.2f}" for each in plans)],
+    )
+
+
+def _rounded(value: float) -> int:
+    """To two digits: it is no more exact."""
+    return int(round(value, 1 - math.floor(math.log10(max(value, 1)))))
