@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from redis.asyncio import Redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -183,7 +184,8 @@ async def spent(cores: Cores, conversations: int, *, processes: int = 1, nodes: 
 
 async def _live(target: Target, kind: str, conversations: int) -> tuple[int, int]:
     """Requests and their bytes, replies included."""
-    names = iter([f"{kind}-{number:019}" for number in range(conversations)])
+    spread = (sha256(f"{kind}{number}".encode()).hexdigest()[:19] for number in range(conversations))
+    names = (f"{kind}-{each}" for each in spread)  # ids that follow one another meet few slots
     requests = 0
 
     async def one_after_another() -> int:
