@@ -157,11 +157,8 @@ class MemoryManager:
         reply_key = keys.reply(changes.idempotency.key if changes.idempotency else None)
         script_keys = {**keys.named, "reply": reply_key}
         if self._driver.single_node:
-            script_keys |= {
-                "definition": definition,
-                "jobs": JOBS_KEY,
-                "index": index_key(conversation.tenant_id),
-            }
+            index = index_key(conversation.tenant_id)
+            script_keys |= {"definition": definition, "jobs": JOBS_KEY, "index": index}
         else:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
             # due yet, else a worker finds nothing to do, and forgets it.

@@ -81,7 +81,6 @@ class Conversations:
         """Start a conversation, or go on with it, by the rules of F28. The reply is `AgentData` as JSON.
         Raises CorrectTheInput `caller_data_too_large`, `channel_not_supported`, ReloadAndDecide
         `contact_ended`."""
-
         check_caller_data(contact)
 
         async def decide(loaded: LoadedConversation) -> Transition:
