@@ -113,10 +113,11 @@ class InProcessChat:
         session.holder = None
         return None
 
-    async def done(self, ref: chat.SessionRef, holder: str) -> None:
+    async def done(self, ref: chat.SessionRef, holder: str, state: bytes) -> None:
         session = self._session(ref)
         session.check(holder)
         session.queue.popleft()
+        session.state = state
         session.touched = self._monotonic()
 
     async def abandoned(self) -> Sequence[chat.SessionRef]:

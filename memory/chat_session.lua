@@ -37,6 +37,7 @@ elseif arg.operation == 'head' then
   return false
 elseif arg.operation == 'done' then
   redis.call('LPOP', key.queue)
+  redis.call('SET', key.state, arg.payload)
   live()
 elseif arg.operation == 'append' then
   local seq = string.format('%.0f', redis.call('HINCRBY', key.hold, 'seq', 1))

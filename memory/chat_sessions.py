@@ -95,8 +95,8 @@ class RedisChat:
                 await self._indexed("hold", ref, until_ms=self._ms() + TAKEN_WITHIN_MS)
         return message
 
-    async def done(self, ref: chat.SessionRef, holder: str) -> None:
-        _held(await self._run(ref, "done", holder=holder))
+    async def done(self, ref: chat.SessionRef, holder: str, state: bytes) -> None:
+        _held(await self._run(ref, "done", holder=holder, payload=state))
 
     async def abandoned(self) -> Sequence[chat.SessionRef]:
         return [_ref(member) for member in await self._indexed("abandoned")]

@@ -182,8 +182,8 @@ class Sessions:
         renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
         try:
             while (item := await self.store.head(ref, holder)) is not None:
-                await self._one(ref, holder, orjson.loads(item), orders)
-                await self.store.done(ref, holder)
+                state = await self._one(ref, holder, orjson.loads(item), orders)
+                await self.store.done(ref, holder, state.written())
         except chat.LeaseLost:
             log.warning("lease_lost")
         except FlowEngineError as error:
@@ -206,22 +206,23 @@ class Sessions:
         log.warning("lease_lost")
         draining.cancel()
 
-    async def _one(self, ref: chat.SessionRef, holder: str, item: Mapping[str, str], orders: _Orders) -> None:
+    async def _one(
+        self, ref: chat.SessionRef, holder: str, item: Mapping[str, str], orders: _Orders
+    ) -> SessionState:
+        """The state that the message leaves, once it is answered. Raises LeaseLost, RetryLater."""
         state = await self.state(ref)
         if item["kind"] == "end":
             await self._flows.end(ref.tenant_id, state, item["reason"])
             state.ended, state.flow, state.question = True, None, None
-            await self.store.save(ref, state.written(), holder)
-            return
+            return state
         frames = AnswerFrames(self.store, ref, item["id"], holder, pace=self._pace)
         if state.ended:
             await frames.error("session_ended", "this session has ended; say hello without one")
             await frames.finish("refused")
-            return
+            return state
         if state.answering == item["id"] and not await self._resumable(ref, state, frames, item["id"]):
             state.answering = None
-            await self.store.save(ref, state.written(), holder)
-            return
+            return state
         if state.answering != item["id"]:
             state.add(Turn(role="user", content=item["content"], id=item["id"]))
             state.answering = item["id"]
@@ -231,7 +232,7 @@ class Sessions:
             await self._answer(asked, orders)
         self.observer.count("chat_answers", state=frames.final_state or "unfinished")
         state.answering = None
-        await self.store.save(ref, state.written(), holder)
+        return state
 
     async def _resumable(
         self, ref: chat.SessionRef, state: SessionState, frames: AnswerFrames, message_id: str

@@ -86,8 +86,9 @@ class ChatQueue(Protocol):
         text as bytes."""
         ...
 
-    async def done(self, ref: SessionRef, holder: str) -> None:
-        """The oldest message is answered. Raises LeaseLost."""
+    async def done(self, ref: SessionRef, holder: str, state: bytes) -> None:
+        """The oldest message is answered, and `state`, a JSON text, is the session's from then on: both, or
+        neither. Raises LeaseLost."""
         ...
 
     async def abandoned(self) -> Sequence[SessionRef]:

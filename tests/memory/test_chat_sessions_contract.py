@@ -80,13 +80,15 @@ async def test_messages_wait_in_line_once_each(stores: Stores, ref: SessionRef) 
     while (message := await store.head(ref, "h1")) is not None:
         assert await store.head(ref, "h1") == message
         taken.append(message)
-        await store.done(ref, "h1")
+        await store.done(ref, "h1", b"after " + message)
+        assert await store.load(ref) == b"after " + message
     assert taken == [each.encode() for each in ids[:-1]]
     assert await store.put(ref, "0", b"0") == "duplicate"
     assert await store.hold(ref, "h2")  # the empty line gave the lease back
-    for late in (store.head(ref, "h1"), store.done(ref, "h1"), store.append(ref, b"{}", "h1")):
+    for late in (store.head(ref, "h1"), store.done(ref, "h1", b"late"), store.append(ref, b"{}", "h1")):
         with pytest.raises(LeaseLost):
             await late
+    assert await store.load(ref) != b"late"
 
 
 async def test_frames_have_numbers_without_gaps_and_the_newest_are_kept(
@@ -158,7 +160,7 @@ async def test_a_session_that_is_left_is_found_and_taken_over(ref: SessionRef) -
     with pytest.raises(LeaseLost):
         await store.append(ref, b"{}", "h1")
     assert await store.idle(3600) == []
-    await store.done(ref, "h2")
+    await store.done(ref, "h2", b"")
     clock.now += 3600
     assert await store.idle(3600) == [ref]
     assert await store.idle(3600) == []
@@ -176,7 +178,7 @@ async def test_redis_finds_sessions_that_were_left_or_are_idle(
     assert ref not in await store.abandoned()
     clock.now += LEASE_S + 0.1
     assert ref in await store.abandoned()
-    await store.done(ref, "h1")
+    await store.done(ref, "h1", b"")
     assert await store.head(ref, "h1") is None
     assert ref not in await store.abandoned()
     assert ref not in await store.idle(3600)

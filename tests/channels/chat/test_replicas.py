@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from adapters.models.scripted import Says, Stalls
-from flow_engine.ports.chat import LEASE_S
+from flow_engine.errors import RetryLater
+from flow_engine.ports.chat import LEASE_S, SessionRef
 from memory.chat_in_process import InProcessChat
 from tests.channels.chat.harness import WEATHER, running_chat
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, StartRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +61,64 @@ async def test_a_connection_on_another_replica_takes_over(
         other.client(user="twice"),
     ):
         assert (await older.next())["content"]["event"] == "taken_over"
+
+
+async def test_a_connection_outlasts_a_restart_of_redis(
+    tmp_path: Path, start_redis: StartRedis
+) -> None:  # C12
+    server = start_redis()
+    settings = {"redis_url": server.url, "redis_unsafe": True}
+    async with running_chat(tmp_path, [Says(TEXT)], settings=settings) as chat:
+        await chat.add(WEATHER)
+        async with chat.client(user="patient") as client:
+            assert (await client.say("m-1", QUESTION))["state"] == "done"
+            with server.client() as redis:
+                while any(redis.hexists(key, "holder") for key in redis.keys("*::hold")):
+                    await asyncio.sleep(0.01)
+            server.kill()
+            await client.send(type="message", id="m-2", content=QUESTION)
+            refused = await client.next()
+            assert (refused["seq"], refused["content"]["code"]) == (None, "memory_unavailable")
+            server.start()
+            server.wait_until_ready()
+            frame = refused
+            while not frame["final"]:
+                number = len(client.frames)
+                await client.send(type="message", id=f"m-{number}", content=QUESTION)
+                frame = await client.until(lambda f: f["final"] or f["type"] == "error")
+            assert (frame["state"], client.text(frame["id"])) == ("done", TEXT)
+            assert client.numbers == list(range(1, frame["seq"] + 1))
+
+
+class Forgetful(InProcessChat):
+    """Answers are whole before it is away, for once, when the first of them is to be taken off the queue."""
+
+    was_away = False
+
+    async def done(self, ref: SessionRef, holder: str, state: bytes) -> None:
+        if not self.was_away:
+            self.was_away = True
+            raise RetryLater("memory_unavailable", "away")
+        await super().done(ref, holder, state)
+
+
+async def test_an_answer_that_was_whole_when_its_replica_died_is_not_begun_again(
+    tmp_path: Path,
+) -> None:  # C12, C13
+    clock = Clock()
+    store = Forgetful(monotonic=clock)
+    async with running_chat(tmp_path, [Says(TEXT)], shared=(store, store)) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            while not store.was_away:
+                await asyncio.sleep(0.01)
+            clock.ahead += LEASE_S
+            assert (await client.say("m-2", QUESTION))["state"] == "done"
+            assert (client.text("m-1"), client.text("m-2")) == (TEXT, TEXT)
+            assert [frame["id"] for frame in client.frames if frame["final"]] == ["m-1", "m-2"]
+            assert client.numbers == list(range(1, len(client.numbers) + 1))
+        assert len(chat.model.requests) == 2
 
 
 async def test_cancelling_reaches_the_replica_that_answers(
