@@ -33,9 +33,9 @@ BACKOFF_S = (0.1, 0.5, 2.0, 5.0, 10.0, 30.0)
 """Before a worker is started again, by how many in a row have failed early."""
 STEADY_AFTER_S = 60.0
 """A worker that has lived so long has not failed early."""
-COLLECTED_WITHIN_S = 1.0
+COLLECTED_WITHIN_S = 3.0
 """A worker that is later counts with what it had counted before."""
-ANSWERED_WITHIN_S = 3.0
+ANSWERED_WITHIN_S = 8.0
 """A supervisor that is later fails the scrape."""
 
 READY, ASK, SAMPLES = b"r", b"a", b"s"

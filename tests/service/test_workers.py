@@ -95,9 +95,13 @@ def test_workers_answer_as_one_are_renewed_without_a_failure_and_finish_at_the_e
         prompts = (
             'flow_engine_http_requests_total{method="GET",route="/prompt/{conversation_id}",status="200"}'
         )
-        for number in range(1, 9):
+        for _ in range(8):
             ask_anew(port, "GET", f"/v1/prompt/{tmp_path.name}")
-            assert counted(port, prompts) == number
+        deadline = time.monotonic() + WITHIN_S
+        while (
+            counted(port, prompts) != 8
+        ):  # a worker that gets no turn of the machine counts as it did before
+            assert time.monotonic() < deadline
         assert ask_anew(port, "GET", "/health/ready")["status"] == "ok"
 
         kept = http.client.HTTPConnection("127.0.0.1", port, timeout=WITHIN_S)
