@@ -194,11 +194,10 @@ class MemoryManager:
                     state_before=state_before,
                     state=state,
                 )
-                present = bool(present)
                 if not self._driver.single_node:
                     present = await self._driver.expire(definition, 2 * changes.lifetime_s)
         reply = changes.reply
-        return storage.Committed(reply.body(int(memory_revision)), reply.status, present)
+        return storage.Committed(reply.body(int(memory_revision)), reply.status, bool(present))
 
     async def init(
         self, conversation: ConversationRef, session: Session, memory: storage.NewMemory, *, lifetime_s: int

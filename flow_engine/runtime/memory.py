@@ -57,6 +57,13 @@ class MemoryEntry:
         return self.value is not None
 
 
+def empty_entries(types: Mapping[str, str], contact_id: str) -> dict[str, MemoryEntry]:
+    """Every variable as it starts; `types` by the variables' ids. Those of a type share one entry, so that it
+    is encoded once."""
+    shared = {kind: MemoryEntry.empty(kind, contact_id) for kind in set(types.values())}
+    return {variable_id: shared[kind] for variable_id, kind in types.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class PreviousContact:
     """An ended contact of the conversation (F20). `date` is its start, aware and in UTC."""

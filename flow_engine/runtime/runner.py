@@ -19,7 +19,7 @@ from flow_engine.runtime.commands import NewContact, check_channel
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, compile_flow
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.events import ended_by
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.memory import PreviousContact, empty_entries
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rules import BACK, explain, nearest_task
 from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
@@ -108,9 +108,7 @@ class ConversationalFlowRunner(ConversationState):
             ),
         )
         runner = cls(flow, session, loaded, platform, now)
-        kinds = {v.type for v in flow.variables}
-        empty = {kind: MemoryEntry.empty(kind, contact.contact_id) for kind in kinds}
-        variables = {v.id: empty[v.type] for v in flow.variables}
+        variables = empty_entries({v.id: v.type for v in flow.variables}, contact.contact_id)
         tenant = {"campaignId": campaign_id, **contact.tenant}
         runner.new_memory = NewMemory(tenant, variables)
         if before is not None:

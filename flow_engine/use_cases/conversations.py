@@ -84,9 +84,8 @@ class Conversations:
         check_caller_data(contact)
 
         async def decide(loaded: LoadedConversation) -> Transition:
-            before, heard = None, dict[str, object]()
-            if loaded.session is not None:
-                before = await self._transactor.resume(conversation, loaded)
+            heard = dict[str, object]()
+            before = None if loaded.session is None else await self._transactor.resume(conversation, loaded)
             if before is not None and await self._goes_on(before, contact, heard):
                 runner, command = before, commands.RESUME
             else:

@@ -19,7 +19,7 @@ from typing import Literal
 from flow_engine import errors
 from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
-from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.memory import empty_entries
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
@@ -164,7 +164,7 @@ class Migrations:
             if verdict.to_task is None or dry_run:
                 return Decision(_row(conversation, verdict, False, runner.session.revision))
             runner.migrate_to(new, verdict.to_task.id)
-            fresh = {v.id: MemoryEntry.empty(v.type, "") for v in new.variables}
+            fresh = empty_entries({v.id: v.type for v in new.variables}, "")
             asked = JournalInput("migration", {"from": old.version_id, "to": new.version_id})
             transition = Transition(
                 runner, ReplyTemplate(b""), asked, guards_memory=True, added_variables=fresh
