@@ -112,11 +112,7 @@ class Call:
 
     def whole_number(self, name: str, *, at_most: int) -> int:
         text = self.query(name)
-        if text is None:
-            return 0
-        if not (text.isascii() and text.isdigit() and len(text) <= 12) or int(text) > at_most:
-            raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from 0 to {at_most}")
-        return int(text)
+        return 0 if text is None else whole_number(name, text, at_least=0, at_most=at_most)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         text = self.query(name)
@@ -129,6 +125,15 @@ class Call:
         if text is not None and text not in accepted:
             raise refused_parameter(f"{name}_invalid", f"{name!r} is one of: {', '.join(accepted)}")
         return text
+
+
+def whole_number(name: str, text: str, *, at_least: int, at_most: int) -> int:
+    """The value of a parameter of the path or the query. `at_most` has 12 digits at most. Raises
+    CorrectTheInput `<name>_invalid`."""
+    # Python refuses to read thousands of digits, so their number is looked at first.
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and at_least <= int(text) <= at_most):
+        raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from {at_least} to {at_most}")
+    return int(text)
 
 
 def refused_parameter(code: str, message: str) -> CorrectTheInput:

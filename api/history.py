@@ -4,7 +4,7 @@ from datetime import datetime
 
 from starlette.responses import Response
 
-from api.endpoints import Call, Endpoint, Parameter, json_response, refused_parameter
+from api.endpoints import Call, Endpoint, Parameter, json_response, refused_parameter, whole_number
 from flow_engine.documents import parse_date_time
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.history import (
@@ -56,12 +56,8 @@ class HistoryRoutes:
 
     async def at(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
-        text = call.path("seq")
-        if not (text.isascii() and text.isdigit() and 0 < int(text) <= LARGEST_SEQ):
-            raise refused_parameter(
-                "seq_invalid", f"the entry's number is a whole one from 1 to {LARGEST_SEQ}"
-            )
-        return json_response(await self._history.at(conversation, int(text)))
+        seq = whole_number("seq", call.path("seq"), at_least=1, at_most=LARGEST_SEQ)
+        return json_response(await self._history.at(conversation, seq))
 
     def endpoints(self) -> list[Endpoint]:
         return [

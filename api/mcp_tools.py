@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from api.auth import Principal, Scope
 from api.bodies import Id, parse_body
 from api.endpoints import MAX_KEY_LENGTH
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, pointer
+from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
@@ -133,7 +133,7 @@ class ToolCall:
             conversation_id=given.conversation_id, contact_id=given.contact_id
         )
         if given.tenant_id not in (None, tenant_id):
-            raise LookElsewhere("conversation_unknown", f"there is no conversation {given.conversation_id!r}")
+            raise unknown_conversation(given.conversation_id)
         return ActedOn(tenant_id, given.conversation_id, self.principal.name)
 
     def idempotency(self, given: _Keyed) -> IdempotencyKey | None:

@@ -48,6 +48,11 @@ class LookElsewhere(FlowEngineError):
     404; gRPC's `NOT_FOUND` error."""
 
 
+def unknown_conversation(conversation_id: str) -> LookElsewhere:
+    """`conversation_unknown`, in the same words wherever it is noticed, and of another tenant's too."""
+    return LookElsewhere("conversation_unknown", f"there is no conversation {conversation_id!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentState:
     """What the caller needs in order to decide again after a refusal. JSON values by name."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import orjson
 
-from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CallTheOperator, ReloadAndDecide, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.ports.jobs import DueJob, Job, JobKind
@@ -263,8 +263,7 @@ class MemoryManager:
     ) -> None:
         loaded = await self.load(conversation)
         if loaded.session is None:
-            named = repr(conversation.conversation_id)
-            raise LookElsewhere("conversation_unknown", f"there is no conversation {named}")
+            raise unknown_conversation(conversation.conversation_id)
         content_hash = loaded.session.content_hash
         changes = storage.Changes(
             loaded.revision, lifetime_s, storage.ReplyTemplate(b""), now, content_hash, **fields

@@ -33,8 +33,8 @@ ENTRIES_AT_MOST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One commit. `input`, `outcome` and `delta` are JSON, `at` is in UTC. `reply_sha256`: hexadecimal
-    digits, None where the reply has the memory revision in it or nobody got one. `base` is the whole state
+    """One commit. `input`, `outcome` and `delta` are JSON, `at` is in UTC. `reply_crc32` is
+    None where the reply has the memory revision in it or nobody got one. `base` is the whole state
     before the entry where one is kept, None elsewhere."""
 
     seq: int

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide, unknown_conversation
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
@@ -297,9 +297,7 @@ class Conversations:
         if idempotency is not None and loaded.replay is not None:
             return loaded.replay.replay(idempotency)
         now = self._transactor.clock.now()
-        unknown = LookElsewhere(
-            "conversation_unknown", f"there is no conversation {conversation.conversation_id!r}"
-        )
+        unknown = unknown_conversation(conversation.conversation_id)
         if loaded.session is None:
             raise unknown
         receipt = ErasureReply(conversationId=conversation.conversation_id, erasedAt=utc_text(now))

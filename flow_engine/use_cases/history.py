@@ -12,7 +12,7 @@ from hashlib import sha256
 import orjson
 from typing_extensions import TypedDict
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, unknown_conversation
 from flow_engine.ports.dialogue import ConversationHead, ConversationList, ConversationRef, ListedConversation
 from flow_engine.runtime.agent_data import compose_prompt, memory_variables
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
@@ -235,7 +235,7 @@ class History:
         """Raises LookElsewhere `conversation_unknown`."""
         entries = await self._journal.after(conversation, after, at_most=min(limit + 1, ENTRIES_AT_MOST))
         if not entries and (await self._transactor.memory.load(conversation)).session is None:
-            raise unknown_conversation(conversation)
+            raise unknown_conversation(conversation.conversation_id)
         page = entries[:limit]
         rest = len(entries) > len(page)
         return JournalPage(entries=[journal_row(each) for each in page], next=page[-1].seq if rest else None)
@@ -245,7 +245,7 @@ class History:
         entries = await self._journal.up_to(conversation, seq)
         if not entries or (entries[0].seq > 1 and entries[0].base is None):
             if (await self._transactor.memory.load(conversation)).session is None:
-                raise unknown_conversation(conversation)
+                raise unknown_conversation(conversation.conversation_id)
             raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
         entry, (before, after) = entries[-1], states_of(entries)
         runner = await self._transactor.resume(conversation, after, now=entry.at)
@@ -278,11 +278,6 @@ class History:
 def _contact_of(session: Session) -> str:
     """The active contact's id, else the latest one's."""
     return session.active_contact_id or max(session.contacts, key=lambda id: session.contacts[id].started_at)
-
-
-def unknown_conversation(conversation: ConversationRef) -> LookElsewhere:
-    named = repr(conversation.conversation_id)
-    return LookElsewhere("conversation_unknown", f"there is no conversation {named}")
 
 
 def journal_row(entry: JournalEntry) -> JournalRow:

@@ -11,7 +11,13 @@ from datetime import datetime
 from math import inf
 from typing import Generic, TypeVar, cast
 
-from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import (
+    CorrectTheInput,
+    Finding,
+    FlowEngineError,
+    ReloadAndDecide,
+    unknown_conversation,
+)
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.json_values import rough_size
 from flow_engine.ports.clock import Clock
@@ -108,9 +114,7 @@ class Transactor:
         nothing is stored."""
         session = loaded.session
         if session is None:
-            raise LookElsewhere(
-                "conversation_unknown", f"there is no conversation {conversation.conversation_id!r}"
-            )
+            raise unknown_conversation(conversation.conversation_id)
         version = await self.versions.pinned(conversation.tenant_id, session.version_id, session.content_hash)
         at = now or self.clock.now()
         return ConversationalFlowRunner.resume(version.flow, session, loaded, self.platform, at)

@@ -137,6 +137,7 @@ async def scene_of_two_values() -> Any:
         ("conv-1/at/0", 422, "seq_invalid"),
         ("conv-1/at/last", 422, "seq_invalid"),
         ("conv-1/at/9999999999999999999", 422, "seq_invalid"),
+        ("conv-1/at/" + 5_000 * "9", 422, "seq_invalid"),
     ],
 )
 async def test_what_is_not_there_is_told(
