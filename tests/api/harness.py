@@ -14,6 +14,7 @@ import orjson
 from fakeredis import FakeServer
 from fastapi import FastAPI
 
+from adapters.jobs import JobRunner
 from adapters.outbound.fake import Answer, ScriptedOutbound
 from api.auth import Authenticator, Keyring, LocalOnly
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
@@ -52,6 +53,16 @@ class Scene:
     outbound: ScriptedOutbound
     memory: RedisMemory
     flows: FlowDatabase
+    jobs: JobRunner
+
+    async def work(self) -> int:
+        """Do the background work that is due, and what it leaves to do by now; how many jobs that were."""
+        done = 0
+        while claims := await self.jobs.schedule.claim(self.clock.now(), at_most=50, lease_s=60.0):
+            for claim in claims:
+                await self.jobs.run(claim)
+            done += len(claims)
+        return done
 
     async def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         return await self.http.post(
@@ -164,6 +175,7 @@ async def open_scene(
             dependencies.outbound,  # type: ignore[arg-type]
             dependencies.memory,
             dependencies.database,
+            service.jobs[0],
         )
         for document in documents:
             await scene.publish(document)
