@@ -31,6 +31,7 @@ from flow_engine.use_cases.model_catalog import (
     VoiceProvider,
     speaks,
 )
+from flow_engine.use_cases.recordings import FORMAT_VERSION, recording_schema
 
 _Diagram = TypeVar("_Diagram")
 
@@ -248,31 +249,41 @@ _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allo
 
 
 class SchemaRoutes:
-    """The JSON Schema of flow versions, at an address that editors may keep. It needs no key."""
+    """The JSON Schemas of flow versions and of recordings, at addresses that editors may keep. They need no
+    key."""
 
     async def flow_version(self, call: Call) -> Response:
         return Response(_flow_version_schema(), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+
+    async def recording(self, call: Call) -> Response:
+        return Response(_recording_schema(), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
                 method="GET",
                 path=path,
-                handler=self.flow_version,
+                handler=handler,
                 summary=summary,
                 audience="editors",
                 scopes=(),
                 reply=dict[str, object],
                 media_types=(SCHEMA_JSON,),
             )
+            for name, handler, what, version in (
+                ("flow-version", self.flow_version, "flow versions", SCHEMA_VERSION),
+                ("recording", self.recording, "recordings", FORMAT_VERSION),
+            )
             for path, summary in (
-                (
-                    f"/schemas/flow-version/{SCHEMA_VERSION}.json",
-                    f"JSON Schema of flow versions, {SCHEMA_VERSION}",
-                ),
-                ("/schemas/flow-version.json", "JSON Schema of flow versions, the newest"),
+                (f"/schemas/{name}/{version}.json", f"JSON Schema of {what}, {version}"),
+                (f"/schemas/{name}.json", f"JSON Schema of {what}, the newest"),
             )
         ]
+
+
+@cache
+def _recording_schema() -> bytes:
+    return orjson.dumps(recording_schema())
 
 
 @cache

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from starlette.responses import Response
 
-from api.endpoints import Call, Endpoint, Parameter, json_response, refused_parameter, whole_number
+from api.endpoints import Call, Endpoint, Parameter, Reply, json_response, refused_parameter, whole_number
 from flow_engine.documents import parse_date_time
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.history import (
@@ -15,6 +15,7 @@ from flow_engine.use_cases.history import (
     JournalPage,
     MomentReply,
 )
+from flow_engine.use_cases.recordings import Recording, Recordings
 from flow_engine.vocabulary import CHANNELS, PHASES
 
 ROWS, ROWS_AT_MOST = 50, 200
@@ -24,8 +25,9 @@ _ONE = "/conversations/{conversation_id:id}"
 
 
 class HistoryRoutes:
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, recordings: Recordings) -> None:
         self._history = history
+        self._recordings = recordings
 
     async def conversations(self, call: Call) -> Response:
         wanted = ConversationFilter(
@@ -59,6 +61,11 @@ class HistoryRoutes:
         seq = whole_number("seq", call.path("seq"), at_least=1, at_most=LARGEST_SEQ)
         return json_response(await self._history.at(conversation, seq))
 
+    async def recording(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        recording = await self._recordings.recording(conversation)
+        return Reply(recording.model_dump_json(by_alias=True).encode())
+
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
@@ -81,7 +88,17 @@ class HistoryRoutes:
                 reply=MomentReply,
                 problems=(404,),
             ),
-            # Before the conversation itself: an id may hold slashes.
+            # These before the conversation itself: an id may hold slashes.
+            Endpoint(
+                method="GET",
+                path=_ONE + "/recording",
+                handler=self.recording,
+                summary="A conversation by itself, to be replayed elsewhere",
+                audience="watchers",
+                scopes=("operator",),
+                reply=Recording,
+                problems=(404,),
+            ),
             Endpoint(
                 method="GET",
                 path=_ONE + "/journal",

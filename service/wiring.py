@@ -48,6 +48,7 @@ from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
+from flow_engine.use_cases.recordings import Recordings
 from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
@@ -274,7 +275,10 @@ def _application(
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(flow_service, designers.submissions, dependencies.clock),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
-        history=HistoryRoutes(History(transactor, memory.journal, memory.listing)),
+        history=HistoryRoutes(
+            History(transactor, memory.journal, memory.listing),
+            Recordings(transactor, memory.journal, memory.listing),
+        ),
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         diagrams=DiagramRoutes(flow_service, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), designers.prompts, rewriter),

@@ -7,7 +7,7 @@ A request reads everything it may need with `load`, decides without I/O, and han
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Literal, Protocol
@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from flow_engine.idempotency import IdempotencyKey, KeptReply
-from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn
+from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.ports.jobs import DueJob
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.mining_state import MiningState
@@ -117,6 +117,33 @@ class LoadedConversation:
     @property
     def revision(self) -> int:
         return 0 if self.session is None else self.session.revision
+
+    def after(self, changes: Changes) -> LoadedConversation:
+        """What a store holds once it has taken the changes, but for what it keeps of former conversations
+        and of replies. Nothing is checked."""
+        anew, before = changes.new_memory, self
+        if anew is not None:
+            revision = self.memory_revision + 1 if self.revision else 0
+            before = LoadedConversation(
+                self.session, revision, mined=anew.variables, tools=anew.variables, tenant=anew.tenant
+            )
+        written = bool(changes.set_tools or changes.set_mined)
+        contacts = () if changes.rewrite_previous_contacts else before.previous_contacts
+        turn = changes.turn
+        return replace(
+            before,
+            session=changes.session or before.session,
+            memory_revision=before.memory_revision + written,
+            memory_updated_at=changes.now if written else before.memory_updated_at,
+            mined={**changes.added_variables, **before.mined, **changes.set_mined},
+            tools={**changes.added_variables, **before.tools, **changes.set_tools},
+            previous_contacts=(*contacts, *changes.previous_contacts),
+            turns=before.turns if turn is None else (*before.turns, turn),
+            last_user_turn=before.last_user_turn if turn is None or not is_user_turn(turn) else turn.name,
+            mining=changes.mining or before.mining,
+            mining_revision=before.mining_revision + (changes.mining is not None),
+            state=b"",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,21 +21,29 @@ from flow_engine.runtime import storage
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.journal import JournalEntry
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
+from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
+from flow_engine.use_cases.versions_in_use import Versions
 
 
-@dataclass(frozen=True, slots=True)
-class _Then:
-    """The world of one entry: its clock, its state before, its memory revision, what others answered.
-    Implements `Clock`, `ConversationMemory`, `Summariser` and `OutboundSender`."""
+@dataclass(slots=True)
+class World:
+    """What a step meets where nothing is stored and nobody is asked: its clock, the state before it and after
+    it, and in `heard` what others answered then, as an outcome of the journal tells it. Implements `Clock`,
+    `ConversationMemory`, `Summariser` and `OutboundSender`.
 
-    entry: JournalEntry
-    before: storage.LoadedConversation
+    `memory_revision` is what a reply tells; None: as this world counts them. `at` is in UTC.
+    """
+
+    at: datetime
+    state: storage.LoadedConversation
+    heard: Mapping[str, object]
+    memory_revision: int | None = None
 
     def now(self) -> datetime:
-        return self.entry.at
+        return self.at
 
     async def load(
         self,
@@ -44,20 +52,21 @@ class _Then:
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
     ) -> storage.LoadedConversation:
-        return self.before
+        return self.state
 
     def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
         return None
 
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
-        body = changes.reply.body(self.entry.memory_revision)
-        return storage.Committed(body, changes.reply.status, definition_present=True)
+        self.state = self.state.after(changes)
+        revision = self.state.memory_revision if self.memory_revision is None else self.memory_revision
+        return storage.Committed(changes.reply.body(revision), changes.reply.status, definition_present=True)
 
     async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
         return False
 
     async def summarise(self, request: SummaryRequest) -> str:
-        return str(self.entry.outcome.get("summary") or "")
+        return str(self.heard.get("summary") or "")
 
     async def request(
         self,
@@ -69,14 +78,14 @@ class _Then:
         content: bytes = b"",
     ) -> OutboundReply:
         """The verdict of the closure handler, or what kept it from one."""
-        answered = self.entry.outcome.get("handler")
+        answered = self.heard.get("handler")
         if answered == "refused":
             raise OutboundRefused
         if isinstance(answered, int):
             return OutboundReply(answered, b"")
         if answered == "unreachable":
             raise OutboundFailed
-        return OutboundReply(200, b"true" if self.entry.outcome.get("closes") is True else b"false")
+        return OutboundReply(200, b"true" if self.heard.get("closes") is True else b"false")
 
 
 async def replied(
@@ -87,52 +96,53 @@ async def replied(
 ) -> bytes | None:
     """The reply of the request that made the commit, byte for byte. None where no request made it, or where
     this release makes another reply of it. Raises CallTheOperator `definition_lost`, RetryLater."""
-    then = _Then(entry, before)
-    dependencies = ConversationDependencies(
-        memory=then,
-        versions=transactor.versions,
-        platform=transactor.platform,
-        clock=then,
-        summariser=then,
-        outbound=then,
-    )
-    again = Transactor(dependencies)
-    body = await _asked_again(
-        Conversations(again, dependencies), DialogueService(again, dependencies), conversation, entry.input
-    )
+    world = World(entry.at, before, entry.outcome, entry.memory_revision)
+    body = await Rerun.within(world, transactor.versions, transactor.platform).ask(conversation, entry.input)
     return body if entry.reply_crc32 is None or body is None or crc32(body) == entry.reply_crc32 else None
 
 
-async def _asked_again(
-    conversations: Conversations,
-    dialogue: DialogueService,
-    conversation: ConversationRef,
-    asked: Mapping[str, Any],
-) -> bytes | None:
-    match asked["op"]:
-        case "handle-new-contact":
-            contact = NewContact(
-                asked["contactId"], asked["channel"], asked["tenant"], asked["contact"], asked["language"]
-            )
-            choice = VersionChoice(version_id=asked["conversationalFlowVersionId"])
-            reply = await conversations.new_contact(conversation, contact, choice)
-        case "change-task":
-            reply = await conversations.change_task(conversation, asked["contactId"], asked["task"])
-        case "memory":
-            reply = await dialogue.put_memory(conversation, [_write(each) for each in asked["writes"]])
-        case "handle-utterance":
-            reply = await dialogue.utterance(conversation, _utterance(asked))
-        case "handle-end-contact":
-            reply = await conversations.end_contact(conversation, asked["contactId"], asked["reason"])
-        case "handle-human-task":
-            reply = await conversations.human_task(
-                conversation, asked["contactId"], asked["outcome"], asked["reason"]
-            )
-        case "prompt":
-            return (await dialogue.prompt(conversation, memory_format=asked.get("format"))).body
-        case _:
-            return None
-    return reply.body
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The agents' use cases within a world of their own."""
+
+    transactor: Transactor
+    conversations: Conversations
+    dialogue: DialogueService
+
+    @classmethod
+    def within(cls, world: World, versions: Versions, platform: Platform) -> Rerun:
+        dependencies = ConversationDependencies(world, versions, platform, world, world, world)
+        again = Transactor(dependencies)
+        return cls(again, Conversations(again, dependencies), DialogueService(again, dependencies))
+
+    async def ask(self, conversation: ConversationRef, asked: Mapping[str, Any]) -> bytes | None:
+        """The reply to the request that a journal's `input` tells of, JSON; None where it was no request.
+        Raises what the use cases raise."""
+        conversations, dialogue = self.conversations, self.dialogue
+        match asked["op"]:
+            case "handle-new-contact":
+                contact = NewContact(
+                    asked["contactId"], asked["channel"], asked["tenant"], asked["contact"], asked["language"]
+                )
+                choice = VersionChoice(version_id=asked["conversationalFlowVersionId"])
+                reply = await conversations.new_contact(conversation, contact, choice)
+            case "change-task":
+                reply = await conversations.change_task(conversation, asked["contactId"], asked["task"])
+            case "memory":
+                reply = await dialogue.put_memory(conversation, [_write(each) for each in asked["writes"]])
+            case "handle-utterance":
+                reply = await dialogue.utterance(conversation, _utterance(asked))
+            case "handle-end-contact":
+                reply = await conversations.end_contact(conversation, asked["contactId"], asked["reason"])
+            case "handle-human-task":
+                reply = await conversations.human_task(
+                    conversation, asked["contactId"], asked["outcome"], asked["reason"]
+                )
+            case "prompt":
+                return (await dialogue.prompt(conversation, memory_format=asked.get("format"))).body
+            case _:
+                return None
+        return reply.body
 
 
 def _write(asked: Mapping[str, Any]) -> MemoryWrite:

@@ -31,7 +31,7 @@ from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact, Session
-from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.use_cases.versions_in_use import Versions
 
 ATTEMPTS = 24
 FORMER_BYTES = 4 * 1024
@@ -49,7 +49,7 @@ class ConversationDependencies:
     `quiet_bytes`: of replies that are kept to be sent again, see `QuietReplies`."""
 
     memory: storage.ConversationMemory
-    versions: VersionsInUse
+    versions: Versions
     platform: Platform
     clock: Clock
     summariser: Summariser

@@ -7,7 +7,7 @@ its own key beside the conversations.
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
@@ -36,8 +36,25 @@ class StartableVersion:
     campaign_id: str
 
 
+class Versions(Protocol):
+    """The compiled versions that steps run on. Raises as `VersionsInUse`."""
+
+    async def to_start(
+        self,
+        tenant_id: str,
+        version_id: str | None,
+        flow_id: str | None = None,
+        tag: str | None = None,
+    ) -> StartableVersion: ...
+
+    async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse: ...
+
+    async def keep_definition(self, tenant_id: str, version: VersionInUse) -> None: ...
+
+
 class VersionsInUse:
-    """`capacity` bounds the compiled versions kept; the least recently used goes first."""
+    """Implements `Versions`. `capacity` bounds the compiled versions kept; the least recently used goes
+    first."""
 
     def __init__(
         self, flow_service: FlowService, definitions: DefinitionStore, *, capacity: int = 256

@@ -1,0 +1,261 @@
+"""Recordings: a conversation by itself, as one JSON object, to be stepped again elsewhere.
+
+1. A recording needs nothing beside it: the versions that the conversation ran on are in it, and whatever
+   others answered then: values that were heard, summaries, the verdict of a closure handler.
+2. It tells inputs and outcomes, not what is stored: that follows by the same steps.
+3. It is as long as the journal that it is made from, and its versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, cast
+
+import orjson
+import pydantic
+from pydantic.alias_generators import to_camel
+
+from flow_engine.documents.findings import problems_of
+from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
+from flow_engine.json_values import as_object
+from flow_engine.ports.dialogue import ConversationList, ConversationRef
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, folded
+from flow_engine.runtime.memory import encode_entry, encode_previous_contact
+from flow_engine.runtime.mining_state import MinedBy, encode_mining
+from flow_engine.runtime.session import encode_session
+from flow_engine.runtime.storage import LoadedConversation
+from flow_engine.use_cases.transactor import Transactor
+from flow_engine.values import utc_text
+
+FORMAT_VERSION = 1
+
+
+class _Part(pydantic.BaseModel):
+    """What a later release adds is passed over by this one."""
+
+    model_config = pydantic.ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
+
+
+class RecordedVersion(_Part):
+    """A version that the conversation ran on, as it was saved."""
+
+    version_id: str
+    content_hash: str
+    document: Mapping[str, object]
+
+
+class RecordedContact(_Part):
+    """A contact of the conversation as it was in the end. Times are in UTC, `data` is JSON."""
+
+    contact_id: str
+    channel: str
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+    data: Mapping[str, object]
+
+
+class HeardValue(_Part):
+    """A value that was heard in the dialogue, in canonical form, and by what."""
+
+    value: object
+    source: MinedBy
+
+
+class Heard(_Part):
+    """What work in the background had found out: values by variable id, reasons by the ids of checkpoints
+    that were reached, and the previous contacts (`{date, channel, resume}`) where their summaries were
+    written anew. `failed`: a model gave no usable answer."""
+
+    values: Mapping[str, HeardValue] = pydantic.Field(default_factory=dict[str, HeardValue])
+    checkpoints: Mapping[str, str] = pydantic.Field(default_factory=dict[str, str])
+    failed: bool = False
+    previous_contacts: Sequence[Mapping[str, object]] | None = None
+
+
+class RecordedEntry(_Part):
+    """A commit: what it was asked for (`input.op` and the fields of the request), and what came of it. `at`
+    is in UTC."""
+
+    seq: int = pydantic.Field(ge=1)
+    at: pydantic.AwareDatetime
+    by: str
+    input: Mapping[str, object]
+    outcome: Mapping[str, object]
+    rationale: str | None = None
+    heard: Heard | None = None
+
+    @property
+    def op(self) -> str:
+        return str(self.input.get("op"))
+
+
+class Recording(_Part):
+    """`complete`: from the conversation's first commit on; elsewhere `start` is what was stored before the
+    first entry, in the form of a journal's `delta`. `entries` ascend by `seq`. Times are in UTC."""
+
+    format: Literal["flow-engine-recording"] = "flow-engine-recording"
+    format_version: Literal[1] = FORMAT_VERSION
+    conversation_id: str = pydantic.Field(min_length=1)
+    campaign_id: str
+    flow_id: str
+    tag: str | None
+    complete: bool
+    start: Mapping[str, object] | None = None
+    versions: Sequence[RecordedVersion] = pydantic.Field(min_length=1)
+    contacts: Sequence[RecordedContact]
+    entries: Sequence[RecordedEntry] = pydantic.Field(min_length=1)
+
+
+def recording_schema() -> dict[str, Any]:
+    """The JSON Schema of recordings, as JSON values."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Recording.model_json_schema(by_alias=True, mode="serialization"),
+    }
+
+
+def read_recording(text: bytes) -> Recording:
+    """Raises CorrectTheInput `recording_unreadable` with every breach. `text` is JSON in UTF-8."""
+    try:
+        return Recording.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        findings = [Finding(pointer(*p.place), p.kind, p.message) for p in problems_of(error)]
+        raise CorrectTheInput(
+            "recording_unreadable", f"no recording of format {FORMAT_VERSION}", findings
+        ) from None
+
+
+class Recordings:
+    """Every method answers for one tenant: another's conversation looks exactly like an unknown one. Raises
+    RetryLater while a store is away."""
+
+    def __init__(self, transactor: Transactor, journal: ConversationJournal, index: ConversationList) -> None:
+        self._transactor = transactor
+        self._journal = journal
+        self._index = index
+
+    async def recording(self, conversation: ConversationRef) -> Recording:
+        """Of all that the journal keeps, at most some 5 MiB and the versions. Raises LookElsewhere
+        `conversation_unknown`, CallTheOperator `definition_lost`."""
+        entries: list[JournalEntry] = []
+        while page := await self._journal.after(
+            conversation, entries[-1].seq if entries else 0, at_most=ENTRIES_AT_MOST
+        ):
+            entries.extend(page)
+        before = LoadedConversation() if not entries else entries[0].base or LoadedConversation()
+        if not entries or (entries[0].seq > 1 and before.session is None):
+            raise unknown_conversation(conversation.conversation_id)
+        state = before
+        for entry in entries:
+            state = folded(entry.base or state, entry)
+        session = state.session
+        if session is None:
+            raise unknown_conversation(conversation.conversation_id)
+        head = (await self._index.one(conversation)).head
+        return Recording(
+            conversation_id=conversation.conversation_id,
+            campaign_id=session.campaign_id,
+            flow_id=session.flow_id,
+            tag=None if head is None else head.tag,
+            complete=before.session is None,
+            start=None if before.session is None else _whole(before),
+            versions=[
+                await self._version(conversation.tenant_id, *each)
+                for each in dict.fromkeys(_versions(before, entries))
+            ],
+            contacts=[
+                RecordedContact(
+                    contact_id=id,
+                    channel=contact.channel,
+                    status=contact.status,
+                    started_at=contact.started_at,
+                    ended_at=contact.ended_at,
+                    data=contact.data,
+                )
+                for id, contact in session.contacts.items()
+            ],
+            entries=[_recorded(entry) for entry in entries],
+        )
+
+    async def _version(self, tenant_id: str, version_id: str, content_hash: str) -> RecordedVersion:
+        version = await self._transactor.versions.pinned(tenant_id, version_id, content_hash)
+        return RecordedVersion(
+            version_id=version_id, content_hash=content_hash, document=orjson.loads(version.document)
+        )
+
+
+def _versions(before: LoadedConversation, entries: Sequence[JournalEntry]) -> Iterator[tuple[str, str]]:
+    """Id and content hash of each version, in the order of their use."""
+    version_id = content_hash = ""
+    if before.session is not None:
+        version_id, content_hash = before.session.version_id, before.session.content_hash
+        yield version_id, content_hash
+    for entry in entries:
+        changed = as_object(entry.delta.get("session"))
+        if "contentHash" in changed:
+            version_id = str(changed.get("versionId", version_id))
+            yield version_id, str(changed["contentHash"])
+
+
+def _recorded(entry: JournalEntry) -> RecordedEntry:
+    return RecordedEntry(
+        seq=entry.seq,
+        at=entry.at,
+        by=entry.by,
+        input=entry.input,
+        outcome=entry.outcome,
+        rationale=entry.rationale,
+        heard=_heard(entry),
+    )
+
+
+def _heard(entry: JournalEntry) -> Heard | None:
+    op, delta = entry.input.get("op"), entry.delta
+    if op == "conclusion" and delta.get("rewritten") is True:
+        return Heard(previous_contacts=cast("list[dict[str, object]]", delta.get("previousContacts")))
+    if op != "extraction":
+        return None
+    mining, mined = as_object(delta.get("mining")), as_object(delta.get("mined"))
+    provenance, reached = as_object(mining.get("provenance")), as_object(mining.get("checkpoints"))
+    marks = {id: as_object(mark) for id, mark in reached.items()}
+    return Heard(
+        values={
+            id: HeardValue(
+                value=as_object(value).get("value"),
+                source=cast("MinedBy", as_object(provenance.get(id)).get("source", "rules")),
+            )
+            for id, value in mined.items()
+        },
+        checkpoints={
+            id: str(mark.get("reason", ""))
+            for id, mark in marks.items()
+            if datetime.fromisoformat(str(mark["at"])) == entry.at
+        },
+        failed=mining.get("failedTurn") is not None,
+    )
+
+
+def _whole(state: LoadedConversation) -> Mapping[str, object]:
+    """A state in the form of the delta that makes it out of nothing."""
+    entries = {"mined": state.mined, "tools": state.tools}
+    return {
+        "session": None if state.session is None else orjson.loads(encode_session(state.session)),
+        "tenant": state.tenant,
+        **{
+            name: {id: orjson.loads(encode_entry(entry)) for id, entry in part.items()}
+            for name, part in entries.items()
+        },
+        "mining": orjson.loads(encode_mining(state.mining)),
+        "previousContacts": [orjson.loads(encode_previous_contact(c)) for c in state.previous_contacts],
+        "lastUserTurn": state.last_user_turn,
+        "memoryRevision": state.memory_revision,
+        "memoryUpdatedAt": None if state.memory_updated_at is None else utc_text(state.memory_updated_at),
+    }
