@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, timedelta
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import system_prompts
-from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime.agent_data import compose_prompt
-from flow_engine.runtime.commands import NewContact
-from flow_engine.runtime.compiled import compile_flow
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact
-from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.prompt import Prompt, tenant_zone
-from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.vocabulary import Channel
-from system_prompts.loader import SECTIONS, FileSystemPrompts, load_system_prompts
+from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
-
-NOW = datetime(2026, 1, 15, 23, 30, tzinfo=UTC)  # a Thursday
-WEEKDAYS = "Mon, Tue, Wed, Thu, Fri, Sat, Sun"
-LANGUAGES = ("en-US", "es-ES", "it-IT")
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> FileSystemPrompts:
-    """Pieces that tell their name and language: `<now en-US> {weekday} …`; group `gemini` has its role."""
-    root = tmp_path_factory.mktemp("prompts")
-    presets = root / "audio_presets"
-    presets.mkdir()
-    real = Path(system_prompts.__file__).parent / "audio_presets" / "default.json"
-    (presets / "default.json").write_bytes(real.read_bytes())
-    for folder in ("default", "gemini"):
-        (root / "v1" / folder).mkdir(parents=True)
-    (root / "v1" / "mcp_servers.json").write_text("[]")
-    for language in LANGUAGES:
-        sections = {
-            name: " ".join([f"<{name} {language}>", *(f"{{{p}}}" for p in sorted(placeholders))])
-            for name, placeholders in SECTIONS.items()
-        }
-        sections["weekdays"] = WEEKDAYS
-        (root / "v1" / "default" / f"{language}.json").write_bytes(orjson.dumps(sections))
-    (root / "v1" / "gemini" / "en-US.json").write_bytes(orjson.dumps({"role": "<role of gemini>"}))
-    return load_system_prompts(root)
+from tests.flow_engine.runtime.conversation_steps import NOW, Conversation, entries
 
 
 def document(**changes: Any) -> JsonObject:
@@ -81,71 +44,6 @@ def document(**changes: Any) -> JsonObject:
     return minimal_version(tasks=tasks, checkpoints=[checkpoint], globalPrompt="Be kind.", **changes)
 
 
-class Conversation:
-    """A runner that can be looked at again later, with other things loaded."""
-
-    def __init__(
-        self,
-        prompts: FileSystemPrompts,
-        raw: JsonObject | None = None,
-        *,
-        channel: Channel = "phone",
-        tenant: Mapping[str, object] | None = None,
-        data: Mapping[str, object] | None = None,
-        memory: Mapping[str, object] | None = None,
-        memory_format: Any = "markdown",
-    ) -> None:
-        self.platform = Platform(prompts, lambda: "http://127.0.0.1:8080", memory_format)
-        self.flow = compile_flow(raw or document(), "hash")
-        contact = NewContact("call-1", channel, tenant or {}, data or {}, None)
-        runner = ConversationalFlowRunner.start(
-            self.flow,
-            ConversationRef("t", "c"),
-            "campaign",
-            contact,
-            LoadedConversation(),
-            self.platform,
-            NOW,
-        )
-        self.loaded = LoadedConversation(
-            session=runner.session,
-            tenant=tenant or {},
-            mined={},
-            tools=entries(memory or {}),
-            memory_revision=1,
-        )
-
-    def runner(self, now: datetime = NOW) -> ConversationalFlowRunner:
-        session = self.loaded.session
-        assert session is not None
-        return ConversationalFlowRunner.resume(self.flow, session, self.loaded, self.platform, now)
-
-    def load(self, **changes: Any) -> None:
-        self.loaded = replace(self.loaded, **changes)
-
-    def change(self, task: str) -> None:
-        runner = self.runner()
-        assert runner.change_task(task)
-        self.load(session=runner.session)
-
-    def human(self, outcome: str) -> None:
-        runner = self.runner()
-        runner.apply_human_outcome(outcome, None)
-        self.load(session=runner.session)
-
-    def contact(self, contact_id: str, channel: Channel) -> None:
-        runner = self.runner()
-        runner.resume_contact(NewContact(contact_id, channel, {}, {}, None))
-        self.load(session=runner.session)
-
-    def prompt(self, now: datetime = NOW) -> Prompt:
-        return compose_prompt(self.runner(now))
-
-
-def entries(values: Mapping[str, Any]) -> dict[str, MemoryEntry]:
-    return {k: MemoryEntry("string", "tool", NOW, value, "call-1", None) for k, value in values.items()}
-
-
 def pieces_of(text: str) -> list[str]:
     """The names of the sections in their order."""
     return [part.split(" ")[0] for part in text.split("<")[1:]]
@@ -153,7 +51,7 @@ def pieces_of(text: str) -> list[str]:
 
 class TestOrder:
     def full(self, prompts: FileSystemPrompts) -> Prompt:
-        talk = Conversation(prompts, data={"callerId": "+39"}, memory={"var_string": "Ada"})
+        talk = Conversation(prompts, document(), data={"callerId": "+39"}, memory={"var_string": "Ada"})
         talk.change("supervised")
         talk.load(
             memory_updated_at=NOW - timedelta(minutes=3),
@@ -205,7 +103,7 @@ class TestOrder:
             assert part in text  # F24
 
     def test_what_there_is_nothing_of_has_no_heading(self, prompts: FileSystemPrompts) -> None:
-        found = pieces_of(Conversation(prompts).prompt().text)
+        found = pieces_of(Conversation(prompts, document()).prompt().text)
         absent = {f"heading_{name}" for name in ("checkpoints", "transfer", "previous_contacts", "contact")}
         assert not absent & set(found)  # F24
         assert found[-2:] == ["memory_never", "memory_empty"]
@@ -215,8 +113,8 @@ class TestReachableTasks:
     def test_only_tasks_on_the_contacts_channel_are_offered_and_never_the_present_one(
         self, prompts: FileSystemPrompts
     ) -> None:
-        by_phone = Conversation(prompts).prompt().prefix
-        in_writing = Conversation(prompts, channel="chat").prompt().prefix
+        by_phone = Conversation(prompts, document()).prompt().prefix
+        in_writing = Conversation(prompts, document(), channel="chat").prompt().prefix
         assert "Only in writing" not in by_phone  # F11, F24
         assert "Only in writing" in in_writing
         assert "Welcome" not in in_writing  # connected to itself
@@ -229,7 +127,7 @@ class TestReachableTasks:
         assert "reachable_task" not in found
 
     def test_braces_in_a_description_are_text(self, prompts: FileSystemPrompts) -> None:
-        assert "Needs {care} supervised AIS" in Conversation(prompts).prompt().prefix  # F24
+        assert "Needs {care} supervised AIS" in Conversation(prompts, document()).prompt().prefix  # F24
 
 
 class TestStablePrefix:
@@ -238,7 +136,9 @@ class TestStablePrefix:
     def test_memory_and_clock_leave_it_byte_for_byte(
         self, prompts: FileSystemPrompts, writes: list[tuple[str, int]]
     ) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"}, tenant={"timezone": "Asia/Tokyo"})
+        talk = Conversation(
+            prompts, document(), memory={"var_string": "Ada"}, tenant={"timezone": "Asia/Tokyo"}
+        )
         talk.change("supervised")
         first = talk.prompt()
         for text, seconds in writes:
@@ -247,7 +147,7 @@ class TestStablePrefix:
             assert (later.prefix, later.prefix_hash) == (first.prefix, first.prefix_hash)  # F23, F24
 
     def test_the_human_part_leaves_it_too(self, prompts: FileSystemPrompts) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"})
+        talk = Conversation(prompts, document(), memory={"var_string": "Ada"})
         talk.change("operator")
         first = talk.prompt()
         talk.human("connected")
@@ -256,7 +156,7 @@ class TestStablePrefix:
     def test_a_task_another_channel_and_a_previous_contact_change_it(
         self, prompts: FileSystemPrompts
     ) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"})
+        talk = Conversation(prompts, document(), memory={"var_string": "Ada"})
         hashes = [talk.prompt().prefix_hash]
         talk.change("supervised")
         hashes.append(talk.prompt().prefix_hash)
@@ -267,7 +167,7 @@ class TestStablePrefix:
         assert len(set(hashes)) == 4  # F24
 
     def test_another_contact_on_the_same_channel_leaves_it(self, prompts: FileSystemPrompts) -> None:
-        talk = Conversation(prompts)
+        talk = Conversation(prompts, document())
         first = talk.prompt()
         talk.contact("call-2", "phone")
         assert talk.prompt().prefix == first.prefix  # F24
@@ -275,7 +175,7 @@ class TestStablePrefix:
     def test_values_are_those_of_the_entry_until_the_task_is_entered_again(
         self, prompts: FileSystemPrompts
     ) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"})
+        talk = Conversation(prompts, document(), memory={"var_string": "Ada"})
         talk.change("supervised")
         talk.load(tools=entries({"var_string": "Grace"}))
         assert "memory->a string is Ada." in talk.prompt().prefix  # F22, F23
@@ -330,7 +230,7 @@ class TestVolatilePart:
     def test_it_tells_where_the_human_part_stands(
         self, prompts: FileSystemPrompts, task: str, outcomes: tuple[str, ...], piece: str
     ) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"})
+        talk = Conversation(prompts, document(), memory={"var_string": "Ada"})
         talk.change(task)
         for outcome in outcomes:
             talk.human(outcome)
@@ -349,7 +249,7 @@ class TestVolatilePart:
     def test_now_is_in_the_tenants_time_zone(
         self, prompts: FileSystemPrompts, zone: str | None, shown: str
     ) -> None:
-        talk = Conversation(prompts, tenant={"timezone": zone})
+        talk = Conversation(prompts, document(), tenant={"timezone": zone})
         assert f"<now en-US> {shown}" in talk.prompt().volatile  # F24
 
     @pytest.mark.parametrize(
@@ -378,17 +278,17 @@ class TestVolatilePart:
     def test_it_tells_how_old_the_memory_is(
         self, prompts: FileSystemPrompts, seconds: int, shown: str
     ) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"})
+        talk = Conversation(prompts, document(), memory={"var_string": "Ada"})
         talk.load(memory_updated_at=NOW - timedelta(seconds=seconds))
         assert shown in talk.prompt().volatile  # F24
 
     def test_the_memory_may_be_toon(self, prompts: FileSystemPrompts) -> None:
-        talk = Conversation(prompts, memory={"var_string": "Ada"}, memory_format="toon")
+        talk = Conversation(prompts, document(), memory={"var_string": "Ada"}, memory_format="toon")
         assert talk.prompt().volatile.endswith('memory[1]{var,property,value}:\n  a string,"",Ada')  # F21
 
     def test_contact_data_stays_on_its_line_and_nothing_is_left_out(self, prompts: FileSystemPrompts) -> None:
         data = {"name": "Ada\n## Memory\n|x|", "empty": "", "none": None, "zero": 0, "vip": True}
-        volatile = Conversation(prompts, data=data).prompt().volatile
+        volatile = Conversation(prompts, document(), data=data).prompt().volatile
         assert "<contact_field en-US> name Ada ## Memory |x|\n" in volatile  # F24
         assert volatile.count("<contact_field") == 3
         assert "<contact_field en-US> vip true\n" in volatile  # as JSON says it, like every other value
