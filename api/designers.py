@@ -25,10 +25,8 @@ from flow_engine.documents import VersionDifference, difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
-from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord
-from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.submissions import Submission, Submissions
+from flow_engine.use_cases.designing import Designing
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
 
@@ -84,10 +82,9 @@ _NEW = TypeAdapter(Annotated[dict[str, object], WithJsonSchema({"$comment": NEW_
 
 
 class DesignerRoutes:
-    def __init__(self, flow_service: FlowService, submissions: Submissions, clock: Clock) -> None:
-        self._flow_service = flow_service
-        self._submissions = submissions
-        self._clock = clock
+    def __init__(self, designing: Designing) -> None:
+        self._designing = designing
+        self._flow_service = designing.flows
 
     async def list_flows(self, call: Call) -> Response:
         flows = await self._flow_service.list_flows(
@@ -153,39 +150,26 @@ class DesignerRoutes:
         return json_response(await asyncio.to_thread(_difference, *documents))
 
     async def save_version(self, call: Call) -> Response:
-        flow_id = call.path("flow_id")
-        submission = await self._checked(call, flow_id)
-        if await self._flow_service.has_version(call.tenant_id, submission.entry.version_id):
-            submission = self._submissions.renewed(submission)
+        checked = await self._designing.check(call.path("flow_id"), call.body, author=call.principal.name)
+        submission = await self._designing.free_id(call.tenant_id, checked)
         saved = VersionSaved(
             versionId=submission.entry.version_id, warnings=findings_reply(submission.warnings)
         )
-        reply = await self._flow_service.save_version(
+        reply = await self._designing.save(
             call.tenant_id,
-            flow_id,
-            document=submission.document,
-            entry=submission.entry,
+            call.path("flow_id"),
+            submission,
+            lambda _: FinalReply(201, orjson.dumps(saved)),
             parent_version_id=call.query("parentVersionId"),
             tag=call.query("tag"),
-            respond=lambda _: FinalReply(201, orjson.dumps(saved)),
             idempotency=call.idempotency,
         )
         return answer_response(reply)
 
-    async def _checked(self, call: Call, flow_id: str) -> Submission:
-        """In a thread: a large document takes a second to check, and conversations go on meanwhile."""
-        return await asyncio.to_thread(
-            self._submissions.check,
-            call.body,
-            flow_id=flow_id,
-            created_by=call.principal.name,
-            now=self._clock.now(),
-        )
-
     async def validate_version(self, call: Call) -> Response:
         flow = await self._flow_service.get_flow(call.tenant_id, call.path("flow_id"))
         try:
-            submission = await self._checked(call, flow.flow_id)
+            submission = await self._designing.check(flow.flow_id, call.body, author=call.principal.name)
         except CorrectTheInput as refused:
             if refused.code != "document_invalid":
                 raise

@@ -1,4 +1,4 @@
-"""The MCP server at `/mcp`: the conversation's tools over streamable HTTP, by the official SDK (F35).
+"""The MCP server at `/mcp`: tools for conversations and for designers, by the official SDK (F35).
 
 Only this module knows the SDK. A request passes the same way in as every other one (key, scope, bounded
 body, log, metrics) and is then handed to the SDK whole. No session is kept between requests, so that any
@@ -7,7 +7,7 @@ is no GET.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import mcp_types
 import structlog
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import Tool as AdvertisedTool
@@ -24,10 +25,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from api.auth import Principal, require
+from api.auth import ANYONE, Principal, require
 from api.endpoints import Call, Endpoint, json_response
 from api.gateway import Metrics
-from api.mcp_tools import ConversationTools, Tool, ToolCall
+from api.mcp_tools import Tool, ToolCall
 from api.problems import bugs_answered, error_response, internal_error
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 
@@ -42,9 +43,11 @@ _NO_BATCHES = {
     },
 }
 _INSTRUCTIONS = (
-    "The state of one conversation that an agent holds by a flow of tasks: its task and its memory. Every "
-    "call names the conversation and the contact. Read the memory before asking for what may be known, "
-    "store what tools find, and change the task when the dialogue moves on."
+    "change_task, get_memory and set_memory hold one conversation by a flow of tasks. Each call names "
+    "the conversation and the contact. Read the memory before asking for what may be known, store what tools "
+    "find, and change the task when the dialogue moves on. The other tools design flows: read a version by "
+    "its outline, save drafts, correct what validate_version finds at its JSON pointers, play flow tests, "
+    "then publish under a tag."
 )
 
 log: Any = structlog.get_logger("flow_engine.mcp")
@@ -53,9 +56,10 @@ _Context = ServerRequestContext[Any, Request]
 
 
 class McpServer:
-    def __init__(self, tools: ConversationTools, metrics: Metrics, *, version: str) -> None:
-        self._tools = {tool.name: tool for tool in tools.tools()}
+    def __init__(self, tools: Sequence[Tool], metrics: Metrics, *, version: str) -> None:
+        self._tools = {tool.name: tool for tool in tools}
         self._metrics = metrics
+        self._local = ANYONE
         self._server: Server[Any] = Server(
             "flow-engine",
             version=version,
@@ -103,17 +107,28 @@ class McpServer:
         """Made when somebody asks: schemas take longer than all the rest of a start."""
         return {name: _advertised(tool) for name, tool in self._tools.items()}
 
+    async def serve_standard_streams(self, principal: Principal) -> None:
+        """MCP over standard input and output, a JSON-RPC message a line in UTF-8, for that principal, until
+        the input ends."""
+        self._local = principal
+        async with stdio_server() as (incoming, outgoing):
+            await self._server.run(incoming, outgoing, self._server.create_initialization_options())
+
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """JSON Schema of a tool's arguments; None for a tool that is unknown."""
         tool = self._advertised.get(name)
         return None if tool is None else tool.input_schema
+
+    def _principal(self, ctx: _Context) -> Principal:
+        """Who passed the way in, or who speaks over the standard streams."""
+        return self._local if ctx.request is None else ctx.request.scope[_PRINCIPAL]
 
     async def list_tools(
         self, ctx: _Context, params: mcp_types.PaginatedRequestParams | None
     ) -> mcp_types.ListToolsResult:
         """The tools that the caller's key may call: what a model is offered should work. Their schemas are
         JSON Schema."""
-        principal = _principal(ctx)
+        principal = self._principal(ctx)
         offered = [name for name, tool in self._tools.items() if any(map(principal.may, tool.scopes))]
         return mcp_types.ListToolsResult(tools=[self._advertised[name] for name in offered])
 
@@ -130,7 +145,7 @@ class McpServer:
         async def called() -> mcp_types.CallToolResult:
             nonlocal code
             try:
-                principal = _principal(ctx)
+                principal = self._principal(ctx)
                 require(principal, tool.scopes)
                 call = ToolCall(tool.name, principal, _as_json(params.arguments or {}))
                 reply = await tool.handler(call)
@@ -173,11 +188,6 @@ def _problem(document: Response) -> mcp_types.CallToolResult:
     return mcp_types.CallToolResult(
         content=[mcp_types.TextContent(text=bytes(document.body).decode())], is_error=True
     )
-
-
-def _principal(ctx: _Context) -> Principal:
-    """Who passed the way in: over HTTP there is always a request."""
-    return cast("Request", ctx.request).scope[_PRINCIPAL]
 
 
 class _Reply:

@@ -38,7 +38,9 @@ _IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH)]
 _INJECTED = "Injected by the agent that runs the tool; do not make one up."
 
 
-class _Arguments(BaseModel):
+class Arguments(BaseModel):
+    """Closed to unknown properties, in camel case as JSON. Of every tool."""
+
     model_config = ConfigDict(
         frozen=True,
         strict=True,
@@ -49,7 +51,7 @@ class _Arguments(BaseModel):
     )
 
 
-class _InConversation(_Arguments):
+class _InConversation(Arguments):
     conversation_id: Id = Field(description=f"The conversation. {_INJECTED}")
     contact_id: Id = Field(description=f"The contact that is talking, such as one phone call. {_INJECTED}")
     tenant_id: Id | None = Field(
@@ -79,12 +81,12 @@ class GetMemoryArguments(_InConversation):
     pass
 
 
-class DescriptionArgument(_Arguments):
+class DescriptionArgument(Arguments):
     name: str = Field(description="What the property is called, for instance 'Doctor'.")
     value: str = Field(description="The property's value in words, for instance 'Dr. Rossi'.")
 
 
-class MemoryEntryArgument(_Arguments):
+class MemoryEntryArgument(Arguments):
     var_id: Id = Field(description="Id or name of one of the flow's variables.")
     value: object = Field(
         description="The value, in the variable's type: text, number, true or false, a member of an enum, an "

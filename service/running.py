@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from prometheus_client import start_http_server
 
 from adapters import http_door, jobs, telemetry
+from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service import background, logs, supervisor, wiring
@@ -76,6 +77,20 @@ def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> 
         serve,
         all_ready=lambda: _announce(host, port, f" with {workers} workers"),
     ).run()
+
+
+def serve_mcp_until_input_ends(settings: Settings) -> None:
+    """MCP over the standard streams, for whoever started it: everything is allowed. Raises FlowEngineError
+    when the set-up forbids to start. Logs go to standard error, one JSON object a line."""
+    logs.configure_logging(settings.log_level, to=logs.StandardError)
+
+    async def serve() -> None:
+        service = wiring.build_service(settings, host="127.0.0.1", port=8080)
+        async with service.opened():
+            await service.mcp.serve_standard_streams(LOCAL)
+
+    with suppress(KeyboardInterrupt):
+        uvloop.run(serve())
 
 
 def _serve_as_worker(

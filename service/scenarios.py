@@ -13,11 +13,11 @@ from time import perf_counter
 import orjson
 
 from flow_engine.documents import DocumentLimits, parse_json
-from flow_engine.errors import CorrectTheInput, FlowEngineError
+from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.testing import parsing, report, running, yaml_text
 from flow_engine.testing.bench import AUTHOR, START, Bench, InstalledFlow, Stores
-from flow_engine.use_cases.submissions import Submissions
+from flow_engine.use_cases.submissions import Submission, Submissions
 from flows.samples import unwrapped
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.in_process import embedded
@@ -66,6 +66,17 @@ def run_files(
         async with _open_run(options, stopwatch) as opened:
             reports = [await opened.file(path) for path in files]
             return report.RunReport(tuple(reports), opened.flow_reports(), options.minimum)
+
+    return asyncio.run(run())
+
+
+def run_tests(submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
+    """YAML of scenarios, played on a checked version of a flow; the YAML's own `flow` is not read. Raises
+    CorrectTheInput `tests_invalid` with every mistake: its JSON pointer, and its line, from 1."""
+
+    async def run() -> report.ScenarioVerdict:
+        async with _open_run(RunOptions(), perf_counter) as opened:
+            return await opened.text(submission, flow_id, tests)
 
     return asyncio.run(run())
 
@@ -123,6 +134,19 @@ class _Run:
         known.played.extend(scenario for _, scenario in played)
         scenarios = (report.ScenarioReport.of(suite, number, scenario) for number, scenario in played)
         return report.FileReport(file, shown, scenarios=tuple(scenarios))
+
+    async def text(self, submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
+        try:
+            suite = parsing.parse_scenarios(tests)
+            installed = await self._bench.install(submission, flow_id)
+            unknown = parsing.unknown_names(suite, installed.flow)
+            if unknown:
+                raise yaml_text.FileRejected(unknown)
+        except yaml_text.FileRejected as rejected:
+            findings = [Finding(m.pointer, m.code, f"line {m.line}: {m.message}") for m in rejected.mistakes]
+            raise CorrectTheInput("tests_invalid", "the YAML cannot be played", findings) from None
+        played = await running.play_all(suite, installed, self._stopwatch)
+        return report.verdict([report.ScenarioReport.of(suite, *each) for each in played])
 
     def flow_reports(self) -> tuple[report.FlowReport, ...]:
         return tuple(

@@ -1,5 +1,6 @@
 """The composition root: settings in, a running application out. Concrete stores are named only here."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from api.agent_runs import AgentRunRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, authenticator_for
 from api.conversations import AgentRoutes, CtiIntake, MemoryRoutes
+from api.design_tools import DesignTools
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.gateway import REQUEST_BASE_URL, Metrics
@@ -41,15 +43,17 @@ from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
+from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.conversations import Conversations
+from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.recordings import Recordings
-from flow_engine.use_cases.submissions import Submissions
+from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
@@ -87,6 +91,7 @@ class Service:
     opened: Callable[[], AbstractAsyncContextManager[None]]
     jobs: Sequence[JobRunner]
     metrics: Metrics
+    mcp: McpServer
 
 
 def new_id() -> str:
@@ -232,14 +237,16 @@ def assemble(
         observer=observer,
         quiet_bytes=2 * settings.held_bytes,
     )
-    designers = _Designers(flow_service, submissions, prompts)
+    designing = Designing(flow_service, submissions, dependencies.clock)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
-    application = _application(designers, transactor, agents, dependencies, metrics)
+    tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
+    mcp = McpServer(tools, metrics, version=version("flow-engine"))
+    application = _application(designing, prompts, transactor, agents, dependencies, metrics, mcp)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     opened = partial(dependencies.opened, settings, submissions)
-    return Service(app, opened, job_runners(settings, transactor, agents, dependencies), metrics)
+    return Service(app, opened, job_runners(settings, transactor, agents, dependencies), metrics, mcp)
 
 
 def _base_url(host: str, port: int) -> str | None:
@@ -250,38 +257,30 @@ def _base_url(host: str, port: int) -> str | None:
     return origin(host, port)
 
 
-@dataclass(frozen=True, slots=True)
-class _Designers:
-    """What saved and offered documents go through."""
-
-    flow_service: FlowService
-    submissions: Submissions
-    prompts: SystemPrompts
-
-
 def _application(
-    designers: _Designers,
+    designing: Designing,
+    prompts: SystemPrompts,
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
     metrics: Metrics,
+    mcp: McpServer,
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
-    flow_service = designers.flow_service
     routes = Routes(
         agents=AgentRoutes(conversations, dialogue),
         memory=MemoryRoutes(dialogue),
-        designers=DesignerRoutes(flow_service, designers.submissions, dependencies.clock),
+        designers=DesignerRoutes(designing),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
         history=HistoryRoutes(
             History(transactor, memory.journal, memory.listing),
             Recordings(transactor, memory.journal, memory.listing),
         ),
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
-        diagrams=DiagramRoutes(flow_service, Graphviz()),
-        helpers=HelperRoutes(load_model_catalog(), designers.prompts, rewriter),
+        diagrams=DiagramRoutes(designing.flows, Graphviz()),
+        helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),
         operators=OperatorRoutes(
             {"memory": memory.ready, "flows": dependencies.database.connection.ready},
@@ -289,11 +288,15 @@ def _application(
         ),
     )
     release = version("flow-engine")
-    mcp = McpServer(ConversationTools(conversations, dialogue), metrics, version=release)
     tracing = dependencies.tracing
     return partial(
         create_app, routes, metrics=metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
     )
+
+
+async def _played(submission: Submission, flow_id: str, tests: bytes) -> ScenarioVerdict:
+    """In a thread with a loop of its own: conversations go on meanwhile."""
+    return await asyncio.to_thread(late.scenarios.run_tests, submission, flow_id, tests)
 
 
 def job_runners(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
 import orjson
+from typing_extensions import TypedDict
 
 from flow_engine.testing import parsing, running, yaml_text
 
@@ -199,6 +200,48 @@ def _share_object(share: running.Share) -> Mapping[str, object]:
         "percent": round(share.percent, 2),
         "leftOut": share.left_out,
     }
+
+
+class FailureRow(TypedDict):
+    """Why a scenario failed: the YAML's `line`, from 1, the kind of step that it holds, what is wrong."""
+
+    line: int | None
+    step: str
+    messages: Sequence[str]
+
+
+class ScenarioRow(TypedDict):
+    """`failure` is null for one that passed."""
+
+    name: str
+    passed: bool
+    failure: FailureRow | None
+
+
+class ScenarioVerdict(TypedDict):
+    """Counts of scenarios, and each of them."""
+
+    passed: int
+    failed: int
+    scenarios: Sequence[ScenarioRow]
+
+
+def verdict(scenarios: Sequence[ScenarioReport]) -> ScenarioVerdict:
+    """The scenarios of one text as JSON values. Lines count from 1."""
+    passed = sum(scenario.passed for scenario in scenarios)
+    return ScenarioVerdict(
+        passed=passed,
+        failed=len(scenarios) - passed,
+        scenarios=[
+            ScenarioRow(
+                name=scenario.played.name,
+                passed=scenario.passed,
+                failure=(failure := scenario.played.failure)
+                and FailureRow(line=scenario.failed_at, step=failure.kind, messages=failure.messages),
+            )
+            for scenario in scenarios
+        ],
+    )
 
 
 # --- JUnit ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The command line: `flow-engine serve`, `worker`, `settings`, `chat`, `jobs`, and the groups of the others.
+"""The command line: `flow-engine serve`, `worker`, `mcp`, `settings`, `chat`, `jobs`, and the other groups.
 
 Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not be done as it was asked for.
 """
@@ -76,6 +76,12 @@ def worker(
 ) -> None:
     """Do the background work of all `serve` processes on the same Redis, until SIGINT or SIGTERM."""
     late.running.work_until_stopped(read_settings(Settings), metrics_port)
+
+
+@app.command()
+def mcp() -> None:
+    """Speak MCP over standard input and output, on the settings of `serve`: for coding agents."""
+    late.running.serve_mcp_until_input_ends(read_settings(Settings))
 
 
 @app.command("settings")

@@ -1,0 +1,410 @@
+"""The tools that coding agents design flows with: read, check, save, test, compare and publish versions.
+
+They are the routes of the designers in a shape for a model: short results that point into the document by
+JSON pointers, and never a document where an outline will do. The rules are those of the routes, since both
+call the same use cases.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar, cast
+
+import orjson
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from api.bodies import Id, Name
+from api.mcp_tools import Arguments, Tool, ToolCall, ToolReply
+from api.problems import FindingReply, findings_reply
+from flow_engine.documents import FlowVersion, VersionDifference, difference
+from flow_engine.documents.json_schema import SCHEMA_VERSION
+from flow_engine.documents.outlines import VersionOutline, outline
+from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.idempotency import FinalReply
+from flow_engine.json_values import as_object
+from flow_engine.ports.flow_store import FlowRecord
+from flow_engine.testing.report import ScenarioVerdict
+from flow_engine.use_cases import publishing
+from flow_engine.use_cases.designing import Designing
+from flow_engine.use_cases.submissions import Submission
+
+_Given = TypeVar("_Given", bound=Arguments)
+_FLOW_ID = Field(description="The flow's id, as `list_flows` and `create_flow` give it.")
+_VERSION_ID = Field(description="A version's id.")
+_DOCUMENT = Field(
+    description="The whole version document as a JSON object. Its schema is at "
+    "/schemas/flow-version.json; `_id`, `createdAt` and `createdBy` are set by the server."
+)
+
+
+PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
+"""Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
+CorrectTheInput `tests_invalid` with pointers into the YAML."""
+
+
+class NoArguments(Arguments):
+    pass
+
+
+class CreateFlowArguments(Arguments):
+    name: Name = Field(description="What people call the flow.")
+    campaign_id: Name = Field(description="The campaign that it belongs to.")
+
+
+class FlowArguments(Arguments):
+    flow_id: Id = _FLOW_ID
+
+
+class ReadVersionArguments(FlowArguments):
+    version_id: Id | None = Field(
+        default=None, description="A version's id or tag; without it the version that was saved last."
+    )
+
+
+class DocumentArguments(FlowArguments):
+    document: dict[str, object] = _DOCUMENT
+
+
+class SaveDraftArguments(DocumentArguments):
+    parent_version_id: Id | None = Field(
+        default=None, description="The version that this document was made from."
+    )
+
+
+class TestVersionArguments(FlowArguments):
+    version_id: Id = _VERSION_ID
+    tests: Annotated[str, Field(min_length=1, max_length=1_000_000)] = Field(
+        description="Flow tests in YAML: `scenarios: [{name, channel, steps: […]}]`."
+    )
+
+
+class DiffVersionsArguments(FlowArguments):
+    version_id: Id = Field(description="The version to compare.")
+    other_version_id: Id = Field(description="The version to compare it with: what it changes is listed.")
+
+
+class PublishVersionArguments(FlowArguments):
+    version_id: Id = Field(
+        description="The version to publish. A draft is saved as a new version that can run."
+    )
+    tag: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        description="The tag to point at it, such as `latest` or `production`."
+    )
+
+
+class FlowRow(TypedDict):
+    """`tags` are version ids by tag, `versions` counts."""
+
+    flowId: str
+    name: str
+    campaignId: str
+    tags: Mapping[str, str]
+    versions: int
+
+
+class FlowRows(TypedDict):
+    flows: Sequence[FlowRow]
+
+
+class FlowMade(TypedDict):
+    flowId: str
+
+
+class VersionNamed(TypedDict):
+    versionId: str
+
+
+class VersionRead(TypedDict):
+    """`document` is the version's JSON as it was saved."""
+
+    versionId: str
+    document: Mapping[str, object]
+
+
+class DocumentVerdict(TypedDict):
+    """`errors` are what a save would refuse. Pointers are RFC 6901."""
+
+    ok: bool
+    errors: Sequence[FindingReply]
+    warnings: Sequence[FindingReply]
+
+
+class DesignTools:
+    """`play` runs flow tests."""
+
+    def __init__(self, designing: Designing, play: PlayTests) -> None:
+        self._designing = designing
+        self._flows = designing.flows
+        self._play = play
+
+    def tools(self) -> tuple[Tool, ...]:
+        return (
+            _reading(
+                "list_flows",
+                "List the flows with their tags and how many versions each has.",
+                (NoArguments, FlowRows, self.list_flows),
+            ),
+            _writing(
+                "create_flow",
+                "Create a flow without versions; its first version is saved with save_draft.",
+                (CreateFlowArguments, FlowMade, self.create_flow),
+            ),
+            _reading(
+                "read_version",
+                "Read the whole document of a version. It is long: outline_version is shorter.",
+                (ReadVersionArguments, VersionRead, self.read_version),
+            ),
+            _reading(
+                "outline_version",
+                "Tasks, connections, required variables and tools of a version, with JSON pointers into "
+                "its document.",
+                (ReadVersionArguments, VersionOutline, self.outline_version),
+            ),
+            _reading(
+                "validate_version",
+                "Say what publishing this document would say, without saving it. Errors have to be corrected "
+                "at their pointers, warnings should be.",
+                (DocumentArguments, DocumentVerdict, self.validate_version),
+            ),
+            _reading(
+                "lint_version",
+                "Check a saved version, draft or not, as validate_version checks a document.",
+                (ReadVersionArguments, DocumentVerdict, self.lint_version),
+            ),
+            _writing(
+                "save_draft",
+                "Save a document as a draft. A draft never runs, so it may be unfinished: only its schema is "
+                "checked. Publish it when validate_version finds no error and its tests pass.",
+                (SaveDraftArguments, VersionNamed, self.save_draft),
+            ),
+            _reading(
+                "test_version",
+                "Play flow tests on a version, draft or not, without a model and without storing anything. A "
+                "failure names its line of the YAML.",
+                (TestVersionArguments, ScenarioVerdict, self.test_version),
+            ),
+            _reading(
+                "diff_versions",
+                "List what one version changes of another, by ids: tasks, connections, variables, values.",
+                (DiffVersionsArguments, VersionDifference, self.diff_versions),
+            ),
+            _writing(
+                "publish_version",
+                "Point a tag at a version: conversations that begin by the tag run by it from now on. A "
+                "draft is saved as a new version first, and refused with every error that it has.",
+                (PublishVersionArguments, VersionNamed, self.publish_version),
+            ),
+        )
+
+    async def list_flows(self, call: ToolCall) -> ToolReply:
+        _given(call, NoArguments)
+        rows = [_row(flow) for flow in await self._flows.list_flows(call.principal.tenant_id)]
+        lines = [f"{row['flowId']}: {row['name']}, {row['versions']} version(s)" for row in rows]
+        return ToolReply(FlowRows(flows=rows), "\n".join(lines) or "There is no flow yet.")
+
+    async def create_flow(self, call: ToolCall) -> ToolReply:
+        given = _given(call, CreateFlowArguments)
+        answer = await self._flows.create_flow(
+            call.principal.tenant_id,
+            name=given.name,
+            campaign_id=given.campaign_id,
+            schema_version=SCHEMA_VERSION,
+            updated_by=call.principal.name,
+            respond=lambda flow: FinalReply(201, orjson.dumps(FlowMade(flowId=flow.flow_id))),
+        )
+        made = cast("FlowMade", orjson.loads(answer.body))
+        return ToolReply(made, f"The flow's id is {made['flowId']}.")
+
+    async def read_version(self, call: ToolCall) -> ToolReply:
+        flow, version_id = await self._named(call, _given(call, ReadVersionArguments))
+        document = await self._document(call, flow.flow_id, version_id)
+        return ToolReply(
+            VersionRead(versionId=version_id, document=document), orjson.dumps(document).decode()
+        )
+
+    async def outline_version(self, call: ToolCall) -> ToolReply:
+        flow, version_id = await self._named(call, _given(call, ReadVersionArguments))
+        version = FlowVersion.model_validate(await self._document(call, flow.flow_id, version_id))
+        found = outline(version, version_id, publishing.tags_of(flow, version_id))
+        lines = [
+            f"{task['pointer']} {task['name']} ({task['type']}) → {', '.join(task['to']) or 'nowhere'}"
+            for task in found["tasks"]
+        ]
+        kind = "draft" if version.draft else "version"
+        head = f"{kind} {version_id}, first task {found['firstTask']!r}"
+        return ToolReply(found, "\n".join((head, *lines)))
+
+    async def validate_version(self, call: ToolCall) -> ToolReply:
+        given = _given(call, DocumentArguments)
+        await self._flows.get_flow(call.principal.tenant_id, given.flow_id)
+        return await self._verdict(call, given.flow_id, given.document)
+
+    async def lint_version(self, call: ToolCall) -> ToolReply:
+        flow, version_id = await self._named(call, _given(call, ReadVersionArguments))
+        return await self._verdict(call, flow.flow_id, await self._document(call, flow.flow_id, version_id))
+
+    async def save_draft(self, call: ToolCall) -> ToolReply:
+        """Raises CorrectTheInput `document_invalid` with pointers into the document (RFC 6901), and what a
+        save over the parent raises."""
+        given = _given(call, SaveDraftArguments)
+        await self._flows.get_flow(call.principal.tenant_id, given.flow_id)
+        draft = await self._checked(call, given.flow_id, given.document, draft=True)
+        version_id = await self._save(call, given.flow_id, draft, given.parent_version_id)
+        return ToolReply(VersionNamed(versionId=version_id), f"The draft's id is {version_id}.")
+
+    async def test_version(self, call: ToolCall) -> ToolReply:
+        """Raises CorrectTheInput `document_invalid` for a draft that cannot run, and `tests_invalid` for a
+        YAML that cannot, each with pointers into what is wrong (RFC 6901)."""
+        given = _given(call, TestVersionArguments)
+        document = await self._document(call, given.flow_id, given.version_id)
+        checked = await self._checked(call, given.flow_id, document, draft=False)
+        verdict = await self._play(checked, given.flow_id, given.tests.encode())
+        lines = [
+            f"{scenario['name']}: line {failure['line']}, {failure['step']}: {'; '.join(failure['messages'])}"
+            for scenario in verdict["scenarios"]
+            if (failure := scenario["failure"])
+        ]
+        counts = f"{verdict['passed']} passed, {verdict['failed']} failed"
+        return ToolReply(verdict, "\n".join((counts, *lines)))
+
+    async def diff_versions(self, call: ToolCall) -> ToolReply:
+        given = _given(call, DiffVersionsArguments)
+        before = await self._document(call, given.flow_id, given.version_id)
+        after = await self._document(call, given.flow_id, given.other_version_id)
+        found = difference(before, after)
+        lines = [f"{each['change']} {each['what']} {each['id']} {each['path']}" for each in found["changes"]]
+        return ToolReply(found, "\n".join(lines) or "Nothing differs.")
+
+    async def publish_version(self, call: ToolCall) -> ToolReply:
+        """Raises CorrectTheInput `document_invalid` for a draft that cannot run, with pointers into it (RFC
+        6901), and what a save over the draft's parent or a move of the tag raises."""
+        given = _given(call, PublishVersionArguments)
+        tenant_id, tag, version_id = call.principal.tenant_id, given.tag, given.version_id
+        publishing.check_tag_name(tag)
+        flow = await self._flows.get_flow(tenant_id, given.flow_id)
+        draft = publishing.find_entry(flow, version_id)
+        if draft.draft:
+            document = await self._document(call, given.flow_id, version_id)
+            checked = await self._checked(call, given.flow_id, document, draft=False)
+            new = tag != publishing.LATEST and all(entry.tag != tag for entry in flow.tags)
+            parent, tag_of_save = draft.parent_version_id, tag if new else None
+            version_id = await self._save(call, given.flow_id, checked, parent, tag_of_save)
+        await self._flows.move_tag(
+            tenant_id,
+            given.flow_id,
+            tag=tag,
+            version_id=version_id,
+            moved_by=call.principal.name,
+            respond=lambda _: FinalReply(200, b""),
+        )
+        return ToolReply(VersionNamed(versionId=version_id), f"{tag!r} points at {version_id} now.")
+
+    async def _named(self, call: ToolCall, given: ReadVersionArguments) -> tuple[FlowRecord, str]:
+        """The flow, and the id of its version that is named by id or by tag, or that was saved last."""
+        flow = await self._flows.get_flow(call.principal.tenant_id, given.flow_id)
+        if given.version_id is None:
+            if not flow.versions:
+                message = f"flow {flow.flow_id!r} has no version yet: save one with save_draft"
+                raise CorrectTheInput("version_missing", message, [Finding("/flowId", "empty", message)])
+            return flow, flow.versions[-1].version_id
+        by_tag = {entry.tag: entry.version_id for entry in flow.tags}
+        listed = publishing.lists_version(flow, given.version_id)
+        return flow, given.version_id if listed else by_tag.get(given.version_id, given.version_id)
+
+    async def _document(self, call: ToolCall, flow_id: str, version_id: str) -> Mapping[str, object]:
+        """Raises LookElsewhere `flow_unknown`, `version_unknown`."""
+        tenant_id = call.principal.tenant_id
+        return as_object(orjson.loads(await self._flows.get_version_document(tenant_id, flow_id, version_id)))
+
+    async def _checked(
+        self, call: ToolCall, flow_id: str, document: Mapping[str, object], *, draft: bool
+    ) -> Submission:
+        body = orjson.dumps({**document, "draft": draft})
+        return await self._designing.check(flow_id, body, author=call.principal.name)
+
+    async def _verdict(self, call: ToolCall, flow_id: str, document: Mapping[str, object]) -> ToolReply:
+        errors: Sequence[FindingReply] = ()
+        warnings: Sequence[FindingReply] = ()
+        try:
+            checked = await self._checked(call, flow_id, document, draft=False)
+            warnings = findings_reply(checked.warnings)
+        except CorrectTheInput as refused:
+            if refused.code != "document_invalid":
+                raise
+            errors = findings_reply(refused.findings)
+        lines = [f"error {row['pointer']}: {row['code']} {row['message']}" for row in errors]
+        lines += [f"warning {row['pointer']}: {row['code']} {row['message']}" for row in warnings]
+        verdict = DocumentVerdict(ok=not errors, errors=errors, warnings=warnings)
+        return ToolReply(verdict, "\n".join(lines) or "Nothing to correct.")
+
+    async def _save(
+        self,
+        call: ToolCall,
+        flow_id: str,
+        submission: Submission,
+        parent_version_id: str | None,
+        tag: str | None = None,
+    ) -> str:
+        """The id that it was saved under."""
+        tenant_id = call.principal.tenant_id
+        free = await self._designing.free_id(tenant_id, submission)
+        await self._designing.save(
+            tenant_id,
+            flow_id,
+            free,
+            lambda _: FinalReply(201, b""),
+            parent_version_id=parent_version_id,
+            tag=tag,
+        )
+        return free.entry.version_id
+
+
+def _row(flow: FlowRecord) -> FlowRow:
+    return FlowRow(
+        flowId=flow.flow_id,
+        name=flow.name,
+        campaignId=flow.campaign_id,
+        tags={entry.tag: entry.version_id for entry in flow.tags},
+        versions=len(flow.versions),
+    )
+
+
+_ADAPTERS: Mapping[type[Arguments], TypeAdapter[Any]] = {
+    shape: TypeAdapter(shape)
+    for shape in (
+        NoArguments,
+        CreateFlowArguments,
+        ReadVersionArguments,
+        DocumentArguments,
+        SaveDraftArguments,
+        TestVersionArguments,
+        DiffVersionsArguments,
+        PublishVersionArguments,
+    )
+}
+
+
+def _given(call: ToolCall, shape: type[_Given]) -> _Given:
+    return call.parse(cast("TypeAdapter[_Given]", _ADAPTERS[shape]))
+
+
+_Parts = tuple[type[Arguments], Any, Callable[[ToolCall], Awaitable[ToolReply]]]
+"""Arguments, type of the reply, handler."""
+
+
+def _reading(name: str, description: str, parts: _Parts) -> Tool:
+    arguments, reply, handler = parts
+    return Tool(
+        name=name,
+        title=name.replace("_", " ").capitalize(),
+        description=description,
+        scopes=("designer",),
+        arguments=_ADAPTERS[arguments],
+        reply=reply,
+        handler=handler,
+        reads_only=True,
+    )
+
+
+def _writing(name: str, description: str, parts: _Parts) -> Tool:
+    return replace(_reading(name, description, parts), reads_only=False)
