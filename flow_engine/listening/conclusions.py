@@ -55,7 +55,7 @@ def read_conclusion(runner: ConversationalFlowRunner, data: object) -> Conclusio
             answer.get("reasonOfContact"), (r.name for r in version.reasons_of_contact)
         ),
         result=_one_of(answer.get("result"), (r.name for r in version.results)),
-        why=str(answer.get("why", ""))[:500],
+        why=str(answer.get("why") or "")[:500],
     )
 
 

@@ -57,7 +57,7 @@ def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
     model, prompt = merged.get("model"), merged.get("prompt")
     return MiningTuning(
         enabled=merged.get("enabled") is not False,
-        turns=turns if isinstance(turns, int) and 1 <= turns <= 50 else 8,
+        turns=turns if type(turns) is int and 1 <= turns <= 50 else 8,
         model=model if isinstance(model, str) else None,
         prompt=prompt if isinstance(prompt, str) else "",
     )
@@ -263,8 +263,9 @@ def _reached(request: MiningRequest, listed: object) -> dict[str, str]:
     reached: dict[str, str] = {}
     for item in cast("list[object]", listed) if isinstance(listed, list) else []:
         fields = as_object(item)
-        if fields.get("id") in known:
-            reached[str(fields["id"])] = str(fields.get("reason", ""))[:500]
+        point = fields.get("id")
+        if isinstance(point, str) and point in known:
+            reached[point] = str(fields.get("reason") or "")[:500]
     return reached
 
 
