@@ -7,8 +7,8 @@ that state alone. So replicas share nothing, and a process without memory of any
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 from cachetools import LRUCache
 
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
@@ -24,8 +24,7 @@ GROWTH_BYTES = 16 * 1024
 reading it: what a write replaces is not weighed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """Weights in stored bytes: of the session, of the rest, and of the rest when it was read last."""
 
     loaded: LoadedConversation

@@ -5,11 +5,11 @@ commit; `commit` compares the revision and writes everything, or nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
 import orjson
 
 from flow_engine.errors import CallTheOperator, ReloadAndDecide, unknown_conversation
@@ -111,7 +111,7 @@ class MemoryManager:
             return storage.LoadedConversation(replay=replay)
         if replay is None and not with_turns:
             return held
-        return replace(
+        return msgspec.structs.replace(
             held,
             replay=replay,
             turns=tuple(map(codec.decode_turn, turns)),

@@ -4,9 +4,10 @@ errors counted, and their calls as spans where traces are on.
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Literal
+
+import msgspec
 
 from flow_engine.errors import RetryLater
 from flow_engine.idempotency import IdempotencyKey
@@ -109,7 +110,7 @@ class TracedMemory:
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         if changes.jobs:
-            changes = replace(changes, trace=self._tracing.traceparent())
+            changes = msgspec.structs.replace(changes, trace=self._tracing.traceparent())
         with self._tracing.span("memory commit", "client"):
             outcome = await self._memory.commit(conversation, changes)
             self._tracing.note({"flow_engine.commit.outcome": type(outcome).__name__})

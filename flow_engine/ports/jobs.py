@@ -13,13 +13,14 @@ from datetime import datetime
 from typing import Literal, Protocol, get_args
 from urllib.parse import unquote
 
+import msgspec
+
 from flow_engine.ports.dialogue import ConversationRef, encoded_id
 
 JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing", "cti"]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """`relay` sends the outbox on, `deliver` what of it waits for the webhook, `mine` reads the last user
     turn, `conclude` an ended contact (`subject` is its id; empty: what conversations that were started anew
     have left behind), `expire` ends a conversation whose time limit has passed, `routing` fails a transfer
@@ -43,8 +44,7 @@ class Job:
         raise ValueError(f"{kind!r} is no kind of job")
 
 
-@dataclass(frozen=True, slots=True)
-class DueJob:
+class DueJob(msgspec.Struct, frozen=True):
     job: Job
     due_at: datetime
 

@@ -16,24 +16,24 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Never
 
+import msgspec
 import orjson
 
 from flow_engine import values
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointer
+from flow_engine.values import JsonValue
 
 MINER = "convMiner"
 
 
-@dataclass(frozen=True, slots=True)
-class ValueDescription:
+class ValueDescription(msgspec.Struct, frozen=True):
     """One property of a value, as the model shall read it. Both at most 64 KiB of UTF-8."""
 
     name: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEntry:
+class MemoryEntry(msgspec.Struct, frozen=True):
     """A variable in one of the two hashes (F17). `value` is canonical, None for no value; `updated_at`
     is aware and in UTC; whoever took a value back is kept in `updated_by`.
 
@@ -43,7 +43,7 @@ class MemoryEntry:
     type: str
     updated_by: str | None
     updated_at: datetime | None
-    value: values.JsonValue
+    value: JsonValue
     contact_id: str
     description_for_llm: tuple[ValueDescription, ...] | None
 
@@ -73,12 +73,11 @@ class PreviousContact:
     resume: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryWrite:
+class MemoryWrite(msgspec.Struct, frozen=True):
     """One entry of a tool's batch, as it was sent. `var` is a variable's `_id` or name. `value` is JSON."""
 
     var: str
-    value: values.JsonValue
+    value: JsonValue
     contact_id: str
     updated_by: str
     description_for_llm: tuple[ValueDescription, ...] | None = None

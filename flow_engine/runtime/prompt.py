@@ -18,6 +18,7 @@ from hashlib import sha256
 from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
 import orjson
 from cachetools import LRUCache
 
@@ -67,8 +68,7 @@ class PromptConditions:
     by_the_clock: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time.
     `conditions`: what they came to, which the clock may change too."""
 
@@ -90,8 +90,7 @@ class Prompt:
         return f"{self.prefix}\n\n{self.volatile}"
 
 
-@dataclass(frozen=True, slots=True)
-class PromptInput:
+class PromptInput(msgspec.Struct, frozen=True):
     """Everything a prompt is made from. `memory` is the merged memory (F18). Times are in UTC. `conditions`
     is None for a flow without any, `returns_to` outside of a digression."""
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from flow_engine.conditions.evaluation import Condition, Explanation, Facts
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
@@ -62,8 +64,7 @@ class ConditionState:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReachableTask:
+class ReachableTask(msgspec.Struct, frozen=True):
     """A task that can be asked for on this channel; it can be entered now when nothing is missing and its
     condition, if it has one, is met."""
 
@@ -95,8 +96,7 @@ class TaskRefusal:
     condition: UnmetCondition | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskGuard:
+class TaskGuard(msgspec.Struct, frozen=True):
     """Rules 3 to 5, asked by the chart. `current` is the task that would be left, `facts` what conditions
     read; both may be None for a flow without conditions."""
 

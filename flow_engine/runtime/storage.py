@@ -7,7 +7,7 @@ A request reads everything it may need with `load`, decides without I/O, and han
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Literal, Protocol
@@ -29,8 +29,7 @@ FORMER_TURNS_BYTES = 512 * 1024
 """The messages of all conversations that were started anew under one id and are not concluded yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyTemplate:
+class ReplyTemplate(msgspec.Struct, frozen=True):
     """A reply of which every byte is known before the commit but the new memory revision.
 
     With `tail` set, the body is `head + str(memory revision) + tail`: writers of different variables
@@ -84,30 +83,36 @@ class FormerConversation:
         return cls(bare, loaded.mining, tuple(reversed(kept)))
 
 
-@dataclass(frozen=True)
-class LoadedConversation:
+class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # noqa: PLW1641
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
     `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON. `state`
     names what is stored, opaque bytes; a commit that expects it takes effect on nothing else. `stored_bytes`
-    is at least what it takes without messages, 0 where nobody knows.
+    is at least what it takes without messages, 0 where nobody knows. Two are equal when the same is stored,
+    whatever those two say.
     """
 
     session: Session | None = None
     memory_revision: int = 0
     memory_updated_at: datetime | None = None
-    mined: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
-    tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
-    tenant: Mapping[str, object] = field(default_factory=dict[str, object])
+    mined: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
+    tools: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
+    tenant: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
     previous_contacts: tuple[PreviousContact, ...] = ()
     turns: tuple[DialogueTurn, ...] = ()
     last_user_turn: str | None = None
-    mining: MiningState = field(default_factory=MiningState)
+    mining: MiningState = msgspec.field(default_factory=MiningState)
     mining_revision: int = 0
     replay: KeptReply | None = None
     former: tuple[FormerConversation, ...] = ()
-    state: bytes = field(default=b"", compare=False)
-    stored_bytes: int = field(default=0, compare=False)
+    state: bytes = b""
+    stored_bytes: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LoadedConversation):
+            return NotImplemented
+        mine, others = (msgspec.structs.replace(each, state=b"", stored_bytes=0) for each in (self, other))
+        return msgspec.structs.astuple(mine) == msgspec.structs.astuple(others)
 
     @cached_property
     def merged(self) -> Mapping[str, MemoryEntry]:
@@ -130,7 +135,7 @@ class LoadedConversation:
         written = bool(changes.set_tools or changes.set_mined)
         contacts = () if changes.rewrite_previous_contacts else before.previous_contacts
         turn = changes.turn
-        return replace(
+        return msgspec.structs.replace(
             before,
             session=changes.session or before.session,
             memory_revision=before.memory_revision + written,
@@ -146,8 +151,7 @@ class LoadedConversation:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NewMemory:
+class NewMemory(msgspec.Struct, frozen=True):
     """A fresh start: both hashes hold every variable empty (F17), all that was there is dropped. `tenant` is
     JSON."""
 
@@ -195,8 +199,7 @@ class JournalNote(msgspec.Struct, frozen=True):
     head: ConversationHead | None
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """One atomic commit.
 
     Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where they are given,
@@ -219,9 +222,9 @@ class Changes:
     expected_state: bytes = b""
     session: Session | None = None
     new_memory: NewMemory | None = None
-    set_tools: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
-    added_variables: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
-    set_mined: Mapping[str, MemoryEntry] = field(default_factory=dict[str, MemoryEntry])
+    set_tools: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
+    added_variables: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
+    set_mined: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
     mining: MiningState | None = None
     expected_mining_revision: int | None = None
     previous_contacts: tuple[PreviousContact, ...] = ()
@@ -237,8 +240,7 @@ class Changes:
     journal: JournalNote | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """`definition_present` is False when the compiled definition's own key has gone (F13). `body` are the
     bytes to send."""
 
@@ -247,20 +249,17 @@ class Committed:
     definition_present: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyAnswered:
+class AlreadyAnswered(msgspec.Struct, frozen=True):
     """Another request with the same key was faster; this is its reply."""
 
     reply: KeptReply
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """Another writer was faster: load again and decide again."""
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateMessage:
+class DuplicateMessage(msgspec.Struct, frozen=True):
     """The turn's message is stored already: nothing was changed."""
 
 

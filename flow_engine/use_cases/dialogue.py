@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 
+import msgspec
 import orjson
 from cachetools import LRUCache
 
@@ -49,8 +50,7 @@ QUIET_REST_BYTES = 1024
 _ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReply:
+class ReadReply(msgspec.Struct, frozen=True):
     """The reply to a read, bytes of JSON, as it is from `made_at` until `same_until` (UTC) while `state` is
     what is stored; b"" for one that is right once. `etag` names all that it depends on but the clock, quoted
     as RFC 9110 has it. `fresh`: its memory has read every user turn."""

@@ -11,6 +11,8 @@ from datetime import datetime
 from math import inf
 from typing import Generic, TypeVar, cast
 
+import msgspec
+
 from flow_engine.errors import (
     CorrectTheInput,
     Finding,
@@ -60,8 +62,7 @@ class ConversationDependencies:
     quiet_bytes: int = QUIET_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(msgspec.Struct, frozen=True):
     """A runner after its moves, and what else goes into the commit.
 
     `asked` is what its entry in the journal tells of it.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn
 from flow_engine.runtime.memory import MemoryEntry, ValueDescription
@@ -95,7 +97,8 @@ class Conversation:
 
     def changes(self, expected_revision: int, **more: Any) -> Changes:
         own = {"journal": note(head=head(more["session"])) if "session" in more else note(), **more}
-        return replace(Changes(expected_revision, LIFETIME_S, ReplyTemplate(b"{}"), T0, HASH), **own)
+        bare = Changes(expected_revision, LIFETIME_S, ReplyTemplate(b"{}"), T0, HASH)
+        return msgspec.structs.replace(bare, **own)
 
     async def commit(self, expected_revision: int, **more: Any) -> Outcome:
         return await self.store.conversations.commit(self.ref, self.changes(expected_revision, **more))

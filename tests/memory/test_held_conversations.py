@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from fakeredis import FakeServer
 from hypothesis import given, settings
@@ -66,7 +67,7 @@ class Processes:
         more = self.changes(action, ref, base)
         if more is None:
             return
-        changes = replace(
+        changes = msgspec.structs.replace(
             Conversation(embedded(self.server), ref).changes(base.revision, **more),
             expected_state=b"" if held is None else held.state,
             now=T0 + timedelta(seconds=self.step),
@@ -104,7 +105,7 @@ class Processes:
             for process, manager in self.managers.items():
                 held = manager.held(ref)
                 if held is not None and held.state == stored.state:
-                    assert held == replace(stored, turns=(), former=()), process
+                    assert held == msgspec.structs.replace(stored, turns=(), former=()), process
                 found = await manager.load(ref, with_turns=True)
                 assert (found, found.state) == (stored, stored.state), process
 

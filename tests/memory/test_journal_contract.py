@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 import memory.journal as journal_module
@@ -59,7 +60,7 @@ async def entries(talk: Conversation, after: int = 0, at_most: int = 999) -> lis
 async def stored(talk: Conversation) -> LoadedConversation:
     """What is stored, as far as a state that is rebuilt tells it."""
     loaded = await talk.store.conversations.load(talk.ref)
-    return replace(loaded, replay=None, turns=(), former=(), state=b"")
+    return msgspec.structs.replace(loaded, replay=None, turns=(), former=(), state=b"")
 
 
 class TestEntries:
@@ -159,7 +160,8 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
         outcome = await talk.commit(now.revision, **step)
         assert isinstance(outcome, Committed)
         expected = states[-1].after(talk.changes(now.revision, **step))
-        assert replace(expected, turns=()) == await stored(talk), "what replays keep in memory is the same"
+        expected = msgspec.structs.replace(expected, turns=())
+        assert expected == await stored(talk), "what replays keep in memory is the same"
         if chance.random() < 0.1:  # a release without a journal, which has its own stamp
             await client_of(talk.store).hset(talk.keys[0], "stamp", f"theirs{number}")
         states.append(await stored(talk))

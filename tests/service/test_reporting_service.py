@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,13 @@ async def test_on_a_cluster_a_worker_that_looks_too_early_forgets_no_job(redis_c
     driver = RedisPyDriver(EagerWorker(memory.driver.client))
     driver.single_node = False
     manager = MemoryManager(driver)
-    changes = replace(talk.changes(0, session=session(talk.ref), events=(b"{}",)), jobs=(DueJob(job, T0),))
-    await manager.commit(talk.ref, replace(changes, new_memory=NewMemory({}, empty_memory())))
+    changes = talk.changes(
+        0,
+        session=session(talk.ref),
+        events=(b"{}",),
+        jobs=(DueJob(job, T0),),
+        new_memory=NewMemory({}, empty_memory()),
+    )
+    await manager.commit(talk.ref, changes)
     assert await memory.driver.client.zscore(JOBS_KEY, job.name) is not None
     await memory.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
 import orjson
 
 from flow_engine.ports.dialogue import ConversationRef
@@ -100,7 +100,7 @@ class Conversation:
         self.due = [(d.job.kind, d.job.subject, (d.due_at - self.now).total_seconds()) for d in runner.jobs]
 
     def load(self, **changes: Any) -> None:
-        self.loaded = replace(self.loaded, **changes)
+        self.loaded = msgspec.structs.replace(self.loaded, **changes)
 
     def change(self, task: str) -> None:
         assert self.step(lambda runner: runner.change_task(task))
