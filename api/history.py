@@ -1,12 +1,26 @@
 """Routes for those who watch over conversations: which there are, what is known of one, its journal."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Annotated
 
+from pydantic import Field, TypeAdapter
 from starlette.responses import Response
 
-from api.endpoints import Call, Endpoint, Parameter, Reply, json_response, refused_parameter, whole_number
+from api.bodies import Body, Id
+from api.endpoints import (
+    Call,
+    Endpoint,
+    Parameter,
+    Reply,
+    answer_response,
+    json_response,
+    refused_parameter,
+    whole_number,
+)
 from flow_engine.documents import parse_date_time
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
+from flow_engine.use_cases.forking import ForkOrder, Forks
 from flow_engine.use_cases.history import (
     ConversationFilter,
     ConversationPage,
@@ -24,10 +38,24 @@ LARGEST_SEQ = 10**12 - 1
 _ONE = "/conversations/{conversation_id:id}"
 
 
+class Fork(Body):
+    """`atRevision` is the `seq` of the entry to begin after. `mapping` goes from tasks of the original's
+    version to tasks of `versionId`, by id or by name."""
+
+    at_revision: Annotated[int, Field(ge=1, le=LARGEST_SEQ)]
+    conversation_id: Id
+    version_id: Id | None = None
+    mapping: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+_FORK = TypeAdapter(Fork)
+
+
 class HistoryRoutes:
-    def __init__(self, history: History, recordings: Recordings) -> None:
+    def __init__(self, history: History, recordings: Recordings, forks: Forks) -> None:
         self._history = history
         self._recordings = recordings
+        self._forks = forks
 
     async def conversations(self, call: Call) -> Response:
         wanted = ConversationFilter(
@@ -65,6 +93,13 @@ class HistoryRoutes:
         conversation = call.conversation(call.path("conversation_id"))
         recording = await self._recordings.recording(conversation)
         return Reply(recording.model_dump_json(by_alias=True).encode())
+
+    async def fork(self, call: Call) -> Response:
+        body = call.parse(_FORK)
+        target = call.conversation(body.conversation_id)
+        original = call.conversation(call.path("conversation_id"))
+        order = ForkOrder(body.at_revision, body.version_id, body.mapping)
+        return answer_response(await self._forks.fork(original, order, target, call.idempotency))
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -114,6 +149,20 @@ class HistoryRoutes:
                 ),
                 reply=JournalPage,
                 problems=(404,),
+            ),
+            Endpoint(
+                method="POST",
+                path=_ONE + "/fork",
+                handler=self.fork,
+                summary="Begin a new conversation as this one was after one of its commits",
+                audience="watchers",
+                scopes=("operator",),
+                body=_FORK,
+                reply=ConversationReply,
+                status=201,
+                problems=(404, 409),
+                keyed=True,
+                body_example={"atRevision": 3, "conversationId": "conv-1-again"},
             ),
             Endpoint(
                 method="GET",

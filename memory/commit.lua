@@ -8,6 +8,7 @@
 -- OPTIONS: is_user_turn mining
 -- OPTIONS: former_name former forget_former
 -- OPTIONS: reset new_tenant rewrite_previous trace notice_channel notice_head
+-- OPTIONS: forked forked_turns
 -- OPTIONS: journal segment_entries segment_bytes journal_bytes updated_at
 -- OPTIONS: head origin index_score index_member index_kept
 -- WITH: state_of
@@ -26,6 +27,8 @@
 -- `journaled` is the stamp of the last commit with an entry: where another came after it, a segment begins.
 -- `head` is what a list tells of the conversation, `origin` what of that it keeps from its start; both ""
 -- where they stay. The index has the newest `index_kept` conversations of a tenant by the ms of their start.
+-- `forked` is the whole state that a new conversation begins with, as `whole_state` writes it, `forked_turns` its
+-- messages in netstrings: what one is known by, the message, ...
 local state = {
   key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages,
   key.journal, key.segments, key.outbox
@@ -100,6 +103,45 @@ local function whole_state()
   return table.concat(parts)
 end
 
+local function parts_of(netstrings)
+  local parts, at = {}, 1
+  while at <= #netstrings do
+    local colon = string.find(netstrings, ':', at, true)
+    local last = colon + tonumber(string.sub(netstrings, at, colon - 1))
+    parts[#parts + 1] = string.sub(netstrings, colon + 1, last)
+    at = last + 1
+  end
+  return parts
+end
+
+-- Messages are numbered as `remember_message` does.
+local function begin_forked()
+  local parts, turns, at = parts_of(arg.forked), parts_of(arg.forked_turns), 8
+  local function listed()
+    local list = {}
+    for i = 1, tonumber(parts[at]) do
+      list[i] = parts[at + i]
+    end
+    at = at + 1 + #list
+    return list
+  end
+  for i, field in ipairs({'memoryRevision', 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision'}) do
+    if parts[i + 1] ~= '' then
+      redis.call('HSET', key.snapshot, field, parts[i + 1])
+    end
+  end
+  redis.call('SET', key.tenant, parts[7])
+  set_fields(key.mined, listed())
+  set_fields(key.tools, listed())
+  for _, contact in ipairs(listed()) do
+    redis.call('RPUSH', key.previous, contact)
+  end
+  for i = 1, #turns, 2 do
+    redis.call('RPUSH', key.utterances, turns[i + 1])
+    redis.call('HSET', key.messages, turns[i], redis.call('HINCRBY', key.snapshot, 'messages', 1) + 1)
+  end
+end
+
 local function place_in_journal()
   local known = redis.call('HMGET', key.snapshot, 'seq', 'segment', 'segmentBytes', 'baseBytes', 'journaled', 'stamp',
     'revision')
@@ -109,7 +151,7 @@ local function place_in_journal()
   }
   if not known[1] or known[5] ~= known[6] or place.seq - place.segment >= tonumber(arg.segment_entries)
     or place.bytes > tonumber(arg.segment_bytes) + place.base_bytes then
-    place.base = known[7] and whole_state() or ''
+    place.base = known[7] and whole_state() or arg.forked
   end
   return place
 end
@@ -201,6 +243,9 @@ if arg.reset == '1' then
   else
     redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
   end
+end
+if arg.forked ~= '' then
+  begin_forked()
 end
 add_fields(key.mined, arg.added_variables)
 add_fields(key.tools, arg.added_variables)

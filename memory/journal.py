@@ -16,11 +16,16 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, session_delta
-from flow_engine.runtime.memory import decode_entry, decode_previous_contact
-from flow_engine.runtime.mining_state import MiningState, decode_mining
-from flow_engine.runtime.session import decode_session
+from flow_engine.runtime.memory import (
+    decode_entry,
+    decode_previous_contact,
+    encode_entry,
+    encode_previous_contact,
+)
+from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
+from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import Changes, JournalNote, LoadedConversation
-from memory.codec import decode_instant, encode_instant
+from memory.codec import decode_instant, encode_instant, encode_turn
 from memory.driver import Argument, Driver, Script
 from memory.keys import ConversationKeys, due_score
 from memory.listing import INDEX_KEPT, encode_head, encode_origin
@@ -53,8 +58,14 @@ def journal_arguments(
             "index_member": conversation.conversation_id,
             "index_kept": INDEX_KEPT,
         }
-        if changes.new_memory is not None:
+        if changes.new_memory is not None or changes.forked is not None:
             args["origin"] = encode_origin(note.head)
+    if changes.forked is not None:
+        args["forked"] = _encode_base(changes.forked)
+        turns = changes.forked.turns
+        args["forked_turns"] = _in_netstrings(
+            [part for t in turns for part in (t.name.encode(), encode_turn(t))]
+        )
     return args
 
 
@@ -65,7 +76,7 @@ def _encode_note(note: JournalNote, changes: Changes, arguments: Mapping[str, Ar
     if changes.new_memory is not None:
         delta["session"] = orjson.Fragment(cast("bytes", arguments["session"]))
         delta["tenant"] = orjson.Fragment(cast("bytes", arguments["new_tenant"]))
-    elif changes.session is not None:
+    elif changes.session is not None and changes.forked is None:  # a fork's state is the entry's base
         delta["session"] = session_delta(note.before, changes.session)
     for name, argument in _ENTRIES.items():
         flat = cast("Sequence[Any]", arguments[argument])
@@ -148,6 +159,34 @@ def _decode(number: bytes, flat: Sequence[bytes]) -> JournalEntry:
         raise CallTheOperator(
             "journal_unreadable", "an entry of a journal does not fit its format"
         ) from error
+
+
+def _encode_base(state: LoadedConversation) -> bytes:
+    """As `whole_state` of commit.lua. Raises ValueError for a conversation that has not begun."""
+    if state.session is None:
+        raise ValueError("only a conversation that has begun has a whole state")
+    mined, tools = (
+        [part for id, entry in entries.items() for part in (id.encode(), encode_entry(entry))]
+        for entries in (state.mined, state.tools)
+    )
+    previous = [encode_previous_contact(each) for each in state.previous_contacts]
+    updated_at = state.memory_updated_at
+    parts = [
+        encode_session(state.session),
+        b"%d" % state.memory_revision,
+        b"" if updated_at is None else encode_instant(updated_at).encode(),
+        (state.last_user_turn or "").encode(),
+        encode_mining(state.mining) if state.mining_revision else b"",
+        b"%d" % state.mining_revision,
+        orjson.dumps(state.tenant),
+    ]
+    for flat in (mined, tools, previous):
+        parts += (b"%d" % len(flat), *flat)
+    return _in_netstrings(parts)
+
+
+def _in_netstrings(parts: Sequence[bytes]) -> bytes:
+    return b"".join([b"%d:%b" % (len(part), part) for part in parts])
 
 
 def _decode_base(stored: bytes) -> LoadedConversation:

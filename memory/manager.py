@@ -164,7 +164,8 @@ class MemoryManager:
             # due yet, else a worker finds nothing to do, and forgets it.
             early = [DueJob(d.job, max(d.due_at, changes.now + EARLY_JOB_DELAY)) for d in changes.jobs]
             await self._write_down(early)
-            if changes.new_memory is not None and changes.session is not None and changes.journal is not None:
+            begins = changes.new_memory is not None or changes.forked is not None
+            if begins and changes.session is not None and changes.journal is not None:
                 started = {conversation.conversation_id: float(due_score(changes.session.started_at))}
                 await self._driver.zadd(index_key(conversation.tenant_id), started)
         self._commits += 1

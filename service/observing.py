@@ -30,6 +30,7 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "handler_failures": ("Closure handlers that gave no usable answer.", ("reason",)),
     "commits_lost": ("Commits that another writer was faster than; each was tried again.", ()),
     "revision_conflicts": ("Requests given up after too many lost commits.", ()),
+    "forks": ("Conversations forked from another one.", ()),
     "replays": ("Requests answered with the reply that their Idempotency-Key has got before.", ()),
     "store_errors": ("Calls that a store did not answer.", ("store",)),
     "jobs_done": ("Background jobs done.", ("kind",)),

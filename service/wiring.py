@@ -49,6 +49,7 @@ from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.forking import Forks
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
@@ -269,14 +270,16 @@ def _application(
     memory, model = dependencies.memory, dependencies.model
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
+    history = History(transactor, memory.journal, memory.listing)
     routes = Routes(
         agents=AgentRoutes(conversations, dialogue),
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(designing),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
         history=HistoryRoutes(
-            History(transactor, memory.journal, memory.listing),
+            history,
             Recordings(transactor, memory.journal, memory.listing),
+            Forks(history, transactor, memory.journal, memory.listing),
         ),
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         diagrams=DiagramRoutes(designing.flows, Graphviz()),

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import Checkpoint, ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
-from flow_engine.ports.dialogue import ConversationHead, ConversationRef
+from flow_engine.ports.dialogue import ConversationHead, ConversationRef, Fork
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
@@ -225,8 +225,8 @@ class ConversationState:
                 accepted=("a new contact, which starts it anew",),
             )
 
-    def head(self, tag: str | None) -> ConversationHead:
-        """What a list tells of the conversation; `tag` is told at its start only."""
+    def head(self, tag: str | None, forked_from: Fork | None = None) -> ConversationHead:
+        """What a list tells of the conversation; `tag` and `forked_from` are told at its start only."""
         session = self.session
         return ConversationHead(
             flow_id=session.flow_id,
@@ -238,6 +238,7 @@ class ConversationState:
             started_at=session.started_at,
             contacts=tuple(session.own_contacts),
             tag=tag,
+            forked_from=forked_from,
         )
 
     def facts(self) -> dict[str, object]:

@@ -172,6 +172,7 @@ Operation = Literal[
     "expiry",
     "routing",
     "migration",
+    "fork",
 ]
 """What made a commit: the last segment of a route's path, or the background work."""
 
@@ -210,7 +211,8 @@ class Changes(msgspec.Struct, frozen=True):
     added to. `added_variables` are put into both hashes where they are not yet (F17). `trace` is the
     `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew until a commit
     names it in `forget_former`. `lifetime_s` is in seconds, `now` in UTC; `events` are JSON texts.
-    `journal` makes the commit an entry of the journal.
+    `journal` makes the commit an entry of the journal. `forked` is the whole state that a new conversation
+    begins with, messages included; nothing else is set then but the session.
     """
 
     expected_revision: int
@@ -238,6 +240,7 @@ class Changes(msgspec.Struct, frozen=True):
     forget_former: str | None = None
     idempotency: IdempotencyKey | None = None
     journal: JournalNote | None = None
+    forked: LoadedConversation | None = None
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from typing import Any
 
 import orjson
 from typing_extensions import TypedDict
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, unknown_conversation
-from flow_engine.ports.dialogue import ConversationHead, ConversationList, ConversationRef, ListedConversation
+from flow_engine.ports.dialogue import (
+    ConversationHead,
+    ConversationList,
+    ConversationRef,
+    Fork,
+    ListedConversation,
+)
 from flow_engine.runtime.agent_data import compose_prompt, memory_variables
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.replies import JsonObject, MemoryVariable
+from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
-from flow_engine.use_cases.rebuilding import replied
+from flow_engine.use_cases.rebuilding import as_sent, replied
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import Channel, Phase
@@ -216,20 +224,7 @@ class History:
         """Raises LookElsewhere `conversation_unknown`."""
         loaded = await self._transactor.memory.load(conversation)
         runner = await self._transactor.resume(conversation, loaded)
-        listed = await self._index.one(conversation)
-        session = loaded.session or runner.session
-        row = _row(listed, listed.head or runner.head(None))
-        return ConversationReply(
-            **row,
-            revision=session.revision,
-            memoryRevision=loaded.memory_revision,
-            language=session.language,
-            contactId=_contact_of(session),
-            vars=[
-                KnownVariable(**each, provenance=_provenance(each, loaded.mining))
-                for each in memory_variables(runner)
-            ],
-        )
+        return conversation_reply(runner, await self._index.one(conversation))
 
     async def journal(self, conversation: ConversationRef, after: int, *, limit: int) -> JournalPage:
         """Raises LookElsewhere `conversation_unknown`."""
@@ -242,15 +237,14 @@ class History:
 
     async def at(self, conversation: ConversationRef, seq: int) -> MomentReply:
         """Raises LookElsewhere `conversation_unknown`, `entry_unknown`; CallTheOperator `definition_lost`."""
-        entries = await self._journal.up_to(conversation, seq)
-        if not entries or (entries[0].seq > 1 and entries[0].base is None):
-            if (await self._transactor.memory.load(conversation)).session is None:
-                raise unknown_conversation(conversation.conversation_id)
-            raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
+        entries = await self.entries_up_to(conversation, seq)
         entry, (before, after) = entries[-1], states_of(entries)
         runner = await self._transactor.resume(conversation, after, now=entry.at)
         prompt = compose_prompt(runner)
-        reply = await replied(self._transactor, conversation, entry, before)
+        if entry.input["op"] == "fork":
+            reply = as_sent(entry, fork_reply(runner, entry.input))
+        else:
+            reply = await replied(self._transactor, conversation, entry, before)
         session = runner.session
         return MomentReply(
             seq=entry.seq,
@@ -273,6 +267,38 @@ class History:
             reply=None if reply is None else reply.decode(),
             replySha256=None if reply is None else sha256(reply).hexdigest(),
         )
+
+    async def entries_up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
+        """The entries that a state is folded from. Raises LookElsewhere as `at`."""
+        entries = await self._journal.up_to(conversation, seq)
+        if entries and (entries[0].seq == 1 or entries[0].base is not None):
+            return entries
+        if (await self._transactor.memory.load(conversation)).session is None:
+            raise unknown_conversation(conversation.conversation_id)
+        raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
+
+
+def conversation_reply(runner: ConversationalFlowRunner, listed: ListedConversation) -> ConversationReply:
+    """What is known of a conversation; `listed` is what a list tells of it."""
+    loaded, session = runner.loaded, runner.loaded.session or runner.session
+    return ConversationReply(
+        **_row(listed, listed.head or runner.head(None)),
+        revision=session.revision,
+        memoryRevision=loaded.memory_revision,
+        language=session.language,
+        contactId=_contact_of(session),
+        vars=[
+            KnownVariable(**each, provenance=_provenance(each, loaded.mining))
+            for each in memory_variables(runner)
+        ],
+    )
+
+
+def fork_reply(runner: ConversationalFlowRunner, asked: Mapping[str, Any]) -> bytes:
+    """What a fork answers, from its state and the input of its entry. `ConversationReply` as JSON."""
+    head = runner.head(asked["tag"], Fork(asked["conversationId"], asked["seq"]))
+    conversation_id = runner.session.conversation_id
+    return orjson.dumps(conversation_reply(runner, ListedConversation(conversation_id, head, 1, runner.now)))
 
 
 def _contact_of(session: Session) -> str:

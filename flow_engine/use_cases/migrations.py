@@ -130,7 +130,7 @@ class Migrations:
             message = "choose another version than 'fromVersionId'"
             finding = errors.Finding("/toVersionId", "same_version", message)
             raise errors.CorrectTheInput("body_invalid", message, [finding])
-        mapping = _by_id(order.mapping, old, new)
+        mapping = mapping_by_id(order.mapping, old, new)
         rows: list[Migrated] = []
         moved = 0
         async for conversation_id in self._index.on_version(tenant_id, old.version_id):
@@ -190,8 +190,9 @@ def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, r
     )
 
 
-def _by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> dict[str, str]:
-    """Raises CorrectTheInput with every task of the mapping that its version lacks."""
+def mapping_by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> dict[str, str]:
+    """A mapping of tasks, named by id or name. Raises CorrectTheInput `body_invalid` with every task of it
+    that its version lacks."""
     findings: list[errors.Finding] = []
     resolved: dict[str, str] = {}
     for source, target in mapping.items():

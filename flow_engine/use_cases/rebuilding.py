@@ -98,6 +98,11 @@ async def replied(
     this release makes another reply of it. Raises CallTheOperator `definition_lost`, RetryLater."""
     world = World(entry.at, before, entry.outcome, entry.memory_revision)
     body = await Rerun.within(world, transactor.versions, transactor.platform).ask(conversation, entry.input)
+    return as_sent(entry, body)
+
+
+def as_sent(entry: JournalEntry, body: bytes | None) -> bytes | None:
+    """A reply that was made once more, None where another one was sent, by the checksum in the entry."""
     return body if entry.reply_crc32 is None or body is None or crc32(body) == entry.reply_crc32 else None
 
 

@@ -6,7 +6,7 @@ conflict that carries the current state, never with a lost or a doubled write.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
 from typing import Generic, TypeVar, cast
@@ -23,7 +23,7 @@ from flow_engine.errors import (
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.json_values import rough_size
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.dialogue import ENGINE, ConversationRef, DialogueTurn, Summariser
+from flow_engine.ports.dialogue import ENGINE, ConversationRef, DialogueTurn, Fork, Summariser
 from flow_engine.ports.jobs import DueJob
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.telemetry import Observer, Unobserved
@@ -68,6 +68,7 @@ class Transition(msgspec.Struct, frozen=True):
     `asked` is what its entry in the journal tells of it.
     `guards_memory`: the decision was taken on the memory, so the commit must not pass over a write to
     it. `turn`: a message to remember once; `on_seen` answers when it was remembered before.
+    `forked_from`: a new conversation begins with the runner's state; nothing of it is told outside.
     """
 
     runner: ConversationalFlowRunner
@@ -84,6 +85,7 @@ class Transition(msgspec.Struct, frozen=True):
     mining: MiningState | None = None
     rewrite_previous_contacts: bool = False
     forget_former: str | None = None
+    forked_from: Fork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,16 +298,17 @@ def to_changes(
     loaded = runner.loaded
     anew = runner.new_memory is not None or transition.rewrite_previous_contacts
     known = 0 if anew else len(loaded.previous_contacts)
-    events = (*runner.outbox, *transition.events)
+    forked = transition.forked_from is not None
+    events = () if forked else (*runner.outbox, *transition.events)
     return storage.Changes(
-        expected_revision=loaded.revision,
+        expected_revision=0 if forked else loaded.revision,
         expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,
         expected_state=expected_state,
         lifetime_s=runner.flow.lifetime_s,
         reply=transition.reply,
         now=runner.now,
         content_hash=runner.flow.content_hash,
-        session=runner.session if runner.changed else None,
+        session=runner.session if runner.changed or forked else None,
         new_memory=runner.new_memory,
         set_tools=transition.set_tools or {},
         set_mined=transition.set_mined or {},
@@ -319,22 +322,24 @@ def to_changes(
         forget_former=transition.forget_former,
         on_seen=transition.on_seen,
         events=events,
-        jobs=(*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
+        jobs=() if forked else (*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
         idempotency=idempotency,
-        journal=_noted(runner, transition.asked, by),
+        journal=_noted(runner, transition, by),
+        forked=replace(loaded, session=runner.session) if forked else None,
     )
 
 
-def _noted(runner: ConversationalFlowRunner, asked: storage.JournalInput, by: str) -> storage.JournalNote:
+def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) -> storage.JournalNote:
+    asked, fork = transition.asked, transition.forked_from
     outcome: dict[str, object] = {"result": True, "task": runner.task.name}
     if runner.has_task_validation_error():
         outcome.update(result=False, code=runner.get_task_validation_error().code)
     if asked.heard:
         outcome.update(asked.heard)
-    before = None if runner.new_memory is not None else runner.loaded.session
+    before = None if runner.new_memory is not None or fork is not None else runner.loaded.session
     head = None
     if before is None or _told_otherwise(before, runner.session):
-        head = runner.head(cast("str | None", asked.fields.get("tag")))
+        head = runner.head(cast("str | None", asked.fields.get("tag")), fork)
     return storage.JournalNote(by, asked, outcome, before, head)
 
 

@@ -13,12 +13,19 @@ import pytest
 
 import memory.journal as journal_module
 from flow_engine.errors import CallTheOperator
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ConversationRef, Fork
 from flow_engine.runtime.journal import JournalEntry, states_of
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.session import Contact, Session
-from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
+from flow_engine.runtime.storage import (
+    Committed,
+    Conflict,
+    DuplicateMessage,
+    Erasure,
+    LoadedConversation,
+    NewMemory,
+)
 from memory.connection import RedisMemory, connect
 from memory.in_process import embedded
 from tests.memory.conversation_samples import (
@@ -170,6 +177,35 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
         assert len(part) <= 5
         before, after = states_of(part)
         assert (before, after) == (states[seq - 1], states[seq]), seq
+
+
+class TestForks:
+    async def test_a_conversation_begins_with_the_whole_state_of_another(self, talk: Conversation) -> None:
+        await talk.start()
+        await talk.commit(1, set_tools={"name": written("ñ")}, turn=turn("m"))
+        await talk.commit(1, mining=MiningState(attempts={"name": 2}), set_mined={"visit": written(1, "me")})
+        await talk.commit(1, previous_contacts=(PreviousContact(T0, "chat", "r"),))
+        then = await talk.store.conversations.load(talk.ref, with_turns=True)
+        fork = Conversation(talk.store, ConversationRef(talk.ref.tenant_id, "fork"))
+        own = session(fork.ref, 7)
+        forked = replace(then, session=own)
+        origin = replace(head(own), forked_from=Fork("c", 4))
+        outcome = await fork.commit(0, session=own, forked=forked, journal=note("fork", head=origin))
+        assert isinstance(outcome, Committed)
+        assert await fork.store.conversations.load(fork.ref, with_turns=True) == forked
+        (first,) = await entries(fork)
+        assert (first.seq, first.memory_revision, first.delta) == (1, 2, {})
+        before, after = states_of([first])
+        assert before == after == await stored(fork)
+        listed = await fork.store.listing.newest(fork.ref.tenant_id, until_ms=None, after=None, at_most=9)
+        assert {each.conversation_id: each.head for each in listed.conversations}["fork"] == origin
+        assert set((await fork.expiries_ms()).values()) != {-1}
+        assert await fork.commit(0, session=own, forked=forked) == Conflict()
+        assert isinstance(await fork.commit(7, turn=turn("m")), DuplicateMessage)
+        await fork.commit(7, turn=turn("n"), set_tools={"name": written("x")})
+        assert [each.seq for each in await entries(fork)] == [1, 2]
+        kept = await fork.store.conversations.load(fork.ref, with_turns=True)
+        assert [each.message_id for each in kept.turns] == ["m", "n"]
 
 
 class TestBounds:

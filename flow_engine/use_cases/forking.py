@@ -1,0 +1,179 @@
+"""Forks: a new conversation that begins as another one was after one of its commits.
+
+Making one is silent: it sends no event, leaves no job and calls nobody. It begins with everything of then,
+messages included; the time that was left for a transfer is left again. From there on it goes its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, cast
+
+import orjson
+
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.idempotency import FinalReply, IdempotencyKey
+from flow_engine.json_values import as_object
+from flow_engine.ports.dialogue import ConversationList, ConversationRef, DialogueTurn, Fork
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
+from flow_engine.runtime.memory import empty_entries
+from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.session import Session
+from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
+from flow_engine.use_cases.history import History, fork_reply
+from flow_engine.use_cases.migrations import judge, mapping_by_id
+from flow_engine.use_cases.transactor import Transactor, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOrder:
+    """After which entry; on which version, None for the same. `mapping` goes from tasks of the original's
+    version to tasks of the other one, by id or name."""
+
+    seq: int
+    version_id: str | None
+    mapping: Mapping[str, str]
+
+
+class Forks:
+    def __init__(
+        self,
+        history: History,
+        transactor: Transactor,
+        journal: ConversationJournal,
+        index: ConversationList,
+    ) -> None:
+        self._history = history
+        self._transactor = transactor
+        self._journal = journal
+        self._index = index
+
+    async def fork(
+        self,
+        original: ConversationRef,
+        order: ForkOrder,
+        target: ConversationRef,
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        """The reply has status 201 and is `ConversationReply` as JSON. Raises LookElsewhere
+        `conversation_unknown`, `entry_unknown`, `version_unknown`, ReloadAndDecide `conversation_exists`,
+        `version_is_draft`, CorrectTheInput `fork_not_possible`, `body_invalid` for a mapping of unknown
+        tasks, RetryLater."""
+
+        async def decide(stored: LoadedConversation) -> Transition:
+            if stored.session is not None:
+                there = await self._transactor.resume(target, stored)
+                message = f"there is a conversation {target.conversation_id!r} already"
+                raise ReloadAndDecide(
+                    "conversation_exists", message, state=there.facts(), accepted=("an id that is not used",)
+                )
+            now = self._transactor.clock.now()
+            state = await self._state_for(original, order.seq, target, now)
+            runner = await self._transactor.resume(target, state, now=now)
+            tag = None
+            if order.version_id is None or order.version_id == runner.flow.version_id:
+                head = (await self._index.one(original)).head
+                tag = None if head is None else head.tag
+            else:
+                runner = await self._moved(runner, order.version_id, order.mapping)
+            asked = {
+                "conversationId": original.conversation_id,
+                "seq": order.seq,
+                "versionId": runner.flow.version_id,
+                "tag": tag,
+            }
+            return Transition(
+                runner,
+                ReplyTemplate(fork_reply(runner, asked), status=201),
+                JournalInput("fork", asked),
+                forked_from=Fork(original.conversation_id, order.seq),
+            )
+
+        reply = await self._transactor.run(target, idempotency, decide)
+        if not reply.replayed:
+            self._transactor.observer.count("forks")
+        return reply
+
+    async def _state_for(
+        self, original: ConversationRef, seq: int, target: ConversationRef, now: datetime
+    ) -> LoadedConversation:
+        """What was stored after an entry, as another conversation's, with its messages."""
+        entries = await self._history.entries_up_to(original, seq)
+        _, then = states_of(entries)
+        session = cast("Session", then.session)  # every commit leaves one
+        task, deadline = session.task, session.task.routing_deadline
+        if deadline is not None:
+            task = task.model_copy(update={"routing_deadline": deadline + (now - entries[-1].at)})
+        own = session.model_copy(update={"conversation_id": target.conversation_id, "task": task})
+        turns = await self._turns(original, seq)
+        return replace(
+            then, session=own, turns=tuple(turn for turn in turns if turn.contact_id in own.own_contacts)
+        )
+
+    async def _turns(self, original: ConversationRef, seq: int) -> Sequence[DialogueTurn]:
+        """The messages up to an entry, as far as entries of them are kept."""
+        turns: list[DialogueTurn] = []
+        language, after = "", 0
+        while after < seq:
+            page = await self._journal.after(original, after, at_most=ENTRIES_AT_MOST)
+            if not page:
+                break
+            for entry in page:
+                if entry.seq <= seq:
+                    language = _language(entry, language)
+                    if "tenant" in entry.delta:  # started anew
+                        turns.clear()
+                    if entry.input["op"] == "handle-utterance":
+                        turns.append(_turn(entry, language))
+            after = page[-1].seq
+        return turns
+
+    async def _moved(
+        self, runner: ConversationalFlowRunner, version_id: str, mapping: Mapping[str, str]
+    ) -> ConversationalFlowRunner:
+        """On another version of the flow, by the rules of a migration. Raises as `fork`."""
+        state, old = runner.loaded, runner.flow
+        new = (await self._transactor.versions.to_start(runner.session.tenant_id, version_id)).version.flow
+        if new.flow_id != old.flow_id:
+            raise LookElsewhere(
+                "version_unknown",
+                f"{version_id!r} is no version of flow {old.flow_id!r}, as the original's is",
+            )
+        verdict = judge(runner, new, mapping_by_id(mapping, old, new))
+        if verdict.to_task is None:
+            known = ", ".join(repr(task.name) for task in new.tasks.values())
+            message = f"{verdict.reason}; version {version_id!r} has the tasks: {known}"
+            raise CorrectTheInput(
+                "fork_not_possible", message, [Finding("/mapping", "fork_not_possible", message)]
+            )
+        runner.migrate_to(new, verdict.to_task.id)
+        fresh = empty_entries({variable.id: variable.type for variable in new.variables}, "")
+        moved = replace(
+            state, session=runner.session, mined={**fresh, **state.mined}, tools={**fresh, **state.tools}
+        )
+        return ConversationalFlowRunner.resume(new, runner.session, moved, runner.platform, runner.now)
+
+
+def _language(entry: JournalEntry, before: str) -> str:
+    """What the conversation spoke after an entry. BCP 47."""
+    if entry.base is not None and entry.base.session is not None:
+        before = entry.base.session.language
+    return str(as_object(entry.delta.get("session", {})).get("language", before))
+
+
+def _turn(entry: JournalEntry, language: str) -> DialogueTurn:
+    """The message that an entry took. Times are in UTC."""
+    asked: Mapping[str, Any] = entry.input
+    body = asked["body"]
+    return DialogueTurn(
+        message_id=asked["messageId"],
+        ts=datetime.fromisoformat(asked["ts"]),
+        type=asked["type"],
+        src=asked["src"],
+        body=body if isinstance(body, str) else orjson.dumps(body).decode(),
+        contact_id=asked["contactId"],
+        task_name=str(entry.outcome["task"]),
+        language=language,
+    )

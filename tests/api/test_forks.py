@@ -1,0 +1,221 @@
+"""Forks: a new conversation that begins as another one was, and goes its own way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.outbound import OutboundReply
+from tests.api.harness import Scene, aio_task, clinic, entry, needs, open_scene, over_many_contacts
+from tests.scripted.rebuilding import outside
+
+pytestmark = pytest.mark.anyio
+
+OPEN = OutboundReply(200, b"false")
+FORK = ConversationRef("default", "other")
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with open_scene(clinic()) as opened:
+        yield opened
+
+
+async def fork(scene: Scene, seq: int, target: str = "other", key: str = "", **more: Any) -> httpx.Response:
+    body = {"atRevision": seq, "conversationId": target, **more}
+    return await scene.post(
+        "/v1/conversations/conv-1/fork", body, **({"Idempotency_Key": key} if key else {})
+    )
+
+
+async def forked(scene: Scene, seq: int, **more: Any) -> Any:
+    reply = await fork(scene, seq, **more)
+    assert reply.status_code == 201, reply.text
+    return reply.json()
+
+
+async def read(scene: Scene, path: str) -> Any:
+    reply = await scene.http.get(f"/v1/conversations{path}")
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+class TestMakingOne:
+    async def test_it_begins_as_the_original_was_and_is_told_as_any_conversation(self, scene: Scene) -> None:
+        await scene.started(contact={"callerId": "+390612345678"})  # journal: fork
+        await scene.written(entry("var_string", "cardio"), entry("var_boolean", True))
+        await scene.changed("visit")
+        await scene.written(entry("var_string", "neuro"))
+        scene.clock.advance(hours=1)
+        made = await forked(scene, 3)
+        assert (made["conversationId"], made["forkedFrom"]) == (
+            "other",
+            {"conversationId": "conv-1", "seq": 3},
+        )
+        assert (made["task"], made["status"], made["contactId"]) == ("Visita Perché", "active", "call-1")
+        assert {each["varId"]: each["value"] for each in made["vars"]}["var_string"] == "cardio"
+        assert made == await read(scene, "/other")
+        then, now = await read(scene, "/conv-1/at/3"), await read(scene, "/other/at/1")
+        assert now["state"] == then["state"]
+        assert (now["revision"], now["memoryRevision"]) == (then["revision"], then["memoryRevision"])
+
+    async def test_its_first_entry_tells_where_from_and_its_reply_is_rebuilt(self, scene: Scene) -> None:
+        await scene.started()
+        reply = await fork(scene, 1)
+        (first,) = (await read(scene, "/other/journal"))["entries"]
+        assert (first["seq"], first["by"], first["delta"]) == (1, "local", {})
+        assert first["input"] == {
+            "op": "fork",
+            "conversationId": "conv-1",
+            "seq": 1,
+            "versionId": "version-1",
+            "tag": None,
+        }
+        assert (await read(scene, "/other/at/1"))["reply"] == reply.text
+
+    async def test_nothing_goes_out_and_no_work_is_left(self, scene: Scene) -> None:
+        await scene.started()
+        await scene.changed("operator")  # a transfer, with its time limit
+        await scene.say("m-1", "Good morning")
+        before = await outside(scene)
+        await forked(scene, 3)
+        await forked(scene, 2, target="another")
+        assert await outside(scene) == before
+        assert await scene.events("other") == []
+
+    async def test_lists_show_it_with_the_tag_that_chose_its_version(self, scene: Scene) -> None:
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.started(conversationalFlowVersionId=..., flowId=flow, tag="latest")
+        await forked(scene, 1)
+        rows = {row["conversationId"]: row for row in (await read(scene, "?tag=latest"))["conversations"]}
+        assert rows["other"]["forkedFrom"] == {"conversationId": "conv-1", "seq": 1}
+        assert (rows["conv-1"]["forkedFrom"], rows["other"]["seq"]) == (None, 1)
+
+    async def test_a_repetition_under_its_key_gets_the_same_and_makes_no_other(self, scene: Scene) -> None:
+        await scene.started()
+        first = await fork(scene, 1, key="k")
+        assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+        again = await fork(scene, 1, key="k")
+        assert (again.status_code, again.content) == (201, first.content)
+        assert again.headers["Idempotency-Replayed"] == "true"
+        reused = await fork(scene, 2, key="k")
+        assert (reused.status_code, reused.json()["code"]) == (422, "idempotency_key_reused")
+
+    @pytest.mark.parametrize(
+        ("seq", "more", "status", "code"),
+        [
+            (1, {"target": "conv-1"}, 409, "conversation_exists"),
+            (9, {}, 404, "entry_unknown"),
+            (0, {}, 422, "body_invalid"),
+            (1, {"versionId": "nothing"}, 404, "version_unknown"),
+            (1, {"versionId": "elsewhere"}, 404, "version_unknown"),
+            (1, {"unknown": 1}, 422, "body_invalid"),
+        ],
+    )
+    async def test_what_cannot_be_forked_is_refused(
+        self, scene: Scene, seq: int, more: dict[str, Any], status: int, code: str
+    ) -> None:
+        await scene.publish(clinic(_id="elsewhere"), flow_name="Another")
+        await scene.started()
+        refused = await fork(scene, seq, **more)
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
+        body = {"atRevision": 1, "conversationId": "other"}
+        nobody = await scene.post("/v1/conversations/nobody/fork", body)
+        assert (nobody.status_code, nobody.json()["code"]) == (404, "conversation_unknown")
+
+
+class TestGoingOn:
+    async def test_both_go_their_own_way(self, scene: Scene) -> None:
+        await scene.started()
+        await scene.written(entry("var_string", "cardio"), entry("var_boolean", True))
+        await forked(scene, 2)
+        await scene.changed("visit", conversationId="other")
+        await scene.written(entry("var_string", "neuro"), conversation="other")
+        assert [event["body"]["subtype"] for event in await scene.events("other")] == ["task_changed"]
+        original = await read(scene, "/conv-1")
+        assert (original["task"], original["seq"]) == ("reception", 2)
+        assert {each["varId"]: each["value"] for each in original["vars"]}["var_string"] == "cardio"
+        assert (await scene.end(conversationId="other")).json()["status"] == "closed"
+        assert (await read(scene, "/conv-1"))["status"] == "active"
+        assert [(await read(scene, f"/other/at/{seq}"))["reply"] is None for seq in range(1, 5)] == [
+            False
+        ] * 4
+
+    async def test_what_was_said_before_is_known_to_it(self, scene: Scene) -> None:
+        await scene.started()
+        await scene.say("m-1", "Buongiorno", language="it-IT")
+        await scene.say("m-2", "Good morning", src="bot")
+        await scene.say("m-3", "After")
+        await forked(scene, 3)
+        before = await scene.memory.conversations.load(ConversationRef("default", "conv-1"), with_turns=True)
+        after = await scene.memory.conversations.load(FORK, with_turns=True)
+        assert after.turns == before.turns[:2]
+        assert after.last_user_turn == "call-1/m-1"
+        assert (await scene.say("m-2", "Good morning", conversationId="other")).json()["duplicate"] is True
+        assert (await scene.say("m-3", "Another", conversationId="other")).json()["duplicate"] is False
+
+    async def test_of_one_started_anew_only_what_came_since_is_known(self) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            await scene.say("m-1", "Before")
+            await scene.end()
+            await scene.started(contactId="call-2")
+            await scene.say("m-1", "Since", contactId="call-2")
+            await forked(scene, 5)
+            kept = (await scene.memory.conversations.load(FORK, with_turns=True)).turns
+            assert [turn.body for turn in kept] == ["Since"]
+
+    async def test_a_transfer_has_the_time_that_was_left(self, scene: Scene) -> None:
+        await scene.started()
+        await scene.changed("operator")  # found within 60 s
+        scene.clock.advance(hours=1)
+        await forked(scene, 2)
+        scene.clock.advance(seconds=59)
+        assert (await read(scene, "/other/at/1"))["state"]["taskStatus"] == "routing"
+        assert (await scene.human("connected", conversationId="other")).status_code == 200
+
+    async def test_between_contacts_the_next_contact_takes_it_up(self) -> None:
+        async with open_scene(over_many_contacts(), answers={"https://hooks.example.com/close": [OPEN]}) as s:
+            await s.started()
+            await s.written(entry("var_string", "cardio"))
+            assert (await s.end()).json()["status"] == "between_contacts"
+            made = await forked(s, 3)
+            assert made["status"] == "between_contacts"
+            again = await s.started(conversationId="other", contactId="call-2")
+            assert (again["command"], again["conversationId"]) == ("/resume", "other")
+
+
+class TestOnAnotherVersion:
+    async def test_its_task_is_rendered_anew_and_new_variables_are_empty(self, scene: Scene) -> None:
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        document = clinic(_id="version-2")
+        document["tasks"][0]["prompt"] = "Say hello in verse."
+        document["variables"].append({"_id": "fresh", "name": "fresh", "type": "string", "prompt": "New."})
+        await scene.save(flow, document)
+        await scene.started()
+        await scene.written(entry("var_string", "cardio"))
+        made = await forked(scene, 2, versionId="version-2")
+        assert (made["versionId"], made["tag"], made["revision"]) == ("version-2", None, 2)
+        values = {each["varId"]: each["value"] for each in made["vars"]}
+        assert (values["var_string"], values["fresh"]) == ("cardio", None)
+        assert "Say hello in verse." in (await scene.prompt("other"))["prompt"]
+        await scene.written(entry("fresh", "x"), conversation="other")
+
+    async def test_one_without_the_task_is_refused_until_it_is_mapped(self, scene: Scene) -> None:
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        tasks = [aio_task("desk", transitionParameters=needs("var_date", required=False))]
+        await scene.save(flow, clinic(_id="version-2", tasks=tasks, firstTask="desk"))
+        await scene.started()
+        refused = await fork(scene, 1, versionId="version-2")
+        assert (refused.status_code, refused.json()["code"]) == (422, "fork_not_possible")
+        assert refused.json()["errors"][0]["pointer"] == "/mapping"
+        assert "no task 'reception'; map it to one" in refused.json()["detail"]
+        assert "'desk'" in refused.json()["detail"]
+        wrong = await fork(scene, 1, versionId="version-2", mapping={"reception": "nowhere"})
+        assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/mapping/reception")
+        made = await forked(scene, 1, versionId="version-2", mapping={"reception": "desk"})
+        assert made["task"] == "desk"
