@@ -16,6 +16,7 @@ the nodes of the graph that is explored.
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 N = TypeVar("N", bound=Hashable)
@@ -122,16 +123,19 @@ class Barriers:
     closed: Set[tuple[str, str]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exploration:
     """`arrivals`: each with the one before it on a shortest path. `closed_moves`: those that cannot be
-    made on an arrival that can happen. `_later`: the tasks that can be entered after an arrival, as bits."""
+    made on an arrival that can happen. `_moves`: what each arrival leads to."""
 
     arrivals: Mapping[Arrival, Arrival | None]
-    open_moves: frozenset[tuple[str, str]]
     closed_moves: Sequence[tuple[Arrival, str]]
-    _later: Mapping[Arrival, int]
-    _bits: Mapping[str, int]
+    _moves: Mapping[Arrival, Sequence[Arrival]]
+
+    @cached_property
+    def open_moves(self) -> frozenset[tuple[str, str]]:
+        """From a task to one that it leads to, as they can be made on an arrival that can happen."""
+        return frozenset((a[0], target) for a in self.arrivals for target, _ in self._moves.get(a, ()))
 
     @property
     def entered(self) -> frozenset[str]:
@@ -141,6 +145,24 @@ class Exploration:
         """Whether the task can be entered at any time after the arrival."""
         return bool(self._later[arrival] & self._bits[task_id])
 
+    @cached_property
+    def _bits(self) -> Mapping[str, int]:
+        return {task_id: 1 << number for number, (task_id, _) in enumerate(self._moves)}
+
+    @cached_property
+    def _later(self) -> Mapping[Arrival, int]:
+        """The tasks that can be entered after an arrival, as bits. Components come after those that they lead
+        to, so that one pass is enough."""
+        later: dict[Arrival, int] = {}
+        for component in components(self._moves):
+            reached = 0
+            for arrival in component:
+                for target in self._moves[arrival]:
+                    # Still unknown within the component: its own targets are counted one by one.
+                    reached |= self._bits[target[0]] | later.get(target, 0)
+            later.update(dict.fromkeys(component, reached))
+        return later
+
 
 def explore_arrivals(
     first_task: str, connections: Mapping[str, Sequence[str]], barriers: Barriers
@@ -148,32 +170,17 @@ def explore_arrivals(
     """Every arrival that can happen from the first task on. An unknown first task has none beyond itself."""
     moves: dict[Arrival, list[Arrival]] = {}
     closed: list[tuple[Arrival, str]] = []
+    without_tools = barriers.impossible | barriers.needing_tools
     for task_id, targets in connections.items():
         for before in (False, True):
             tools = before or task_id in barriers.with_tools
-            refused = barriers.impossible if tools else barriers.impossible | barriers.needing_tools
+            refused = barriers.impossible if tools else without_tools
             shut = {t for t in targets if t in refused or (task_id, t) in barriers.closed}
             moves[task_id, before] = [(target, tools) for target in targets if target not in shut]
             closed += [((task_id, before), target) for target in targets if target in shut]
     arrivals = explore((first_task, False), moves)
-    bits = {task_id: 1 << number for number, task_id in enumerate(connections)}
     return Exploration(
         arrivals=arrivals,
-        open_moves=frozenset((a[0], target) for a in arrivals for target, _ in moves.get(a, ())),
         closed_moves=[(source, target) for source, target in closed if source in arrivals],
-        _later=_later(moves, bits),
-        _bits=bits,
+        _moves=moves,
     )
-
-
-def _later(moves: Mapping[Arrival, Sequence[Arrival]], bits: Mapping[str, int]) -> dict[Arrival, int]:
-    """Components come after those that they lead to, so that one pass is enough."""
-    later: dict[Arrival, int] = {}
-    for component in components(moves):
-        reached = 0
-        for arrival in component:
-            for target in moves[arrival]:
-                # Still unknown within the component: its own targets are counted one by one.
-                reached |= bits[target[0]] | later.get(target, 0)
-        later.update(dict.fromkeys(component, reached))
-    return later

@@ -323,13 +323,16 @@ class Inspection:
         while waiting:
             value, place = waiting.pop()
             parts: Iterable[tuple[str | int, object]] = ()
-            if isinstance(value, tuple):
-                parts = enumerate(cast("tuple[object, ...]", value))
-            elif isinstance(value, documents.Document):
+            if isinstance(value, documents.Document):
                 found.append((value, place))
                 held = value.model_fields_set
-                if not _PLAIN.issuperset(map(type, vars(value).values())):
-                    parts = [(property_name(n), part) for n, part in vars(value).items() if n in held]
+                parts = [
+                    (property_name(name), part)
+                    for name, part in vars(value).items()
+                    if type(part) not in _PLAIN and name in held
+                ]
+            elif isinstance(value, tuple):
+                parts = enumerate(cast("tuple[object, ...]", value))
             elif isinstance(value, dict):
                 parts = cast("dict[str, object]", value).items()
             inside = [(part, (*place, name)) for name, part in parts if part and type(part) not in _PLAIN]

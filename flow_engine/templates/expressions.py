@@ -8,6 +8,7 @@ else is reported, all of it at once.
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import nodes
@@ -82,6 +83,8 @@ class Expressions:
     # Names and paths
 
     def visit_Name(self, node: nodes.Name) -> Expression:
+        if "." in node.name:
+            return self._lone_path(node)
         slot = self.names.get(node.name)
         if slot is not None:
             return lambda frame: frame.slots[slot]
@@ -100,6 +103,15 @@ class Expressions:
             hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
         self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
         return _always(values.unknown(label_of(node)))
+
+    def _lone_path(self, node: nodes.Name) -> Expression:
+        path, expression = _compiled_path(node.name)
+        self.operations += path.operations - 1  # one is counted already
+        self.reads |= path.reads
+        self.uses += [VariableUse(node.lineno, use.key, use.label) for use in path.uses]
+        for found, of_path in ((self.problems, path.problems), (self.suspicions, path.suspicions)):
+            found += [Problem(node.lineno, problem.code, problem.message) for problem in of_path]
+        return expression
 
     def visit_Getattr(self, node: nodes.Getattr) -> Expression:
         if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:
@@ -286,6 +298,18 @@ class Expressions:
 
     def _suspect(self, node: nodes.Node, code: str, message: str) -> None:
         self.suspicions.append(Problem(node.lineno or 1, code, message))
+
+
+@lru_cache(maxsize=1024)
+def _compiled_path(path: str) -> tuple[Expressions, Expression]:
+    """A path of names, compiled as if it stood on line 1: the texts of a document name the same few again and
+    again."""
+    root, *keys = path.split(".")
+    node: nodes.Expr = nodes.Name(root, "load", lineno=1)
+    for key in keys:
+        node = nodes.Getattr(node, key, "load", lineno=1)
+    expressions = Expressions()
+    return expressions, expressions.compile(node)
 
 
 _COMPARISONS: Mapping[str, Callable[[object, object, Frame], bool]] = {

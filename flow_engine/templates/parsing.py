@@ -61,6 +61,23 @@ _INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
 _FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
 _JAVASCRIPT = re.compile(r"===|!==|&&|\|\||\?\.|\?\?|=>|\$\{|[`?]|!(?!=)")
 _SCRIPT = "javascript"
+_PATH = "path"
+_PATH_OUTPUT = re.compile(
+    _PROSE
+    + r"(\{\{)(\s*)"
+    + r"(\$[A-Za-z_][A-Za-z_0-9]{0,60}+(?:\.[A-Za-z_][A-Za-z_0-9]{0,60}+){0,7}+)"
+    + r"(\s*)(\}\})"
+)
+"""Prose and, behind it, nothing but a path in braces. Longer and other names go by the rules of tags."""
+_PATH_TOKENS = (
+    jinja_lexer.TOKEN_DATA,
+    jinja_lexer.TOKEN_VARIABLE_BEGIN,
+    jinja_lexer.TOKEN_WHITESPACE,
+    _PATH,
+    jinja_lexer.TOKEN_WHITESPACE,
+    jinja_lexer.TOKEN_VARIABLE_END,
+)
+_PASSED_OVER = jinja_lexer.ignored_tokens | {jinja_lexer.TOKEN_RAW_BEGIN, jinja_lexer.TOKEN_RAW_END}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
@@ -116,7 +133,8 @@ class _DollarLexer(jinja_lexer.Lexer):
         # Up to the first tag, without a look at every alternative before every character.
         tag, data = self.rules["root"]
         prose = re.compile(tag.pattern.pattern.replace("(.*?)", _PROSE, 1), tag.pattern.flags)
-        self.rules["root"] = [tag._replace(pattern=prose), data]
+        path = data._replace(pattern=_PATH_OUTPUT, tokens=_PATH_TOKENS, command=None)
+        self.rules["root"] = [path, tag._replace(pattern=prose), data]
 
     def tokenize(
         self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
@@ -124,7 +142,7 @@ class _DollarLexer(jinja_lexer.Lexer):
         """Lex all of it before the parser starts: limits hold early, JavaScript is told in full."""
         tokens: list[tuple[int, str, str]] = []
         scripts: list[Problem] = []
-        brackets = 0
+        brackets = dots = 0
         try:
             for token in self.tokeniter(source, name, filename, state):
                 tokens.append(token)
@@ -135,7 +153,9 @@ class _DollarLexer(jinja_lexer.Lexer):
                     )
                 elif kind == jinja_lexer.TOKEN_OPERATOR:
                     brackets += (text in "([{") - (text in ")]}")
-                if len(tokens) > MAX_TOKENS:
+                elif kind == _PATH:  # counts as the names and dots that it is made of
+                    dots += text.count(".")
+                if len(tokens) + 2 * dots > MAX_TOKENS:
                     message = f"at most {MAX_TOKENS} tokens in a template"
                     raise UnusableTemplate(Problem(line, TOO_LARGE, message))
                 if brackets > MAX_BRACKETS:
@@ -153,6 +173,8 @@ class _DollarLexer(jinja_lexer.Lexer):
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
     ) -> Iterator[jinja_lexer.Token]:
         for line, kind, text in stream:
+            if kind in _PASSED_OVER:
+                continue
             if kind == jinja_lexer.TOKEN_NAME:
                 # `\w` knows more than names may have, such as `²`.
                 if not text.removeprefix("$").isidentifier():
@@ -168,10 +190,11 @@ class _DollarLexer(jinja_lexer.Lexer):
                 yield jinja_lexer.Token(line, kind, value)
             elif kind == jinja_lexer.TOKEN_OPERATOR:
                 yield jinja_lexer.Token(line, jinja_lexer.operators[text], text)
-            elif kind == jinja_lexer.TOKEN_DATA:  # its ends of lines are one character already
+            elif kind == jinja_lexer.TOKEN_FLOAT:
+                number: Any = float(text)
+                yield jinja_lexer.Token(line, kind, number)
+            else:  # the end of a line in data is one character already
                 yield jinja_lexer.Token(line, kind, text)
-            elif kind not in jinja_lexer.ignored_tokens:
-                yield from super().wrap([(line, kind, text)], name, filename)
 
 
 class _DollarEnvironment(Environment):
@@ -187,6 +210,18 @@ class _DollarEnvironment(Environment):
 
 
 _ENVIRONMENT = _DollarEnvironment()
+_LEAVES = (nodes.TemplateData, nodes.Name, nodes.Const)
+
+
+class _Parser(Parser):
+    """Jinja's, with a lone path as one name with dots in it, which no other name has."""
+
+    def parse_tuple(self, *options: Any, **more: Any) -> nodes.Expr:
+        token = self.stream.current
+        if token.type != _PATH:
+            return super().parse_tuple(*options, **more)
+        next(self.stream)
+        return nodes.Name(token.value, "load", lineno=token.lineno)
 
 
 def check_size(source: str) -> None:
@@ -199,7 +234,7 @@ def parse(source: str) -> nodes.Template:
     """The syntax tree of any source; raises `UnusableTemplate`."""
     try:
         # `Parser.parse` would walk the tree once more, to note an environment that nothing asks for.
-        tree = nodes.Template(Parser(_ENVIRONMENT, source).subparse(), lineno=1)
+        tree = nodes.Template(_Parser(_ENVIRONMENT, source).subparse(), lineno=1)
     except TemplateSyntaxError as error:
         message = error.message or "not a template"
         code = UNCLOSED if _END_MISSING.search(message) or _is_unclosed(source) else SYNTAX
@@ -210,9 +245,14 @@ def parse(source: str) -> nodes.Template:
     waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
     while waiting:
         node, depth = waiting.pop()
+        if isinstance(node, nodes.Name):
+            depth += node.name.count(".")
         if depth > MAX_DEPTH:
             raise UnusableTemplate(_too_deep(node.lineno or 1))
-        for part in vars(node).values():
+        if isinstance(node, _LEAVES):
+            continue
+        for field in node.fields:
+            part = getattr(node, field)
             if isinstance(part, nodes.Node):
                 waiting.append((part, depth + 1))
             elif isinstance(part, list):

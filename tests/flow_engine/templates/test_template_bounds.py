@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from time import thread_time
 
@@ -373,3 +374,57 @@ def test_no_source_raises_anything_else_at_compile_or_anything_at_render(
     errors, warnings = lint_template(source, ["v1"], "/prompt")
     assert bool(errors) <= bool(template.problems)
     assert bool(template.problems) <= bool(errors or warnings)
+
+
+_AROUND_PATHS = st.sampled_from(
+    [
+        *("{{", "}}", "{{-", "-}}", "{", "}", " ", "\n", "\r\n", "#", "text", "|upper", "[0]"),
+        *("$vars", "$values", "$tenant", "$channel", "$nobody"),
+        *(".", ".v1", ".name", ".length", "._id", "._secret", ".not", ".è", ".1"),
+        *("{% if $channel %}", "{% endif %}", "{% for a in $contact.tags %}", "{% endfor %}"),
+        *(
+            "{{$vars.v1}}",
+            "{{$tenant.a.b}}",
+            "{{$a.b.c.d.e.f.g.h.i.j}}",
+            "{{$vars.not}}",
+            "{{$contact._secret}}",
+        ),
+        *("{{ $values.v1 }}", "{{\n$tenant.name\t}}", "{{ $vars." + "v" * 70 + " }}"),
+    ]
+)
+
+
+def _read(source: str) -> object:
+    """All that a template says of itself, with what it renders and pays."""
+    template, allowance = compile_template(source, lenient=True), Allowance(Clock())
+    rendered = None if template.problems else template.render(HUGE, allowance)
+    return (
+        # Where in the source a character stood is another number behind a plus.
+        [(found.line, found.code, re.sub(r" at \d+$", "", found.message)) for found in template.problems],
+        template.suspicions,
+        template.uses,
+        template.reads,
+        rendered,
+        allowance.steps_left,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_AROUND_PATHS, max_size=24).map("".join).filter(lambda source: "{{{" not in source))
+def test_a_path_alone_in_braces_is_what_the_parser_reads_there(source: str) -> None:  # F22
+    # Where a tag begins, a plus means nothing, and no shortcut takes it.
+    by_parser = re.sub(r"\{\{(?=\s*\$)", "{{+", source)
+    assert _read(source) == _read(by_parser)
+
+
+@pytest.mark.parametrize("levels", range(44, 52))
+@pytest.mark.parametrize("path", ["$channel", "$tenant.name", "$a.b.c.d.e.f.g.h"])
+def test_a_path_alone_in_braces_is_as_deep_as_its_keys(levels: int, path: str) -> None:  # F22
+    source = "{% if $channel %}" * levels + "{{ " + path + " }}" + "{% endif %}" * levels
+    assert _read(source) == _read(source.replace("{{", "{{+"))
+
+
+@pytest.mark.parametrize("paths", [2500, 2501])
+def test_a_path_alone_in_braces_is_as_many_tokens_as_its_names_and_dots(paths: int) -> None:  # F22
+    source = "a{{ $tenant.name }}" * paths
+    assert _read(source) == _read(source.replace("{{", "{{+"))
