@@ -86,7 +86,7 @@ class _KeyEntry(BaseModel):
 
     @property
     def digest(self) -> str:
-        return (self.sha256 or _digest(self.key or "")).lower()
+        return (self.sha256 or hashlib.sha256((self.key or "").encode()).hexdigest()).lower()
 
 
 class _KeysFile(BaseModel):
@@ -120,9 +120,10 @@ class Keyring:
 
     def authenticate(self, headers: Headers) -> Principal:
         scheme, _, presented = header(headers, b"authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not presented.strip():
+        key = presented.strip(" \t").encode("latin-1")  # the bytes as they came: a header has no encoding
+        if scheme.lower() != "bearer" or not key:
             raise CorrectTheInput("key_missing", "send 'Authorization: Bearer <key>'")
-        principal = self._principals.get(_digest(presented.strip()))
+        principal = self._principals.get(hashlib.sha256(key).hexdigest())
         if principal is None:
             raise CorrectTheInput("key_unknown", "this API key is not known here")
         return principal
@@ -209,7 +210,3 @@ def require(principal: Principal, scopes: Sequence[Scope]) -> None:
 def _is_local(authority: str) -> bool:
     name = authority if authority.endswith("]") else authority.rpartition(":")[0] or authority
     return name.lower() in _LOCAL_NAMES
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()

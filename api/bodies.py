@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, cast
 import orjson
 import pydantic
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
@@ -38,6 +39,14 @@ def _in_utc(instant: datetime) -> datetime:
     if not 2 <= instant.year <= 9998:  # at the ends of the calendar a time zone would lead out of it
         raise ValueError("accepted are moments of the years 2 to 9998")
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def _text_or_sound(value: object, read: pydantic.ValidatorFunctionWrapHandler) -> str | Mapping[str, object]:
+    """One finding, at the property itself, where a union would have one for each of its types."""
+    if not isinstance(value, (str, dict)):
+        raise PydanticCustomError("text_or_object_type", "Input should be a valid string or an object")
+    taken: str | Mapping[str, object] = read(value)
+    return taken if isinstance(taken, str) else _sound(taken)
 
 
 Facts = Annotated[Mapping[str, object], pydantic.AfterValidator(_sound)]
@@ -109,7 +118,7 @@ class HandleUtterance(Body):
     src: Source
     src_id: Id | None = None
     src_name: Name | None = None
-    body: str | Facts
+    body: Annotated[str | Mapping[str, object], pydantic.WrapValidator(_text_or_sound)]
     language: Name | None = None
 
 
