@@ -45,6 +45,18 @@ class _AnyId(Convertor[str]):
         return value
 
 
+class _PartOfConversation(Route):
+    """A path that goes on behind a conversation's id. What is percent-encoded is the id's: `a%2Fjournal` is
+    the conversation `a/journal`, not the journal of `a`."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        segments = self.path.partition(":id}")[2].count("/")
+        sent: bytes = scope.get("raw_path") or b""
+        if any(b"%2f" in segment.lower() for segment in sent.rsplit(b"/", segments)[1:]):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
 @dataclass(frozen=True, slots=True)
 class Routes:
     agents: AgentRoutes
@@ -108,9 +120,10 @@ def create_app(
         if endpoint.hot:
             hot.add(endpoint, guarded)
         # Plain routes: a typed body is parsed by the endpoint itself, in one pass over its bytes.
-        app.router.routes.append(Route(prefix + endpoint.path, guarded, methods=[endpoint.method]))
+        route = _PartOfConversation if ":id}/" in endpoint.path else Route
+        app.router.routes.append(route(prefix + endpoint.path, guarded, methods=[endpoint.method]))
         if prefix:  # the bare paths answer too
-            app.router.routes.append(Route(endpoint.path, guarded, methods=[endpoint.method]))
+            app.router.routes.append(route(endpoint.path, guarded, methods=[endpoint.method]))
     for endpoint in unlisted:
         guarded = Guarded(endpoint, way_in)
         app.router.routes.append(Route(endpoint.path, guarded, methods=[endpoint.method]))

@@ -46,6 +46,7 @@ from channels.engine_client.tools import (
     CHANGE_TASK,
     END_CALL,
     TaskTool,
+    change_asked_for,
     change_task_declaration,
     task_names,
     with_missing,
@@ -315,9 +316,8 @@ class FlowAgents:
         return None
 
     async def _change_task(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> JsonValue:
-        task = call.arguments.get("task")
         try:
-            reply = await self._engine.change_task(talk.contact, task if isinstance(task, str) else "")
+            reply = await self._engine.change_task(talk.contact, *change_asked_for(call.arguments))
         except StateConflict as conflict:
             return {"result": False, "code": conflict.code, "reason": str(conflict)}
         if isinstance(reply, TaskRefused):

@@ -182,8 +182,12 @@ class EngineClient:
         }
         return await self._post("handle-new-contact", body, _AGENT_DATA)
 
-    async def change_task(self, contact: Contact, task: str) -> replies.TaskChanged | replies.TaskRefused:
-        return await self._post("change-task", {**_ids(contact), "task": task}, _CHANGE_TASK)
+    async def change_task(
+        self, contact: Contact, task: str, reason: str | None = None
+    ) -> replies.TaskChanged | replies.TaskRefused:
+        """`reason` is the model's, for the journal: at most 2,000 characters. Raises EngineError."""
+        body = {**_ids(contact), "task": task, "reason": reason}
+        return await self._post("change-task", body, _CHANGE_TASK)
 
     async def human_task(
         self, contact: Contact, outcome: HumanOutcome, reason: str | None

@@ -27,6 +27,8 @@ CHANGE_TASK: Final = "change_task"
 BACK = "back"
 """Leads out of a digression, to the task that it was entered from."""
 END_CALL: Final = "end_call"
+REASON_CHARS: Final = 2_000
+"""Of a reason for a change of task, as the engine takes it."""
 
 ENGINE_SERVER: Final = "flow-engine"
 """The engine's own MCP server in `mcpTools`."""
@@ -148,7 +150,7 @@ def change_task_declaration(
     tasks: Sequence[replies.ReachableTask], returns_to: str | None = None
 ) -> Declaration | None:
     """The tool that moves to one of `tasks`, or `back` to the task `returns_to`, its parameters in JSON
-    Schema; None where there is nowhere to go."""
+    Schema; None where there is nowhere to go. `change_asked_for` reads a call of it."""
     if not tasks and returns_to is None:
         return None
     names = task_names(tasks)
@@ -158,13 +160,22 @@ def change_task_declaration(
         lines = f"{lines}\n- {BACK}: return to {returns_to!r}, where this task was entered from.".lstrip()
     description = "Move the conversation to another task, as soon as its description fits what is needed."
     task = {"type": "string", "enum": names, "description": f"The task to move to:\n{lines}"}
+    reason = {"type": "string", "description": "Why, in one sentence, for those who read along."}
     schema = {
         "type": "object",
-        "properties": {"task": task},
+        "properties": {"task": task, "reason": reason},
         "required": ["task"],
         "additionalProperties": False,
     }
     return function(CHANGE_TASK, description, schema)
+
+
+def change_asked_for(arguments: Mapping[str, JsonValue]) -> tuple[str, str | None]:
+    """Task and reason of a call of `change_task`: "" for a task that is no text; a reason has at most
+    REASON_CHARS characters, and is None where there is none."""
+    task, reason = arguments.get("task"), arguments.get("reason")
+    told = reason.strip()[:REASON_CHARS] if isinstance(reason, str) else ""
+    return task if isinstance(task, str) else "", told or None
 
 
 def task_names(tasks: Sequence[replies.ReachableTask]) -> list[str]:

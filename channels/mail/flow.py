@@ -25,7 +25,13 @@ from adapters.models.tools import Approval, Arguments, Tool
 from channels.engine_client import client, replies
 from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.toolbox import Toolbox, ToolListCache
-from channels.engine_client.tools import TaskTool, change_task_declaration, task_names
+from channels.engine_client.tools import (
+    REASON_CHARS,
+    TaskTool,
+    change_asked_for,
+    change_task_declaration,
+    task_names,
+)
 from channels.mail.config import FlowChoice as DeclaredFlow
 from channels.mail.ports import FlowTask
 from flow_engine.errors import CallTheOperator, RetryLater
@@ -140,7 +146,7 @@ class EngineContact:
             for task in data.reachable_tasks:
                 if task.type != _HUMAN:
                     continue
-                reply = await self._engine.change_task(self._contact, task.name)
+                reply = await self._engine.change_task(self._contact, task.name, reason[:REASON_CHARS])
                 if not isinstance(reply, replies.TaskRefused):
                     self._data = reply
                     await self._report(
@@ -190,7 +196,7 @@ class EngineContact:
 
         async def run(arguments: Mapping[str, JsonValue]) -> object:
             try:
-                reply = await self._engine.change_task(self._contact, str(arguments.get("task", "")))
+                reply = await self._engine.change_task(self._contact, *change_asked_for(arguments))
             except replies.StateConflict as conflict:
                 return {"result": False, "code": conflict.code, "reason": str(conflict)}
             if isinstance(reply, replies.TaskRefused):

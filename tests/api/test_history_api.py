@@ -142,6 +142,18 @@ class TestOne:
         assert (found.status_code, found.json()["conversationId"]) == (200, "a/b c")
         assert [each["seq"] for each in (await journal(scene, "a%2Fb%20c"))["entries"]] == [1]
 
+    @pytest.mark.parametrize("end", ["journal", "at/3", "x/at/3/journal"])
+    async def test_ids_that_end_like_a_path_are_told_by_their_encoded_slashes(
+        self, scene: Scene, end: str
+    ) -> None:
+        await scene.started(conversationId=f"a/{end}")
+        encoded = f"a/{end}".replace("/", "%2F")
+        found = await scene.http.get(f"/v1/conversations/{encoded}")
+        assert (found.status_code, found.json()["conversationId"]) == (200, f"a/{end}")
+        assert [each["seq"] for each in (await journal(scene, encoded))["entries"]] == [1]
+        assert (await scene.http.get(f"/v1/conversations/{encoded}/at/1")).status_code == 200
+        assert (await scene.http.get(f"/v1/conversations/a/{end}")).json()["code"] == "conversation_unknown"
+
 
 class TestLists:
     async def test_the_newest_come_first_with_what_a_reader_looks_for(self, scene: Scene) -> None:

@@ -28,7 +28,14 @@ from channels.engine_client import replies
 from channels.engine_client.client import EngineClient, Utterance
 from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.toolbox import Toolbox, ToolListCache
-from channels.engine_client.tools import CHANGE_TASK, END_CALL, TaskTool, task_names, with_missing
+from channels.engine_client.tools import (
+    CHANGE_TASK,
+    END_CALL,
+    TaskTool,
+    change_asked_for,
+    task_names,
+    with_missing,
+)
 from channels.voice.call import ports
 from channels.voice.flow import task_context
 from channels.voice.flow.engine_sync import DialogueReport, MemoryNotices, PromptRefresher, TranscriptBarrier
@@ -127,7 +134,7 @@ class FlowCallHandler:
 
     async def _run_tool(self, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
         if name == CHANGE_TASK:
-            return await self._change_task(arguments.get("task"))
+            return await self._change_task(*change_asked_for(arguments))
         if name == END_CALL:
             self._controls.hang_up()
             return {"status": "ok"}
@@ -223,14 +230,12 @@ class FlowCallHandler:
         self._transfer.enter(data)
         log.info("task_entered", task=data.task_name, type=data.task_type, tools=len(tools.tools))
 
-    async def _change_task(self, task_name: JsonValue) -> JsonValue:
+    async def _change_task(self, task_name: str, why: str | None) -> JsonValue:
         if any(not task.can_be_entered for task in self._current.reachable if task.name == task_name):
             await self._words.read()
         async with self._task_lock:
             try:
-                reply = await self._engine.change_task(
-                    self.contact, task_name if isinstance(task_name, str) else ""
-                )
+                reply = await self._engine.change_task(self.contact, task_name, why)
             except replies.StateConflict as conflict:
                 return await self._after_conflict(conflict)
             except replies.EngineError as error:

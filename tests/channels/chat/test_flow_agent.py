@@ -65,7 +65,7 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
 ) -> None:  # C15
     script: list[Step] = [
         Says("¿Cuál es su póliza?"),
-        calls("change_task", task="perito"),
+        calls("change_task", task="perito", reason="Pide hablar con una persona."),
         Says("Le paso con un perito."),
         Says("¿En qué más puedo ayudarle?"),
     ]
@@ -88,6 +88,11 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
             await client.say("m-2", "Quiero hablar con una persona")
             assert client.text("m-2") == "Le paso con un perito."
             assert tasks(client)[-1][:2] == ("perito", "HUM")
+            journal = (await engine.get(f"/v1/conversations/{content['conversation']}/journal")).json()[
+                "entries"
+            ]
+            changes = [each for each in journal if each["input"]["op"] == "change-task"]
+            assert [each["rationale"] for each in changes] == ["Pide hablar con una persona."]
 
             path = f"/v1/chat/sessions/{client.session}/human"
             connected = await chat.http.post(path, json={"outcome": "connected", "name": "Pilar"})

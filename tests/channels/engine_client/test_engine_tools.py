@@ -20,6 +20,7 @@ from channels.engine_client.tools import (
     TaskTool,
     VariablesMissing,
     call_arguments,
+    change_asked_for,
     change_task_declaration,
     task_names,
     task_tools,
@@ -227,7 +228,7 @@ class TestChangeTask:
         declaration: Any = change_task_declaration(
             [task("1", "booking", "visit", "day", missing=("day",)), task("2", "goodbye")]
         )
-        (asked,) = declaration["parameters"]["properties"].values()
+        asked = declaration["parameters"]["properties"]["task"]
         assert asked["enum"] == ["booking", "goodbye"]
         assert asked["description"].splitlines()[1:] == [
             "- booking (AIO): Enter for booking Requires: visit, day. Still missing: day.",
@@ -236,7 +237,7 @@ class TestChangeTask:
 
     def test_a_digression_offers_the_way_back(self) -> None:  # V2
         declaration: Any = change_task_declaration([task("2", "goodbye")], "booking")
-        (asked,) = declaration["parameters"]["properties"].values()
+        asked = declaration["parameters"]["properties"]["task"]
         assert asked["enum"] == ["goodbye", "back"]
         assert asked["description"].splitlines()[-1].startswith("- back: return to 'booking'")
         assert change_task_declaration([], "booking") is not None
@@ -246,9 +247,18 @@ class TestChangeTask:
             update={"condition": ConditionState(met=False, reason="Only adults.")}
         )
         declaration: Any = change_task_declaration([closed])
-        (asked,) = declaration["parameters"]["properties"].values()
+        asked = declaration["parameters"]["properties"]["task"]
         assert asked["description"].endswith("Not open yet: Only adults.")
         assert not closed.can_be_entered
+
+    def test_the_model_may_say_why(self) -> None:  # journal: the model's reason
+        declaration: Any = change_task_declaration([task("2", "goodbye")])
+        assert declaration["parameters"]["properties"]["reason"]["type"] == "string"
+        assert declaration["parameters"]["required"] == ["task"]
+        assert change_asked_for({"task": "goodbye", "reason": " Done. "}) == ("goodbye", "Done.")
+        assert change_asked_for({"task": "goodbye", "reason": "x" * 3_000}) == ("goodbye", "x" * 2_000)
+        for reason in ({}, {"reason": ""}, {"reason": None}, {"reason": 3}):
+            assert change_asked_for({"task": 1, **reason}) == ("", None)
 
     def test_without_a_task_there_is_no_tool(self) -> None:
         assert change_task_declaration([]) is None

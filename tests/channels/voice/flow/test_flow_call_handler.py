@@ -89,9 +89,13 @@ class TestAWholeCall:
             assert call.controls.names == ["reconfigure"]
             assert "Elettrocardiogramma" in call.settings.instructions
 
-            assert await call.tool("change_task", task="disponibilità") == {
+            assert await call.tool("change_task", task="disponibilità", reason="Vuole una data.") == {
                 **{"result": True, "task": "disponibilità", "type": "AIO"}
             }
+            conversation = call.handler.contact.conversation_id
+            journal = await call.scene.http.get(f"/v1/conversations/{conversation}/journal")
+            reasons = [e["rationale"] for e in journal.json()["entries"] if e["input"]["op"] == "change-task"]
+            assert reasons == [None, "Vuole una data."]
             name, scene, command = call.controls.told[-1]
             assert (name, command) == ("switch_task", "/start_task disponibilità AIO")
             assert scene is call.settings
