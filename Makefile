@@ -1,6 +1,7 @@
 # make run    install and serve on the embedded default: no Redis, no MongoDB, no key
 #             (then: .venv/bin/flow-engine chat serve, for agents behind one WebSocket)
-# make test   install and run every test
+# make test   install and run the tests
+# make long   the tests that take long: kills over and over, thousands of documents, guides walked through
 # make conformance  generated requests over the whole OpenAPI document, with every boundary
 # make browser  the chat's page in a real Chromium, which has to be installed
 # make clients  the official JavaScript client against the gateway: needs node and npm
@@ -19,13 +20,16 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test conformance browser clients check proof proof-mail bench bench-voice bench-gateway lock
+.PHONY: run test long conformance browser clients check proof proof-mail bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser -m "not long"
+
+long: .venv/dev.stamp
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser -m long
 
 conformance: .venv/dev.stamp
 	FLOW_ENGINE_TEST_EXAMPLES=25 $(BIN)/python -m pytest -n 2 tests/api/test_openapi_conformance.py

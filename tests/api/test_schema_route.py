@@ -107,6 +107,7 @@ def test_whole_documents_are_accepted(document: Any) -> None:  # F2
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(mutated(BASES))
+@pytest.mark.long
 def test_a_changed_document_gets_the_same_verdict(document: Any) -> None:  # F2 F3
     assert (not validator().is_valid(document)) == breaks_the_schema(document)
 

@@ -22,6 +22,7 @@ from benchmarks.scale_model import PAGE, Assumptions, Figures, limits, plan, rea
 from benchmarks.throughput import SCENES
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.anyio,
     pytest.mark.skipif(sys.platform != "linux", reason="reads CPU times and sets cores as Linux does"),
 ]

@@ -143,12 +143,14 @@ def files(page: str, directory: Path) -> None:
             (directory / file).write_text(text, encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_guide_goes_as_it_says(tmp_path: Path) -> None:  # V1-V14
     reader = Reader(tmp_path)
     reader.follow(GUIDE)
     assert (reader.ran, reader.compared) >= (7, 6)
 
 
+@pytest.mark.long
 def test_recordings_and_the_shipped_doubles_work_as_their_page_says(tmp_path: Path) -> None:  # V12, V15
     files(GUIDE, tmp_path)
     reader = Reader(tmp_path)

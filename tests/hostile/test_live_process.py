@@ -27,6 +27,8 @@ from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_ve
 from tests.hostile.test_stalls import LONGEST_STALL_S, NESTED, dense, described
 from tests.service_process import running_service
 
+pytestmark = pytest.mark.long
+
 ATTEMPTS = 3
 """Of the worst replies of so many runs the best counts."""
 ASKED_EVERY_S = 0.01

@@ -19,7 +19,7 @@ from benchmarks import documents
 from tests.api.harness import open_scene
 from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.long, pytest.mark.anyio]
 
 LONGEST_STALL_S = 0.25
 

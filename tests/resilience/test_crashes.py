@@ -17,7 +17,7 @@ from tests.resilience.operations import ChangeTask, NewContact, ReadMemory, Repl
 from tests.resilience.verifier import breaches_of, read_stored
 from tests.resilience.workload import Workload
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.long, pytest.mark.anyio]
 
 QUIET_S = 0.6
 """How long the clients work between two blows."""

@@ -12,7 +12,7 @@ from memory.connection import connect
 from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, RedisServer, StartRedis
 from tests.resilience.fleet import START_TIMEOUT_S, Worker, settings_for
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.long, pytest.mark.anyio]
 
 StartWorker = Callable[..., Worker]
 

@@ -103,6 +103,7 @@ def test_without_a_redis_there_is_nothing_to_work_on(
     assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_worker_that_could_not_work_does_not_start() -> None:
     """In a process of its own: starting sets up the logging of the whole process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}

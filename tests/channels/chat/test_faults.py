@@ -106,6 +106,7 @@ def whole(frames: list[dict[str, Any]]) -> None:
     assert len(finals) == len(set(finals))
 
 
+@pytest.mark.long
 async def test_a_killed_replicas_answer_ends_on_another(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:  # C12

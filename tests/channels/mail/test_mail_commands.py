@@ -413,6 +413,7 @@ def test_without_a_model_a_run_ends_with_its_reason(tmp_path: Path) -> None:
     assert "not_configured" in told["error"]
 
 
+@pytest.mark.long
 def test_the_demonstration_runs_offline_from_a_wheel_without_the_repository(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.channels.mail.once_only import Plan, prove
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.long, pytest.mark.anyio]
 
 
 async def test_kills_cuts_and_a_new_uidvalidity_double_and_lose_nothing(tmp_path: Path) -> None:  # M1

@@ -271,6 +271,7 @@ class TestNonsense:
             await s.over("caller_hung_up")
 
 
+@pytest.mark.long
 async def test_300_short_calls_in_a_row_leave_nothing() -> None:  # V12
     async with scene(Script((Reaction((Say("Hello", 200),), once=False),))) as s:
 

@@ -133,6 +133,7 @@ UNNOTICED_OF_SOME = {
     ("kind", "section"),
     [(kind, section) for kind in KINDS for section in example(kind) if section != "version"],
 )
+@pytest.mark.long
 def test_a_change_anywhere_in_a_config_is_noticed_by_some_golden_call(kind: str, section: str) -> None:  # V15
     config = example(kind)
     goldens = [(golden, golden.expected(config)) for golden in GOLDENS if golden.kind == kind]

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from service.cli import app
 from tests.channels.voice.config.original_configs import example
 from tests.channels.voice.served_configs import agent_environment, serve_command
 from tests.service_process import ROOT
@@ -23,8 +25,16 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+def refused(config: Path, port: int) -> list[str]:
+    """The lines that say why, of a command that ends before it opens anything: it needs no process."""
+    done = CliRunner().invoke(app, serve_command(config, port)[3:], env=agent_environment())
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
+    return done.stderr.splitlines()
+
+
 def serve(config: Path, port: int, **variables: str) -> tuple[int, list[str]]:
-    """The exit code, and the lines that say why."""
+    """The exit code of a process, and the lines that say why."""
     done = subprocess.run(
         serve_command(config, port),
         cwd=ROOT,
@@ -72,8 +82,7 @@ def test_a_format_that_twilio_cannot_play_ends_with_2_and_its_pointer(  # 24, vo
 ) -> None:
     config = example("switchboard")
     config["openai"][field] = audio_format
-    code, [line] = serve(written(tmp_path, config), taken_port)
-    assert code == 2
+    [line] = refused(written(tmp_path, config), taken_port)
     assert f"error at /openai/{field}: " in line
     assert "g711_ulaw" in line
 
@@ -95,8 +104,7 @@ def test_a_missing_key_is_told_at_the_start_and_not_by_the_first_call(
 def test_a_builder_that_is_not_installed_is_an_error_like_any_other(tmp_path: Path, taken_port: int) -> None:
     config = example("restaurant")
     config["tools"]["confirm_order"]["body_builder"] = "nobody_wrote_this"
-    code, [line] = serve(written(tmp_path, config), taken_port)
-    assert code == 2
+    [line] = refused(written(tmp_path, config), taken_port)
     assert "error at /tools/confirm_order/body_builder: " in line
 
 
@@ -109,6 +117,5 @@ def test_a_file_that_is_no_config_is_an_error_at_the_root(
     file = tmp_path / "agent.json"
     if content is not None:
         file.write_bytes(content)
-    code, [line] = serve(file, taken_port)
-    assert code == 2
+    [line] = refused(file, taken_port)
     assert f"{file}: error at /: " in line

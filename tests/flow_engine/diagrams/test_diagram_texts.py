@@ -97,6 +97,7 @@ class TestMermaid:
         for line in mermaid(version).split("\n")[:-1]:
             assert MERMAID_LINE.fullmatch(line), line
 
+    @pytest.mark.long
     def test_mermaid_itself_reads_every_diagram(  # F27
         self, javascript: Callable[[str], JavaScript]
     ) -> None:

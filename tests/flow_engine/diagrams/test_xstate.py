@@ -114,6 +114,7 @@ def step_in_xstate(javascript: Callable[[str], JavaScript]) -> JavaScript:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), document=runnable_documents())
+@pytest.mark.long
 def test_random_events_lead_to_the_same_states_in_both(  # F10 F11 F27
     step_in_xstate: JavaScript, data: st.DataObject, document: dict[str, Any]
 ) -> None:

@@ -373,6 +373,7 @@ def compared(documents: st.SearchStrategy[Any], compare: Callable[[Any], None]) 
     return count
 
 
+@pytest.mark.long
 def test_two_thousand_generated_documents_get_the_verdict_of_the_published_schemas(  # F1 F2 F3
     record_property: Callable[[str, object], None],
 ) -> None:

@@ -26,7 +26,10 @@ from tests.channels.voice.manager.manager_processes import family_of, gone, note
 from tests.ports import free_port
 from tests.service_process import ROOT
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only"),
+]
 
 TOKEN = "t0ken"
 
