@@ -30,5 +30,8 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 ContactStatus = Literal["active", "ended", "superseded"]
 
+Advance = Literal["suggest", "auto"]
+"""What an open connection does by itself: it is suggested to the model, or the conversation takes it."""
+
 MemoryFormat = Literal["markdown", "toon"]
 """How the memory is written into a prompt (F21)."""

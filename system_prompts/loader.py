@@ -84,6 +84,7 @@ _WITHOUT_PLACEHOLDERS = (
     "conclusion_results",
     "attempts_heading",
     "conditions_heading",
+    "suggested_heading",
     "courtesy_instructions",
 )
 
@@ -115,6 +116,7 @@ SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "mining_now": frozenset({"now"}),
         "summary_instructions": frozenset({"tasks"}),
         "condition_unmet": frozenset({"name", "reason"}),
+        "suggested_task": frozenset({"name"}),
         "attempt": frozenset({"name", "n"}),
         "attempt_task": frozenset({"name", "n"}),
     }

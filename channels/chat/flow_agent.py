@@ -87,7 +87,8 @@ class _Scene:
 
 @dataclass(slots=True)
 class _Talk:
-    """One answer of a flow. `said` are the model's own turns in it, and what its tools answered."""
+    """One answer of a flow. `said` are the model's own turns in it, and what its tools answered; `commands`
+    tell it that the conversation has moved meanwhile."""
 
     asked: Asked
     agent: ChatAgent
@@ -96,6 +97,7 @@ class _Talk:
     toolbox: Toolbox
     contact: client.Contact
     said: list[models.Message] = field(default_factory=list[models.Message])
+    commands: list[str] = field(default_factory=list[str])
 
 
 class FlowAgents:
@@ -213,9 +215,12 @@ class FlowAgents:
 
         approval = Approval(self._policy, turn)
         toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._lists)
+        talk = _Talk(asked, agent, run, turn, toolbox, contact)
+        self._engine.follow(contact.conversation_id, talk.commands.append)
         try:
-            yield _Talk(asked, agent, run, turn, toolbox, contact)
+            yield talk
         finally:
+            self._engine.follow(contact.conversation_id, None)
             await toolbox.aclose()
 
     async def _answered(self, talk: _Talk) -> FinalState:
@@ -265,7 +270,7 @@ class FlowAgents:
     async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""
         asked, row = talk.asked, talk.agent.effective.row
-        scene.data = await self._refreshed(talk.contact, scene.data)
+        await self._refresh(talk, scene)
         change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)
         declared = [tool.declaration() for tool in scene.tools.tools]
         request = models.LLMRequest(
@@ -281,15 +286,22 @@ class FlowAgents:
         )
         return await shown(self._model, request, talk.run)
 
-    async def _refreshed(self, contact: client.Contact, data: AgentData) -> AgentData:
-        """With the prompt of the moment, which knows the values of what was just said."""
-        tagged = await self._engine.prompt(contact.conversation_id, wait_ms=PROMPT_WAIT_MS)
-        if tagged is None:
-            return data
-        reachable = data.reachable_tasks
-        if any(task.required_variables for task in reachable):
-            reachable = with_missing(reachable, await self._engine.memory(contact.conversation_id))
-        return data.model_copy(update={"prompt": tagged.reply.prompt, "reachable_tasks": reachable})
+    async def _refresh(self, talk: _Talk, scene: _Scene) -> None:
+        """The prompt of the moment, which knows the values of what was just said; and all of the task where
+        the conversation has gone on to another one."""
+        conversation_id = talk.contact.conversation_id
+        tagged = await self._engine.prompt(conversation_id, wait_ms=PROMPT_WAIT_MS)
+        if talk.commands:
+            scene.data = await self._enter(talk)
+            scene.tools = await talk.toolbox.of_task(scene.data)
+            talk.said += [models.Message("user", command) for command in talk.commands]
+            talk.commands.clear()
+        elif tagged is not None:
+            reachable = scene.data.reachable_tasks
+            if any(task.required_variables for task in reachable):
+                reachable = with_missing(reachable, await self._engine.memory(conversation_id))
+            changes = {"prompt": tagged.reply.prompt, "reachable_tasks": reachable}
+            scene.data = scene.data.model_copy(update=changes)
 
     async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""

@@ -150,8 +150,8 @@ class EngineClient:
 
     def follow(self, conversation_id: str, commanded: Callable[[str], None] | None) -> None:
         """Call `commanded` with each command that a reply about the conversation brings beside what was
-        asked for; None ends that. The replies that bring the agent's data are the caller's to read. Never
-        raises."""
+        asked for, such as after an advance; None ends that. The replies that bring the agent's data are
+        the caller's to read. Never raises."""
         if commanded is None:
             self._followers.pop(conversation_id, None)
         else:
@@ -187,7 +187,10 @@ class EngineClient:
     ) -> replies.TaskChanged | replies.TaskRefused:
         """`reason` is the model's, for the journal: at most 2,000 characters. Raises EngineError."""
         body = {**_ids(contact), "task": task, "reason": reason}
-        return await self._post("change-task", body, _CHANGE_TASK)
+        reply = await self._post("change-task", body, _CHANGE_TASK)
+        if isinstance(reply, replies.TaskRefused) and reply.advanced is not None:
+            self._tell(contact.conversation_id, reply.command)
+        return reply
 
     async def human_task(
         self, contact: Contact, outcome: HumanOutcome, reason: str | None
@@ -235,10 +238,14 @@ class EngineClient:
         return _read(await self._send("GET", f"memory/{_segment(conversation_id)}"), _MEMORY)
 
     def _noticed(self, conversation_id: str, reply: _Notified) -> _Notified:
-        follower = self._followers.get(conversation_id)
-        if reply.command is not None and follower is not None:
-            follower(reply.command)
+        if reply.command is not None:
+            self._tell(conversation_id, reply.command)
         return reply
+
+    def _tell(self, conversation_id: str, command: str) -> None:
+        follower = self._followers.get(conversation_id)
+        if follower is not None:
+            follower(command)
 
     async def _post(
         self,

@@ -68,6 +68,13 @@ class ConditionState(Reply):
     reason: str = ""
 
 
+class Advanced(Reply):
+    """Names of the tasks between which the conversation went on without being asked to."""
+
+    from_task: Annotated[str, Field(alias="from")]
+    to: str
+
+
 class ReachableTask(Reply):
     """A task that can be asked for; variables by name. `condition` of None: it has none."""
 
@@ -162,8 +169,8 @@ class MissingVariable(Reply):
 
 
 class TaskRefused(Reply):
-    """The conversation stays in the task `from_task`; `missing` are the variables without which the task
-    cannot be entered."""
+    """The conversation stays in the task `from_task`, unless it has `advanced` by itself; `missing` are the
+    variables without which the task cannot be entered."""
 
     result: Literal[False]
     code: str
@@ -173,6 +180,7 @@ class TaskRefused(Reply):
     missing: tuple[MissingVariable, ...] = ()
     reachable_tasks: tuple[ReachableTask, ...] = ()
     revision: int
+    advanced: Advanced | None = None
 
 
 ChangeTaskReply: TypeAlias = Annotated[TaskChanged | TaskRefused, Field(discriminator="result")]
@@ -187,14 +195,15 @@ class PromptParts(Reply):
 
 
 class Notified(Reply):
-    """`command` says, once, that the conversation moved without the agent: "/human_task_failed timeout"."""
+    """`command` says, once, that the conversation moved without the agent: "/human_task_failed timeout", or
+    "/start_task …" where it advanced by itself."""
 
     command: str | None = None
 
 
 class PromptReply(Notified):
     """`memory_fresh`: the last user turn has been read for values. `prefix_hash` changes with the task.
-    `revision` and `memory_revision` count from 1, and never back."""
+    `revision` and `memory_revision` count from 1, and never back; `suggested_tasks` are ids."""
 
     prompt: str
     revision: int
@@ -202,6 +211,7 @@ class PromptReply(Notified):
     prefix_hash: str
     parts: PromptParts
     memory_fresh: bool
+    suggested_tasks: tuple[str, ...] = ()
 
 
 class UtteranceReply(Notified):

@@ -115,6 +115,7 @@ class EngineContact:
         self._contact = client.Contact(f"mail-{digest[:32]}", run.run_id)
         self._data: replies.AgentData | None = None
         self._tools_ran = 0
+        engine.follow(self.conversation_id, self._moved)
 
     @property
     def conversation_id(self) -> str:
@@ -122,16 +123,21 @@ class EngineContact:
 
     async def enter(self, text: str) -> FlowTask:
         with _translated():
-            data = await self._now()
+            await self._now()
             await self._report("user", text[:MOST_TEXT_CHARS], f"{self._run.run_id}-mail")
             tagged = await self._engine.prompt(self.conversation_id, wait_ms=PROMPT_WAIT_MS)
+            data = await self._now()
             prompt = data.prompt if tagged is None else tagged.reply.prompt
             tools = await self.toolbox.of_task(data)
         own = [] if (change := self._change_task_tool(data)) is None else [change]
 
         def of_server(tool: TaskTool) -> Tool:
             async def run(chosen: Arguments) -> object:
-                return await tools.registry.run(ToolCall(self._run.run_id, tool.name, chosen))
+                answer = await tools.registry.run(ToolCall(self._run.run_id, tool.name, chosen))
+                if self._data is not None:
+                    return answer
+                now = await self._now()  # what the tool has found led on to another task
+                return {"answer": answer, "task": now.task_name, "type": now.task_type, "prompt": now.prompt}
 
             return Tool(_spec(tool.declaration()), run)
 
@@ -169,6 +175,10 @@ class EngineContact:
     async def tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
         body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
         await self._report("bot", body, self._tool_id(), "tool")
+
+    def _moved(self, command: str) -> None:
+        """The conversation went on without this run: where to, the engine is asked for anew."""
+        self._data = None
 
     async def _now(self) -> replies.AgentData:
         """Where the conversation is; the engine tells a contact that it knows."""

@@ -7,9 +7,9 @@ syntax. Drafts are drawn as far as they go: a task that is named but not there i
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flow_engine.documents import FlowVersion, Task
+from flow_engine.documents import FlowVersion
 from flow_engine.errors import ReloadAndDecide
-from flow_engine.vocabulary import Channel, TaskType
+from flow_engine.vocabulary import Advance, Channel, TaskType
 
 LONGEST_NAME = 60
 LISTED_NAMES = 12
@@ -41,11 +41,19 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """`when` is the condition of the connection, None where there is none."""
+    """`when` is the condition of the connection, None where there is none, `advance` what it does by itself
+    when it is open."""
 
     source: Box
     target: Box
     when: str | None = None
+    advance: Advance | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the connection says of itself; empty where it says nothing."""
+        how = () if self.advance is None else ("by itself" if self.advance == "auto" else "suggested",)
+        return how if self.when is None else (*how, f"when {plain(self.when)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +118,13 @@ def drawing_of(version: FlowVersion) -> Drawing:
             boxes.append(by_id[task_id])
             gaps.append(f"there is no task {plain(task_id)!r}")
     arrows = (
-        Arrow(box, by_id[task_id], _connection_when(task, task_id))
+        Arrow(box, by_id[task_id], way and way.when, way and way.advance)
         for box, task in zip(boxes, version.tasks, strict=False)
         for task_id in version.ways_from(task)
         if by_id[task_id] is not box
+        for way in (task.connection_conditions.get(task_id),)
     )
     return Drawing(tuple(boxes), tuple(arrows), by_id.get(version.first_task), tuple(gaps))
-
-
-def _connection_when(task: Task, target_id: str) -> str | None:
-    connection = task.connection_conditions.get(target_id)
-    return None if connection is None else connection.when
 
 
 def conditions(box: Box) -> tuple[str, ...]:

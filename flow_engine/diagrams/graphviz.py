@@ -7,7 +7,7 @@ them, and a flow has several times as many arrows as tasks.
 import textwrap
 from collections.abc import Iterator
 
-from flow_engine.diagrams.drawing import Arrow, Box, Drawing, conditions, drawing_of, plain
+from flow_engine.diagrams.drawing import Arrow, Box, Drawing, conditions, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.task_types import TASK_KINDS, Palette
 
@@ -80,13 +80,13 @@ def quoted(text: str) -> str:
 
 def edges(arrows: tuple[Arrow, ...]) -> Iterator[str]:
     """There and back is one line with two heads, drawn from whichever of the two comes first, unless one of
-    the ways has a condition. Lines of DOT."""
-    ways = {(arrow.source.number, arrow.target.number): arrow.when for arrow in arrows}
-    for (source, target), when in sorted(ways.items(), key=lambda way: way[0]):
+    the ways says something of itself. Lines of DOT."""
+    ways = {(arrow.source.number, arrow.target.number): arrow.words for arrow in arrows}
+    for (source, target), words in sorted(ways.items(), key=lambda way: way[0]):
         back = ways.get((target, source))
-        if when is not None:
-            yield f"  t{source} -> t{target} [label={_label(f'when {plain(when)}')}]"
-        elif (target, source) not in ways or back is not None:
+        if words:
+            yield f"  t{source} -> t{target} [label={_label(' '.join(words))}]"
+        elif back is None or back:
             yield f"  t{source} -> t{target}"
         elif source < target:
             yield f"  t{source} -> t{target} [dir=both]"

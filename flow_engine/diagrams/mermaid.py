@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from flow_engine.diagrams.drawing import Box, conditions, drawing_of, plain
+from flow_engine.diagrams.drawing import Box, conditions, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.task_types import TASK_KINDS
 
@@ -27,8 +27,7 @@ def mermaid(version: FlowVersion) -> str:
     for box in drawing.boxes:
         lines += [f"        {line}" for line in state(box)]
     for arrow in drawing.arrows:
-        way = () if arrow.when is None else (f"when {plain(arrow.when)}",)
-        label = " · ".join((*way, *conditions(arrow.target)))
+        label = " · ".join((*arrow.words, *conditions(arrow.target)))
         line = f"        t{arrow.source.number} --> t{arrow.target.number}"
         lines.append(f"{line} : {quoted(label)}" if label else line)
     lines.append("    }")

@@ -9,6 +9,10 @@ named, with what they ask for, and read by the caller's implementations:
                                                 engine's own, described with the flow document
     and           {guards: [{type, params}]}    every one of them holds
 
+A transition that the engine suggests, or takes without its event when it comes to hold, has
+`meta: {advance: "suggest" | "auto"}`: XState's own eventless transitions would be taken again whenever their
+task is entered.
+
 `and` is a name like the others since XState's own `and(...)` is a function, which JSON cannot carry:
 
     const guards = {
@@ -108,6 +112,8 @@ def entry(arrow: Arrow) -> JsonObject:
         if when is not None:
             guards.append({"type": "conditionHolds", "params": {"when": when}})
     transition: JsonObject = {"target": _key("task", target.task_id)}
+    if arrow.advance is not None:
+        transition["meta"] = {"advance": arrow.advance}
     if len(guards) > 1:
         transition["guard"] = {"type": "and", "params": {"guards": guards}}
     elif guards:

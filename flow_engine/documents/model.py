@@ -33,7 +33,7 @@ from flow_engine.documents.values import (
 )
 from flow_engine.errors import pointer
 from flow_engine.task_types import ROUTED_TYPES, TASK_KINDS
-from flow_engine.vocabulary import CHANNELS, VARIABLE_TYPES, Channel, TaskType, VariableType
+from flow_engine.vocabulary import CHANNELS, VARIABLE_TYPES, Advance, Channel, TaskType, VariableType
 
 T = TypeVar("T")
 
@@ -151,10 +151,12 @@ class EntryCondition(Document):
 
 
 class ConnectionCondition(Document):
-    """What has to hold when the task is left for one that follows it. Without `when` nothing has to."""
+    """What has to hold when the task is left for one that follows it, and what comes of it. Without `when`
+    nothing has to."""
 
     when: Maybe[Text] = None
     reason: Maybe[Text] = None
+    advance: Maybe[Advance] = None
 
 
 _MAY_NEED_A_HUMAN = When("type", *reversed(ROUTED_TYPES))

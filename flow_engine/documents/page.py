@@ -78,6 +78,15 @@ A change of task is judged in this order: the channel, the required variables, t
 connection, the condition of the task. A conversation starts in the first task, and a contact resumes where it
 was, whatever conditions say.
 
+A connection with `advance: "suggest"` is named in the prompt, and in its reply's `suggestedTasks`, while
+its task can be entered. With `advance: "auto"` nobody has to ask for it: the step in which the channel, the
+required variables and both conditions come to hold, and did not hold before, moves the conversation in the
+same commit. From a task that was reached like that, returned to, resumed in or started in, what holds
+already leads on too, so that such connections make chains; no task is entered twice in one step. A task
+that was asked for by name is not left for what held before: what is open from there is suggested. Without
+`advance` a task is suggested as well when it requires something, could have been entered for `stalledAfter`
+turns of the user, and was not.
+
 A task with `returns: true` is a digression: a change to the task `back` leaves it for the task that it was
 entered from, whatever conditions that has. Digressions nest 8 deep; a task that does not return ends them.
 

@@ -255,6 +255,19 @@ class Inspection:
             and not self._possible([(connection.tree, "true"), (entry.tree, "true")], connection.placed)
         )
 
+    def conditions_between(self, source: str, target: str) -> list[ReadCondition]:
+        """The conditions on the way from a task to another, as far as they can be read: the connection's and
+        the target's own."""
+        places = (("connection", source, target), ("task", target, None))
+        return [
+            c for c in self.read_conditions if (c.placed.of, c.placed.task_id, c.placed.target_id) in places
+        ]
+
+    def can_hold_together(self, conditions: Sequence[ReadCondition]) -> bool:
+        """Whether some values make all of them true, as far as that can be told."""
+        goals: list[review.Goal] = [(condition.tree, "true") for condition in conditions]
+        return review.can_hold(goals, self._specs, {}, self._budget)
+
     def _possible(self, goals: Sequence[review.Goal], placed: documents.PlacedCondition) -> bool:
         """With what is known when it is asked: the channel, the language, what the entered task requires."""
         entered = placed.target_id or (placed.task_id if placed.of == "task" else None)

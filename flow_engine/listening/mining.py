@@ -38,12 +38,15 @@ LATEST_MOMENT = datetime(9998, 12, 31, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class MiningTuning:
-    """What a flow may set through `aiHelpers`: an object named `convMiner` with any of these fields."""
+    """What a flow may set through `aiHelpers`: an object named `convMiner` with any of these fields.
+    `stalled_after`: user turns for which a task could have been entered until it counts as stalled, 0: never.
+    """
 
     enabled: bool = True
     turns: int = 8
     model: str | None = None
     prompt: str = ""
+    stalled_after: int = STALLED_AFTER
 
 
 def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
@@ -53,13 +56,16 @@ def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
         fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
         if fields.get("name") == MINER:
             merged |= fields
-    turns = merged.get("turns")
+    turns, stalled_after = merged.get("turns"), merged.get("stalledAfter")
     model, prompt = merged.get("model"), merged.get("prompt")
     return MiningTuning(
         enabled=merged.get("enabled") is not False,
         turns=turns if type(turns) is int and 1 <= turns <= 50 else 8,
         model=model if isinstance(model, str) else None,
         prompt=prompt if isinstance(prompt, str) else "",
+        stalled_after=stalled_after
+        if isinstance(stalled_after, int) and not isinstance(stalled_after, bool) and 0 <= stalled_after <= 50
+        else STALLED_AFTER,
     )
 
 
@@ -342,11 +348,13 @@ def _watched(
     same_task = state.task_id == task_id
     ready = dict(state.ready_turns) if same_task else {}
     stalled: list[tuple[str, int]] = []
+    suggested = list(state.stalled) if same_task else []
     for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
         if reachable.required and not reachable.missing and reachable.open:
             count = ready[reachable.task.id] = ready.get(reachable.task.id, 0) + 1
-            if count == STALLED_AFTER:
+            if count == request.tuning.stalled_after:
                 stalled.append((reachable.task.name, count))
+                suggested.append(reachable.task.id)
     attempts = dict(state.attempts)
     for variable in asked_for(request.previous_bot_turn, request.variables):
         filled = variable.id in entries or (
@@ -358,6 +366,7 @@ def _watched(
             "task_id": task_id,
             "task_turns": state.task_turns + 1 if same_task else 1,
             "ready_turns": ready,
+            "stalled": tuple(suggested),
             "attempts": {var_id: count for var_id, count in attempts.items() if count},
         }
     )

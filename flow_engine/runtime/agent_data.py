@@ -44,6 +44,7 @@ def agent_data_of(
         own["returnsTo"] = back.name
     if runner.left_task is not None:
         own["leftTask"] = runner.left_task.name
+    own.update(told_of_advance(runner))
     if result is not None:
         own["result"] = result
     return b"".join(
@@ -81,6 +82,7 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
             memory_format=memory_format or runner.platform.memory_format,
             conditions=_conditions(runner) if runner.flow.conditions else None,
             returns_to=None if (back := runner.returns_to) is None else back.name,
+            suggested=runner.suggested,
         )
     )
 
@@ -118,7 +120,18 @@ def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
     }
     if refusal.condition is not None:
         told["condition"] = _condition_reply(refusal.condition)
+    told.update(told_of_advance(runner))
     return orjson.dumps(told)
+
+
+def told_of_advance(runner: ConversationState) -> Mapping[str, object]:
+    """The member `advanced` of a reply, by names of tasks; empty where the conversation did not move by
+    itself."""
+    return (
+        {}
+        if runner.advanced is None
+        else {"advanced": dict(zip(("from", "to"), runner.advanced, strict=True))}
+    )
 
 
 def _condition_reply(unmet: UnmetCondition) -> ConditionReply:

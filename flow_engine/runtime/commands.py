@@ -12,12 +12,13 @@ from flow_engine.vocabulary import Channel
 START = "/start"
 RESUME = "/resume"
 HUMAN_COMPLETED = "/human_task_completed"
+START_TASK = "/start_task "
 
 
 def start_task(task: TaskPlan) -> str:
     """`/start_task <name> <type>`; HUM and AIS add whom the routing asks for. One line."""
     tags = [f"{kind}={','.join(values)}" for kind, values in task.transfer_tags]
-    return " ".join(["/start_task", task.name, task.type, *tags])
+    return START_TASK + " ".join([task.name, task.type, *tags])
 
 
 def error(reason: str) -> str:

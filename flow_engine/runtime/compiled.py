@@ -11,14 +11,15 @@ from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VariableIndex, VariableSpec
-from flow_engine.vocabulary import TaskType
+from flow_engine.vocabulary import Advance, TaskType
 
 DAY_S = 24 * 60 * 60
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """A task with what a step needs of it worked out. `required` are variable ids in document order.
+    """A task with what a step needs of it worked out. `required` are variable ids in document order,
+    `advances` the tasks that it suggests or goes on to by itself, in the order of `connected`.
 
     `transfer_tags` are whom the routing of a HUM or AIS task asks for, as (`skills` | `optional_skills`
     | `agents`, values), only the kinds that are set.
@@ -31,6 +32,7 @@ class TaskPlan:
     channels: frozenset[str] | None
     required: tuple[str, ...]
     tools: tuple[str, ...]
+    advances: tuple[tuple[str, Advance], ...]
     transfer_tags: tuple[tuple[str, tuple[str, ...]], ...]
     document: Task
 
@@ -38,7 +40,8 @@ class TaskPlan:
 @dataclass(frozen=True, slots=True)
 class CompiledFlow:
     """`names` maps every accepted way to name a task (F4) to its id; `conditions` every condition of the
-    document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years."""
+    document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years. `moves_by_itself`:
+    a connection advances without being asked."""
 
     version_id: str
     flow_id: str
@@ -50,6 +53,7 @@ class CompiledFlow:
     chart: Chart
     lifetime_s: int
     conditions: Mapping[str, Condition]
+    moves_by_itself: bool
 
     @property
     def by_the_clock(self) -> bool:
@@ -105,6 +109,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         chart=Chart(list(plans.values()), version.first_task),
         lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S)),
         conditions=_conditions_of(version, variables),
+        moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
     )
 
 
@@ -141,6 +146,11 @@ def plan_of(task: Task, connected: tuple[str, ...]) -> TaskPlan:
         channels=None if task.channels is None else frozenset(task.channels),
         required=tuple(p.variable_id for p in task.transition_parameters if p.required),
         tools=tuple(tool.tool_name for chosen in task.mcp_tool_selection for tool in chosen.selected_tools),
+        advances=tuple(
+            (target, way.advance)
+            for target in connected
+            if (way := task.connection_conditions.get(target)) is not None and way.advance is not None
+        ),
         transfer_tags=tuple((kind, tuple(values)) for kind, values in tags.items() if values),
         document=task,
     )

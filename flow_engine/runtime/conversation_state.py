@@ -16,7 +16,7 @@ from flow_engine.runtime.rendered import scope_of
 from flow_engine.runtime.rules import BACK, TaskGuard, TaskRefusal, channel_available
 from flow_engine.runtime.session import Contact, Session
 from flow_engine.runtime.storage import FormerConversation, LoadedConversation, NewMemory
-from flow_engine.task_types import BETWEEN_CONTACTS, CLOSED, TASK_KINDS
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
 from flow_engine.templates import TemplateScope
 from flow_engine.vocabulary import Phase
 
@@ -30,7 +30,8 @@ class ConversationState:
 
     `new_memory` is set when the conversation starts anew, and `former` what is left of the one before;
     `memory` is the merged memory (F18). `left_task` is the task that a contact was taken out of because its
-    channel lacks it. `now` is aware and in UTC.
+    channel lacks it. `advanced` are the names of the tasks between which it went on by itself. `now` is aware
+    and in UTC.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ConversationState:
         self.jobs: list[DueJob] = []
         self.former: FormerConversation | None = None
         self.left_task: TaskPlan | None = None
+        self.advanced: tuple[str, str] | None = None
         self._refusal: TaskRefusal | None = None
 
     @property
@@ -98,20 +100,33 @@ class ConversationState:
         return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel, self.task, facts)
 
     @property
+    def guard_before(self) -> TaskGuard | None:
+        """The guard of the present task by what was known before this step, at the time (UTC) of its entry.
+        None where nothing was known: at the start of a conversation."""
+        session = self.loaded.session
+        if session is None or self.new_memory is not None:
+            return None
+        since = session.task.entered_at if session.task.task_id == self.task.id else self.now
+        memory = self.loaded.merged
+        facts = facts_of(session, memory, self.loaded.tenant, since) if self.flow.conditions else None
+        return TaskGuard(self.flow, memory, session.latest_contact.channel, self.task, facts)
+
+    @property
     def condition_facts(self) -> Facts:
         """What conditions read, as it is now."""
-        contact = self.session.latest_contact
-        return Facts(
-            memory=self.memory,
-            tenant=self.tenant,
-            contact=contact.data,
-            channel=contact.channel,
-            language=self.session.language,
-            now=self.now,
-            zone=tenant_zone(self.tenant),
-            entries=self.session.entered,
-            refusals=self.session.refused,
-        )
+        return facts_of(self.session, self.memory, self.tenant, self.now)
+
+    @property
+    def suggested(self) -> tuple[TaskPlan, ...]:
+        """The tasks that the model is told to go on with: those that can be entered and whose connection
+        advances, or that have been left aside for too long. In the order of the document."""
+        mining, task = self.loaded.mining, self.task
+        stalled = mining.stalled if self.new_memory is None and mining.task_id == task.id else ()
+        wanted = {*(target for target, _ in task.advances), *stalled}
+        if not wanted or self.session.states.phase != ACTIVE:
+            return ()
+        guard = self.guard
+        return tuple(self.flow.tasks[t] for t in task.connected if t in wanted and guard.allows(t))
 
     @property
     def returns_to(self) -> TaskPlan | None:
@@ -264,3 +279,21 @@ class ConversationState:
 
     def has_task_validation_error(self) -> bool:
         return self._refusal is not None
+
+
+def facts_of(
+    session: Session, memory: Mapping[str, MemoryEntry], tenant: Mapping[str, object], now: datetime
+) -> Facts:
+    """What conditions read of a conversation. `now` is aware, `tenant` JSON."""
+    contact = session.latest_contact
+    return Facts(
+        memory=memory,
+        tenant=tenant,
+        contact=contact.data,
+        channel=contact.channel,
+        language=session.language,
+        now=now,
+        zone=tenant_zone(tenant),
+        entries=session.entered,
+        refusals=session.refused,
+    )

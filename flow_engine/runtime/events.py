@@ -8,7 +8,7 @@ object whose `subtype` is one of:
     contact_superseded   {by}                            by: the contact id that came instead
     conversation_closed  {reason?}                       reason: time_limit
     handler_failed       {reason}                        of the closure handler, see docs/events.md
-    task_changed         {from, to}
+    task_changed         {from, to, by?}                 by: back, or advance where nobody asked for it
     task_refused         {code, task}
     task_stalled         {task, turns}
     routing_requested    {skills?, optionalSkills?, agents?, timeout}

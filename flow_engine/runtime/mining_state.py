@@ -51,8 +51,9 @@ class MiningState(_Stored):
 
     `attempts` count by variable id how often the agent asked without getting it, `task_turns` the user turns
     since the current task was entered, `ready_turns` by task id for how many of them that task could have
-    been entered. `dropped` counts refused values by the reason. `missed_reported`: the required checkpoints
-    that nobody reached have been told. Stored as JSON.
+    been entered. `stalled` are those of these tasks that are suggested for it. `dropped` counts refused
+    values by the reason. `missed_reported`: the required checkpoints that nobody reached have been told.
+    Stored as JSON.
     """
 
     mined_through: str | None = None
@@ -63,6 +64,7 @@ class MiningState(_Stored):
     task_turns: int = 0
     attempts: Mapping[str, int] = Field(default_factory=dict[str, int])
     ready_turns: Mapping[str, int] = Field(default_factory=dict[str, int])
+    stalled: tuple[str, ...] = ()
     checkpoints: Mapping[str, ReachedCheckpoint] = Field(default_factory=dict[str, ReachedCheckpoint])
     conclusions: Mapping[str, Conclusion] = Field(default_factory=dict[str, Conclusion])
     missed_reported: bool = False

@@ -2,8 +2,8 @@
 
     prefix    system sections · global prompt · task prompt · reachable tasks · checkpoints · channel ·
               transfer notice · previous contacts
-    volatile  contact data · state of the human part · now · what conditions open and close · questions
-              in vain · age of the memory · memory
+    volatile  contact data · state of the human part · now · what conditions open and close · what to go on
+              with · questions in vain · age of the memory · memory
 
 The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
 stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed. It is composed
@@ -70,12 +70,14 @@ class PromptConditions:
 
 class Prompt(msgspec.Struct, frozen=True):
     """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time.
-    `conditions`: what they came to, which the clock may change too."""
+    `conditions`: what they came to, which the clock may change too. `suggested`: ids of the tasks that it
+    tells the model to go on with."""
 
     stable: Prefix
     volatile: str
     same_until: datetime
     conditions: PromptConditions | None = None
+    suggested: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -106,6 +108,7 @@ class PromptInput(msgspec.Struct, frozen=True):
     attempts: Mapping[str, int]
     conditions: PromptConditions | None = None
     returns_to: str | None = None
+    suggested: tuple[TaskPlan, ...] = ()
 
 
 class Composer:
@@ -132,7 +135,13 @@ class Composer:
             prefix = Prefix.of(_joined(prefix_sections(inputs, history)))
             if _prefix_bytes(prefix) <= PREFIX_BYTES:
                 self._prefixes[known_by] = prefix
-        return Prompt(prefix, _joined(volatile_sections(inputs)), _same_until(inputs), inputs.conditions)
+        return Prompt(
+            prefix,
+            _joined(volatile_sections(inputs)),
+            _same_until(inputs),
+            inputs.conditions,
+            tuple([task.id for task in inputs.suggested]),
+        )
 
 
 def _prefix_bytes(prefix: Prefix) -> int:
@@ -269,6 +278,9 @@ def volatile_sections(inputs: PromptInput) -> Iterator[str]:
     yield _section(sections["heading_now"], [now_line])
     if inputs.conditions is not None:
         yield from _condition_sections(sections, inputs.flow, inputs.conditions)
+    if inputs.suggested:
+        names = [sections["suggested_task"].format(name=task.name) for task in inputs.suggested]
+        yield _section(sections["suggested_heading"], names)
     yield _section(sections["attempts_heading"], _attempt_lines(inputs))
     rows = memory_rows(inputs.memory, inputs.flow.variables)
     render = render_toon if inputs.memory_format == "toon" else render_markdown

@@ -54,6 +54,12 @@ class McpToolsReply(TypedDict):
     tools: Sequence[ToolReply]
 
 
+# `from` is a keyword of Python, hence the functional form.
+Advanced = TypedDict("Advanced", {"from": str, "to": str})
+"""Names of the tasks between which the conversation went on by itself. An agent that gets this refreshes its
+prompt and its tools."""
+
+
 class MediaReply(TypedDict):
     """Audio settings on the phone; elsewhere the text settings, where `tts`, `stt` and `vad` are null.
 
@@ -78,7 +84,8 @@ class AgentData(MediaReply):
 
     `tenantId`, `conversationId` and `contactId` are also what an agent injects into every MCP tool.
     `command` goes into the model's history. `leftTask` is there when a new contact was taken out of a task
-    that its channel lacks; `returnsTo` in a digression: the task that a change to `back` goes to.
+    that its channel lacks; `returnsTo` in a digression: the task that a change to `back` goes to. `advanced`:
+    the conversation went on by itself; all else is of the task that it reached.
     """
 
     conversationId: str
@@ -104,6 +111,7 @@ class AgentData(MediaReply):
     hideTranscriptionToHuman: bool
     leftTask: NotRequired[str]
     returnsTo: NotRequired[str]
+    advanced: NotRequired[Advanced]
 
 
 class TaskChanged(AgentData):
@@ -138,7 +146,6 @@ class ConditionReply(TypedDict):
     wouldHold: Sequence[str]
 
 
-# `from` is a keyword of Python, hence the functional form.
 TaskRefused = TypedDict(
     "TaskRefused",
     {
@@ -151,6 +158,7 @@ TaskRefused = TypedDict(
         "reachableTasks": Sequence[ReachableTaskReply],
         "revision": int,
         "condition": NotRequired[ConditionReply],
+        "advanced": NotRequired[Advanced],
     },
 )
 
@@ -183,6 +191,8 @@ class PromptParts(TypedDict):
 
 
 class PromptReply(TypedDict):
+    """`suggestedTasks` are ids of the tasks that the prompt tells the model to go on with."""
+
     prompt: str
     revision: int
     memoryRevision: int
@@ -190,6 +200,7 @@ class PromptReply(TypedDict):
     parts: PromptParts
     memoryFresh: bool
     command: str | None
+    suggestedTasks: Sequence[str]
 
 
 class UtteranceReply(TypedDict):
@@ -199,11 +210,13 @@ class UtteranceReply(TypedDict):
     revision: int
     language: str
     command: str | None
+    advanced: NotRequired[Advanced]
 
 
 class MemoryWritten(TypedDict):
     revision: int
     memoryRevision: int
+    advanced: NotRequired[Advanced]
 
 
 class MemoryDescription(TypedDict):

@@ -6,13 +6,16 @@
 4. Every required transition parameter of the *target* has a value in the merged memory.
 5. The connection's condition is true, and then the target's own.
 6. The guard reads; a move that is refused changes nothing but a counter.
+7. A connection with `advance: "auto"` is taken without being asked for by the step in which rules 3 to 5 come
+   to hold: they do after it, and did not before it, nor when the task was entered. From a task that was
+   reached like that, or returned to, what holds already leads on. No task is entered twice in one step.
 
 Rules 3 to 5 are the guard that the chart asks where it has a way. When the chart has not moved, the same
 functions say why, in the order above, so that verdict and explanation cannot drift apart.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -161,6 +164,16 @@ def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> 
         for task in candidates
         if channel_available(task, guard.channel)
     )
+
+
+def next_by_itself(guard: TaskGuard, before: TaskGuard | None, passed: Collection[str]) -> TaskPlan | None:
+    """Where rule 7 leads on from the guard's task, None for nowhere: the first of its tasks that can be
+    entered and, by the guard `before`, could not. `passed` are ids of tasks entered in this step."""
+    for target, how in () if guard.current is None else guard.current.advances:
+        open_now = how == "auto" and target not in passed and guard.allows(target)
+        if open_now and (before is None or not before.allows(target)):
+            return guard.flow.tasks[target]
+    return None
 
 
 def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) -> TaskRefusal | None:

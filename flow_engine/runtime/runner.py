@@ -16,12 +16,12 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime import commands, events
 from flow_engine.runtime.agent_data import agent_data_of
 from flow_engine.runtime.commands import NewContact, check_channel
-from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, compile_flow
+from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan, compile_flow
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.events import ended_by
-from flow_engine.runtime.memory import PreviousContact, empty_entries
+from flow_engine.runtime.memory import MemoryEntry, PreviousContact, empty_entries, merge
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.rules import BACK, explain, nearest_task
+from flow_engine.runtime.rules import BACK, explain, nearest_task, next_by_itself
 from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
 from flow_engine.runtime.storage import LoadedConversation, NewMemory
@@ -121,6 +121,7 @@ class ConversationalFlowRunner(ConversationState):
         if not runner._put_elsewhere(flow.document.first_task, contact.channel):
             runner._enter(flow.document.first_task)
         runner._start_routing()
+        runner.advance(anew=True)
         return runner
 
     def _put_elsewhere(self, task_id: str, channel: str) -> bool:
@@ -173,25 +174,42 @@ class ConversationalFlowRunner(ConversationState):
                 counts = {**counts, target.id: counts.get(target.id, 0) + 1}
             self._update(refused=counts)
             self._note("task_refused", code=refusal.code, task=name[:200])
+            self.advance()
             return False
-        pending = (*self.session.digressions, left.id)[-MOST_DIGRESSIONS:] if target.document.returns else ()
-        self._enter(target.id, configuration=after.configuration, history=after.history, digressions=pending)
-        self._note("task_changed", **{"from": left.name, "to": target.name})
-        self._start_routing()
+        self._move(target, after)
+        self.advance()
         return True
 
     def _go_back(self) -> bool:
         """Out of a digression, into the task that it was entered from; False where there is none."""
-        left, target = self.task, self.returns_to
+        target = self.returns_to
         if target is None:
             return False
-        states, pending = self.flow.chart.placed(target.id), self.session.digressions[:-1]
-        self._enter(
-            target.id, configuration=states.configuration, history=states.history, digressions=pending
-        )
-        self._note("task_changed", **{"from": left.name, "to": target.name, "by": BACK})
-        self._start_routing()
+        self._move(target, self.flow.chart.placed(target.id), by=BACK)
+        self.advance(anew=True)
         return True
+
+    def take_values(self, mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) -> None:
+        """Values that this step stores, by variable id: what they open may lead on."""
+        if self.flow.moves_by_itself:
+            self.memory = merge({**self.loaded.mined, **mined}, {**self.loaded.tools, **tools})
+            self.advance()
+
+    def advance(self, *, anew: bool = False) -> None:
+        """Take the connections that came to hold in this step and that nobody has to ask for, by rule 7 of
+        `rules.py`. `anew`: what held already counts too. The command for the agent waits to be taken."""
+        if not self.flow.moves_by_itself or self.session.states.phase != ACTIVE:
+            return
+        left, passed = self.task, {self.task.id}
+        before = None if anew else self.guard_before
+        while (target := next_by_itself(self.guard, before, passed)) is not None:
+            reached = self.flow.chart.enter(self.session.states, target.id, self.guard)
+            self._move(target, reached, by="advance")
+            passed.add(target.id)
+            before = None
+        if left.id != self.task.id:
+            self.advanced = (left.name, self.task.name)
+            self._update(pending_command=self.session.pending_command or commands.start_task(self.task))
 
     def resume_contact(self, contact: NewContact) -> None:
         """Another contact goes on with the conversation: memory and task are kept (F28). Raises
@@ -204,6 +222,7 @@ class ConversationalFlowRunner(ConversationState):
         if not self._put_elsewhere(self.task.id, contact.channel):
             self._update(contacts=self._passed(self.task.name))
         self._start_routing()
+        self.advance(anew=True)
 
     def end_for(self, contact_id: str) -> None:
         """End for good, because a contact starts the conversation anew under its id."""
@@ -298,6 +317,20 @@ class ConversationalFlowRunner(ConversationState):
 
     # --- the parts of a step ------------------------------------------------------------------
 
+    def _move(self, target: TaskPlan, reached: StateConfiguration, by: str | None = None) -> None:
+        """Out of the task and into another one, where the chart has let it; `by` is what asked for it but a
+        change of task by name."""
+        left, pending = self.task, self.session.digressions
+        if by == BACK:
+            pending = pending[:-1]
+        else:
+            pending = (*pending, left.id)[-MOST_DIGRESSIONS:] if target.document.returns else ()
+        self._enter(
+            target.id, configuration=reached.configuration, history=reached.history, digressions=pending
+        )
+        self._note("task_changed", **{"from": left.name, "to": target.name, "by": by})
+        self._start_routing()
+
     def _apply_outcome(self, outcome: HumanOutcome, reason: str | None) -> None:
         self._set_states(self.flow.chart.human(self.session.states, outcome))
         entry = self.session.task.model_copy(update={"human_reason": reason, "routing_deadline": None})
@@ -346,6 +379,8 @@ class ConversationalFlowRunner(ConversationState):
             task=self._rendered(task_id, entry),
             entered={**entered, task_id: entered.get(task_id, 0) + 1},
         )
+        if (self.session.pending_command or "").startswith(commands.START_TASK):  # of the task that is left
+            self._update(pending_command=None)
         deadline = self.task_deadline
         if deadline is not None:
             self._update(deadline=deadline)

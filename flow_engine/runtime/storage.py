@@ -168,6 +168,7 @@ Operation = Literal[
     "handle-human-task",
     "prompt",
     "extraction",
+    "advance",
     "conclusion",
     "expiry",
     "routing",

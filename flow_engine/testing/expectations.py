@@ -9,6 +9,7 @@ import orjson
 
 from flow_engine import errors, json_values, task_types
 from flow_engine.runtime import agent_data, memory, rules
+from flow_engine.runtime.compiled import TaskPlan
 from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.testing.format import ExpectBody, Names
@@ -21,12 +22,15 @@ _SHOWN = 160  # characters of a text that a message quotes
 class Outcome:
     """What became of the last action. `refusal` is the reply of F12, `problem` what F36 would report.
 
+    `advanced` is the task that the conversation went on to by itself.
+
     `handler_unasked`: an answer of the customHandler was given, and it was not asked. Replies are JSON
     values.
     """
 
     kind: str
     command: str | None = None
+    advanced: TaskPlan | None = None
     refusal: Mapping[str, Any] | None = None
     problem: errors.FlowEngineError | None = None
     handler_unasked: bool = False
@@ -189,6 +193,15 @@ def _command(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
         yield f"command: expected {_quoted(expected.command)}, found {_quoted(outcome.command)}"
 
 
+@_of_outcome
+def _advanced(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
+    plan, wanted = outcome.advanced, expected.advanced
+    same = wanted is None if plan is None else wanted is not None and wanted in (plan.id, plan.name)
+    if not same:
+        found = "the conversation did not go on by itself" if plan is None else f"found {plan.name!r}"
+        yield f"advanced: expected {_quoted(wanted)}, {found}"
+
+
 _OF_STATE["conversation"] = _equality("conversation", lambda runner: runner.session.states.phase)
 
 
@@ -236,6 +249,16 @@ def _unmet(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[s
         names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
         there = [f"{r.task.name!r} ({r.condition.reason})" for r in found.values() if r.condition]
         yield from _compare("unmet", named, found.keys(), names, ", ".join(there))
+
+
+@_of_state
+def _suggested(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    wanted = expected.suggested
+    if wanted is not None:
+        found = {plan.id: plan.name for plan in runner.suggested}
+        named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
+        names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
+        yield from _compare("suggested", named, found.keys(), names, listed(found.values()))
 
 
 def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.ReachableTask]:

@@ -144,9 +144,10 @@ Texts = Annotated[tuple[_Text, ...], pydantic.BeforeValidator(_texts)]
 
 
 class ExpectBody(Shape):
-    """Everything given must hold. Null means null for `status` and `command`, and is refused elsewhere."""
+    """Everything given must hold. Null means null for `status`, `command` and `advanced`, and is refused
+    elsewhere."""
 
-    NULLABLE: ClassVar[frozenset[str]] = frozenset(("status", "command"))
+    NULLABLE: ClassVar[frozenset[str]] = frozenset(("status", "command", "advanced"))
 
     task: str | None = None
     status: str | None = None
@@ -156,6 +157,8 @@ class ExpectBody(Shape):
     reachable: NameList | None = None
     not_reachable: tuple[str, ...] | None = None
     unmet: NameList | None = None
+    suggested: NameList | None = None
+    advanced: str | None = None
     command: str | None = None
     prompt_contains: Texts | None = None
     prompt_lacks: Texts | None = None

@@ -149,6 +149,8 @@ def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:
         "reachable": () if expected.reachable is None else expected.reachable.every,
         "not_reachable": expected.not_reachable or (),
         "unmet": () if expected.unmet is None else expected.unmet.every,
+        "suggested": () if expected.suggested is None else expected.suggested.every,
+        "advanced": () if expected.advanced is None else (expected.advanced,),
         "missing": expected.missing or (),
         "memory": expected.memory or (),
         "mcp_tools": () if expected.mcp_tools is None else expected.mcp_tools.every,

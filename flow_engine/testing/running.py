@@ -6,11 +6,12 @@ its scenario.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import orjson
 
+from flow_engine.documents import normalise_name
 from flow_engine.errors import FlowEngineError
 from flow_engine.idempotency import FinalReply
 from flow_engine.runtime import commands, compiled, memory
@@ -112,10 +113,11 @@ class _Player:
                 case format.OpenContact():
                     return await self.open(step.contact)
                 case format.Say():
-                    await stage.dialogue.utterance(stage.conversation, self.utterance(step.utterance))
+                    said = self.utterance(step.utterance)
+                    return await self.done(kind, await stage.dialogue.utterance(stage.conversation, said))
                 case format.Remember():
                     writes = [self.memory_write(entry) for entry in step.memory]
-                    await stage.dialogue.put_memory(stage.conversation, writes)
+                    return await self.done(kind, await stage.dialogue.put_memory(stage.conversation, writes))
                 case format.ChangeTask():
                     return await self.change_task(step.change_task)
                 case format.HumanTask():
@@ -148,19 +150,37 @@ class _Player:
             self.stage.conversation, contact, VersionChoice(flow.version_id)
         )
         reply = _reply(answer)
-        self.contact_id, self.task_id = contact.contact_id, reply["taskId"]
+        begun = flow.task_named(reply["advanced"]["from"]) if "advanced" in reply else None
+        self.contact_id, self.task_id = contact.contact_id, reply["taskId"] if begun is None else begun.id
         self.entered.add(self.task_id)
-        return Outcome(kind="contact", command=reply["command"])
+        return await self.done("contact", answer)
 
     async def change_task(self, name: str) -> Outcome:
         answer = await self.stage.conversations.change_task(self.stage.conversation, self.contact_id, name)
         reply = _reply(answer)
         if not reply["result"]:
-            return Outcome(kind="change_task", command=reply["command"], refusal=reply)
-        self.taken.add((self.task_id, reply["taskId"]))
-        self.task_id = reply["taskId"]
-        self.entered.add(self.task_id)
-        return Outcome(kind="change_task", command=reply["command"])
+            return replace(await self.done("change_task", answer), refusal=reply)
+        asked = self.stage.flow.task_named(reply["advanced"]["from"]) if "advanced" in reply else None
+        self.enter(reply["taskId"] if asked is None else asked.id)
+        return await self.done("change_task", answer)
+
+    def enter(self, task_id: str) -> None:
+        self.taken.add((self.task_id, task_id))
+        self.task_id = task_id
+        self.entered.add(task_id)
+
+    async def done(self, kind: str, answer: FinalReply) -> Outcome:
+        """Of an action that was answered; tasks that the conversation passed by itself count as entered."""
+        reply, stage = _reply(answer), self.stage
+        advanced: compiled.TaskPlan | None = None
+        if "advanced" in reply:
+            session = (await stage.transactor.memory.load(stage.conversation)).session
+            passed = () if session is None else session.latest_contact.tasks
+            left = stage.flow.tasks[self.task_id].name
+            for name in passed[len(passed) - passed[::-1].index(left) :]:
+                advanced = stage.flow.task_named(name)
+                self.enter(stage.flow.names[normalise_name(name)])
+        return Outcome(kind=kind, command=reply.get("command"), advanced=advanced)
 
     async def end(self, body: format.EndContactBody) -> Outcome:
         handler = self.stage.handler

@@ -320,12 +320,14 @@ def _reading(
                 runner.flow, runner.session, name, turn.contact_id, runner.now, "task_stalled", **details
             )
         )
+    runner.take_values(effects.entries, {})
     return Decision(
         effects,
         Transition(
             runner,
             _SILENT,
             storage.JournalInput("extraction", {"messageId": turn.message_id, "contactId": turn.contact_id}),
+            guards_memory=runner.flow.moves_by_itself,
             set_mined=effects.entries,
             mining=effects.state,
             events=tuple(events),

@@ -104,6 +104,8 @@ class Conversations:
                     before,
                 )
             data = runner.get_agent_data(contact.contact_id, command)
+            if runner.advanced is not None:  # the reply tells all of it
+                runner.take_command()
             asked = JournalInput(
                 "handle-new-contact",
                 {

@@ -14,7 +14,7 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import compose_prompt, memory_variables
+from flow_engine.runtime.agent_data import compose_prompt, memory_variables, told_of_advance
 from flow_engine.runtime.events import Sender, dialogue_event
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, tenant_zone
@@ -114,6 +114,7 @@ class DialogueService:
             former = message.contact_id not in runner.session.own_contacts
             if message.src == "user" and not former:
                 runner.set_language(message.language)
+            task_name = runner.task.name
             turn = DialogueTurn(
                 message_id=message.message_id,
                 ts=message.ts,
@@ -121,13 +122,16 @@ class DialogueService:
                 src=message.src,
                 body=message.body if isinstance(message.body, str) else orjson.dumps(message.body).decode(),
                 contact_id=message.contact_id,
-                task_name=runner.task.name,
+                task_name=task_name,
                 language=runner.session.language,
             )
             mined = is_user_turn(turn) and tuning_of(runner).enabled and not former
             sender = Sender(message.src, message.src_id, message.src_name)
             details = None if isinstance(message.body, str) else message.body
             event = dialogue_event(runner.flow, runner.session, turn, sender, details)
+            if event is not None:
+                runner.outbox.append(event)
+            runner.advance()
             return Transition(
                 runner,
                 _utterance_reply(runner, message, runner.take_command()),
@@ -135,7 +139,6 @@ class DialogueService:
                 turn=None if former else turn,  # what was said before is no part of what was started anew
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, message, None, duplicate=True),
-                events=() if event is None else (event,),
             )
 
         return await self._transactor.run(conversation, idempotency, decide)
@@ -152,6 +155,7 @@ class DialogueService:
             return kept
         loaded, runner, fresh = await self._fresh(conversation, loaded, wait_s)
         runner.require_open()
+        runner.advance()
         self._count(fresh)
         command, state = None, loaded.state
         if runner.changed or runner.session.pending_command is not None:
@@ -161,7 +165,7 @@ class DialogueService:
         revisions = runner.session.revision, loaded.memory_revision
         parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
         if prompt.conditions is not None:
-            parts = (*parts, sha256(repr(prompt.conditions).encode()).hexdigest()[:16])
+            parts = (*parts, sha256(repr((prompt.conditions, prompt.suggested)).encode()).hexdigest()[:16])
         reply = ReadReply(
             body=_prompt_reply(prompt, revisions, fresh=fresh, command=command),
             state=state,
@@ -179,15 +183,20 @@ class DialogueService:
     async def _with_command(
         self, conversation: ConversationRef, memory_format: MemoryFormat | None
     ) -> tuple[LoadedConversation, ConversationalFlowRunner, str | None]:
-        """Take the command that waits: told to one reader, whoever is faster. Raises as `require_open`."""
+        """Take the command that waits: told to one reader, whoever is faster. What the clock has opened is
+        entered before. Raises as `require_open`."""
 
         async def decide(
             loaded: LoadedConversation,
         ) -> Decision[tuple[LoadedConversation, ConversationalFlowRunner, str | None]]:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_open()
+            runner.advance()
             command = runner.take_command()
-            asked = JournalInput("prompt", {} if memory_format is None else {"format": memory_format})
+            asked = JournalInput(
+                "prompt" if runner.advanced is None else "advance",
+                {} if memory_format is None else {"format": memory_format},
+            )
             taken = Transition(runner, ReplyTemplate(b""), asked) if runner.changed else None
             return Decision((loaded, runner, command), taken)
 
@@ -230,9 +239,17 @@ class DialogueService:
                 default_region=region_of(runner.session.language),
                 timezone=tenant_zone(runner.tenant),
             )
+            runner.take_values({}, entries)
             head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
+            tail = b"}" if runner.advanced is None else b"," + orjson.dumps(told_of_advance(runner))[1:]
             asked = JournalInput("memory", {"writes": [_written(write) for write in writes]})
-            return Transition(runner, ReplyTemplate(head, b"}"), asked, set_tools=entries)
+            return Transition(
+                runner,
+                ReplyTemplate(head, tail),
+                asked,
+                guards_memory=runner.flow.moves_by_itself,
+                set_tools=entries,
+            )
 
         return await self._transactor.run(conversation, idempotency, decide)
 
@@ -307,18 +324,15 @@ def _utterance_reply(
     """A duplicate changes nothing, so its reply tells the state as it was loaded."""
     session = runner.loaded.session if duplicate else runner.session
     session = session or runner.session
-    return ReplyTemplate(
-        orjson.dumps(
-            UtteranceReply(
-                conversationId=session.conversation_id,
-                messageId=message.message_id,
-                duplicate=duplicate,
-                revision=session.revision,
-                language=session.language,
-                command=command,
-            )
-        )
+    reply = UtteranceReply(
+        conversationId=session.conversation_id,
+        messageId=message.message_id,
+        duplicate=duplicate,
+        revision=session.revision,
+        language=session.language,
+        command=command,
     )
+    return ReplyTemplate(orjson.dumps({**reply, **({} if duplicate else told_of_advance(runner))}))
 
 
 def _prompt_reply(prompt: Prompt, revisions: tuple[int, int], *, fresh: bool, command: str | None) -> bytes:
@@ -335,6 +349,7 @@ def _prompt_reply(prompt: Prompt, revisions: tuple[int, int], *, fresh: bool, co
             ),
             b',"prefixHash":"%b","parts":{"prefix":"' % prompt.prefix_hash.encode(),
             *(prefix, b'","volatile":"', volatile, b'"},"memoryFresh":'),
-            *(b"true" if fresh else b"false", b',"command":', orjson.dumps(command), b"}"),
+            *(b"true" if fresh else b"false", b',"command":', orjson.dumps(command)),
+            *(b',"suggestedTasks":', orjson.dumps(prompt.suggested), b"}"),
         )
     )

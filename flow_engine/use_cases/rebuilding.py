@@ -143,7 +143,7 @@ class Rerun:
                 reply = await conversations.human_task(
                     conversation, asked["contactId"], asked["outcome"], asked["reason"]
                 )
-            case "prompt":
+            case "prompt" | "advance":
                 return (await dialogue.prompt(conversation, memory_format=asked.get("format"))).body
             case _:
                 return None

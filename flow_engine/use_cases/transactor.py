@@ -28,6 +28,7 @@ from flow_engine.ports.jobs import DueJob
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.runtime import storage
+from flow_engine.runtime.agent_data import told_of_advance
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
@@ -336,6 +337,7 @@ def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) ->
         outcome.update(result=False, code=runner.get_task_validation_error().code)
     if asked.heard:
         outcome.update(asked.heard)
+    outcome.update(told_of_advance(runner))
     before = None if runner.new_memory is not None or fork is not None else runner.loaded.session
     head = None
     if before is None or _told_otherwise(before, runner.session):

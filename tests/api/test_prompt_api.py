@@ -24,6 +24,7 @@ async def test_the_prompt_is_its_two_parts_joined() -> None:
         reply = await scene.prompt()
         assert reply.keys() == {
             *("prompt", "revision", "memoryRevision", "prefixHash", "parts", "memoryFresh", "command"),
+            "suggestedTasks",
         }  # F31
         parts = reply["parts"]
         assert reply["prompt"] == parts["prefix"] + "\n\n" + parts["volatile"] == started["prompt"]

@@ -79,6 +79,7 @@ class TestShippedPieces:
             "contact_field",
             "mining_variable",
             "condition_unmet",
+            "suggested_task",
         }
         for name in SECTIONS.keys() - markup_only:
             texts = {shipped.prompt_sections("v1", None, language)[name] for language in LANGUAGES}

@@ -285,7 +285,7 @@ class FlowCallHandler:
         }
 
     def _commanded(self, command: str) -> None:
-        """The conversation has moved without this call, such as by a person who never came."""
+        """The conversation has moved without this call: by a person who never came, or by itself."""
         task = asyncio.create_task(self._follow(command))
         self._following.add(task)
         task.add_done_callback(self._following.discard)
@@ -298,9 +298,8 @@ class FlowCallHandler:
             except replies.EngineError as error:
                 log.warning("conversation_not_reloaded", reason=str(error))
                 return
-            await self._set_task(data)
             if not self._has_ended:
-                self._controls.switch_task(self._settings(), command)
+                await self._enter(data.model_copy(update={"command": command}))
 
     async def _reload(self) -> bool:
         """Whether the conversation is still this call's. The engine tells a known contact where it is."""
@@ -335,7 +334,8 @@ class FlowCallHandler:
             if self._has_ended or reply.revision < task.data.revision:
                 return False
             if reply.prefix_hash != task.data.prefix_hash:
-                await self._reload()
+                if reply.command is None:  # whoever follows commands loads it anew
+                    await self._reload()
                 return False
             data = task.data.model_copy(update={"prompt": reply.prompt, "revision": reply.revision})
             self._task = replace(task, data=data, reachable=await self._reachable_now(task))

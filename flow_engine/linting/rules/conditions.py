@@ -4,8 +4,11 @@ What is known when a condition is asked counts too: a task is entered only on it
 it requires has a value.
 """
 
+from collections.abc import Mapping, Sequence
+
 from flow_engine.documents.findings import quoted
 from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.graph import components, explore, path_to
 from flow_engine.linting.inspection import Inspection, ReadCondition, Rule
 
 
@@ -51,6 +54,48 @@ def without_effect(inspection: Inspection) -> Findings:
                 )
 
 
+def advances(inspection: Inspection) -> Findings:
+    """Connections that nobody has to ask for: those that wait for nothing, and circles of them."""
+    automatic: dict[str, list[str]] = {
+        task.id: [
+            target
+            for target in inspection.connections[task.id]
+            if (way := task.connection_conditions.get(target)) is not None and way.advance == "auto"
+        ]
+        for task in inspection.version.tasks
+    }
+    for source, targets in automatic.items():
+        for target in targets:
+            waits = inspection.requirements(inspection.tasks[target])
+            if not waits and not inspection.conditions_between(source, target):
+                yield LintFinding(
+                    inspection.condition_pointer(inspection.numbers[source], target) + "/advance",
+                    "advance_at_once",
+                    f"nothing has to hold on the way from {inspection.name(source)} to "
+                    f"{inspection.name(target)}, so that the conversation does not stay where it starts",
+                )
+    for component in components(automatic):
+        circle = _circle(sorted(component, key=inspection.numbers.__getitem__), automatic)
+        moves = list(zip(circle, (*circle[1:], *circle[:1]), strict=True))
+        waits = [c for move in moves for c in inspection.conditions_between(*move)]
+        if moves and inspection.can_hold_together(waits):
+            names = " → ".join(inspection.name(task_id) for task_id in (*circle, circle[0]))
+            yield LintFinding(
+                inspection.condition_pointer(inspection.numbers[circle[0]], moves[0][1]) + "/advance",
+                "advance_circle",
+                f"{names} lead on to one another by themselves, and all can be open at once",
+            )
+
+
+def _circle(component: Sequence[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
+    """A way round in a strongly connected component from its first task on; empty where there is none."""
+    first = component[0]
+    within = {task_id: [t for t in edges[task_id] if t in component] for task_id in component}
+    found = explore(first, within)
+    last = next((task_id for task_id in found if first in within[task_id]), None)
+    return [] if last is None else path_to(last, found)
+
+
 def _where(inspection: Inspection, condition: ReadCondition) -> str:
     placed = condition.placed
     if placed.target_id is not None and placed.task_id is not None:
@@ -61,4 +106,4 @@ def _where(inspection: Inspection, condition: ReadCondition) -> str:
 
 
 ERROR_RULES: tuple[Rule, ...] = (faults,)
-RULES: tuple[Rule, ...] = (never_and_always, contradictions, without_effect)
+RULES: tuple[Rule, ...] = (never_and_always, contradictions, without_effect, advances)

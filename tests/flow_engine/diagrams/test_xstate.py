@@ -203,6 +203,21 @@ def test_guards_that_would_fill_the_memory_are_refused() -> None:  # F27
         xstate(draft(tasks=tasks, firstTask="hub"))
 
 
+def test_what_a_connection_does_by_itself_is_told_in_every_notation() -> None:  # F27
+    ways = {"b": {"advance": "auto", "when": "has(vars.var_string)"}, "c": {"advance": "suggest"}}
+    tasks = [aio_task("a", connectedTasks=["b", "c"], connectionConditions=ways)]
+    tasks += [aio_task(each, connectedTasks=["a"]) for each in ("b", "c")]
+    version = parse_version(minimal_version(tasks=tasks, firstTask="a"))
+    machine: Any = xstate(version)
+    enter = machine["states"]["active"]["states"]["task:a"]["on"]
+    assert [enter[f"enter:{each}"]["meta"] for each in "bc"] == [{"advance": "auto"}, {"advance": "suggest"}]
+    assert "meta" not in machine["states"]["active"]["states"]["task:b"]["on"]["enter:a"]
+    labels = mermaid(version).splitlines()
+    assert any("t0 --> t1 : by itself · when has" in line for line in labels)
+    assert any(line.endswith("t0 --> t2 : suggested") for line in labels)
+    assert dot(version).count("by itself when") == dot(version).count("suggested") == 1
+
+
 def test_conditions_are_guards_and_labels() -> None:  # F27
     document = minimal_version(
         tasks=[

@@ -94,6 +94,8 @@ def test_conditions_of_a_connection_are_the_connections_own() -> None:  # journa
     place = "/tasks/welcome/connectionConditions/booking"
     assert found(after, before) == [("connection", "welcome->booking", "changed", f"{place}/when")]
     assert found(after)[0] == ("connection", "welcome->booking", "added", place)
+    after["tasks"][WELCOME]["connectionConditions"]["booking"] = {"when": "has(vars.day)", "advance": "auto"}
+    assert found(after, before) == [("connection", "welcome->booking", "changed", f"{place}/advance")]
 
 
 def test_what_is_within_tools_and_helpers_has_its_place() -> None:

@@ -126,7 +126,8 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     task["excludedGlobalTasks"] = texts
     task["returns"] = {"type": "boolean"}
     task["entryCondition"] = {"type": "object", "properties": parts, "required": ["when"]}
-    connection = {"type": "object", "properties": parts}
+    advance = {"type": "string", "enum": ["suggest", "auto"]}
+    connection = {"type": "object", "properties": {**parts, "advance": advance}}
     task["connectionConditions"] = {"type": "object", "additionalProperties": connection}
 
 

@@ -644,3 +644,30 @@ def _(raw: JsonObject) -> None:
     raw["tasks"].append(task("survey", ["welcome"]))
     raw["tasks"][OPERATOR]["connectedTasks"].append("survey")
     raw["tasks"][OPERATOR]["entryCondition"] = {"when": "channel == 'fax'"}
+
+
+def _by_themselves(raw: JsonObject, *ways: tuple[int, str, str | None]) -> None:
+    """Connections that nobody has to ask for: from a task to another one, with a condition."""
+    for source, target, when in ways:
+        way = {"advance": "auto"} if when is None else {"advance": "auto", "when": when}
+        raw["tasks"][source]["connectionConditions"] = {target: way}
+
+
+@case(
+    "advance_at_once",
+    "/tasks/1/connectionConditions/operator/advance",
+    good=lambda raw: _by_themselves(raw, (BOOKING, "operator", "refusals('booking') > 2")),
+)
+def _(raw: JsonObject) -> None:
+    _by_themselves(raw, (BOOKING, "operator", None))
+
+
+@case(
+    "advance_circle",
+    "/tasks/0/connectionConditions/booking/advance",
+    good=lambda raw: _by_themselves(
+        raw, (WELCOME, "booking", "vars.size == 'S'"), (BOOKING, "welcome", "vars.size == 'M'")
+    ),
+)
+def _(raw: JsonObject) -> None:
+    _by_themselves(raw, (WELCOME, "booking", "has(vars.size)"), (BOOKING, "welcome", "has(vars.size)"))

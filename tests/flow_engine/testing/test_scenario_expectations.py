@@ -60,6 +60,14 @@ DIFFERENCES = {
         "- expect: {unmet: [complaint]}",
         "unmet: not there: 'complaint'; there are: none",
     ),
+    "suggested": (
+        "- expect: {suggested: [complaint]}",
+        "suggested: not there: 'complaint'; there are: none",
+    ),
+    "advanced": (
+        "- utterance: hi\n- expect: {advanced: complaint}",
+        "advanced: expected 'complaint', the conversation did not go on by itself",
+    ),
     "mcp_tools": (
         "- change_task: take order\n- expect: {mcp_tools: [order_status, update_cart]}",
         "mcp_tools: not there: 'order_status'; not expected: 'search_products'; there are: "

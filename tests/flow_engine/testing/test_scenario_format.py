@@ -219,4 +219,4 @@ def test_tasks_and_variables_go_by_id_or_name(tmp_path: Path) -> None:  # F4 F5
 
 
 def test_every_expectation_is_a_field_with_a_meaning_of_its_own() -> None:
-    assert len(ExpectBody.model_fields) == 16
+    assert len(ExpectBody.model_fields) == 18

@@ -269,6 +269,32 @@ class TestFreshPrompts:
             assert call.controls.told[-1][2] == "/resume"
             assert list(change_task(call)["enum"]) == ["reception"]
 
+    async def test_a_call_follows_where_the_conversation_goes_by_itself(self) -> None:
+        document = quiet_clinic()
+        way = {"when": "has(vars.var_number)", "advance": "auto"}
+        document["tasks"][0]["connectionConditions"] = {"supervised": way}
+        async with flow_call(document) as call:
+            await call.opened()
+            await call.scene.written(entry("var_number", 3), conversation=CALL_ID)
+            await call.user("Three")
+            await eventually(lambda: "switch_task" in call.controls.names)
+            await call.heard("Hello?")
+            switched = [told[2] for told in call.controls.told if told[0] == "switch_task"]
+            assert switched == ["/start_task supervised AIS"]  # once, whoever noticed it first
+            assert list(change_task(call)["enum"]) == ["reception"]
+
+    async def test_a_refusal_that_leads_to_a_person_puts_the_caller_through(self) -> None:
+        document = quiet_clinic()
+        way = {"when": "refusals('visit') >= 1", "advance": "auto"}
+        document["tasks"][0]["connectionConditions"] = {"operator": way}
+        async with flow_call(document, transfer_to=OPERATOR) as call:
+            await call.opened()
+            refused = await call.tool("change_task", task="visit")
+            assert refused["result"] is False
+            await eventually(lambda: "transfer" in call.controls.names)
+            switched = [str(told[2]) for told in call.controls.told if told[0] == "switch_task"]
+            assert [command.split()[:2] for command in switched] == [["/start_task", "operator"]]
+
 
 class TestHandingOver:
     async def test_without_an_address_the_engine_is_told_and_the_model_goes_on(self) -> None:  # F34
