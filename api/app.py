@@ -1,6 +1,6 @@
 """The HTTP application: endpoints of a table behind one way in, and every error as a problem document."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -13,10 +13,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.agent_runs import AgentRunRoutes
-from api.auth import Authenticator, LocalOnly, refuse_proxied
+from api.auth import Authenticator, LocalOnly, proxy_header, refuse_proxied
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
@@ -201,6 +201,18 @@ class _Api(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._way_in(scope, receive, send)
 
+    def answer_to(self, scope: Scope) -> Callable[[bytes], Awaitable[Response]] | None:
+        """What answers a call of the table from its whole body, as `__call__` would. None for any other
+        request, and where replies have to tell browsers what they may."""
+        if self._way_in != self._answer or (self._keyless and proxy_header(scope["headers"]) is not None):
+            return None
+        guarded = self._hot.find(scope)
+        return None if guarded is None else partial(self._whole, guarded, scope)
+
+    async def _whole(self, guarded: Guarded, scope: Scope, body: bytes) -> Response:
+        answering = guarded.answer(scope, _nothing_more, body)
+        return await bugs_answered(answering, lambda error: _logged_bug(scope, error))
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._keyless and scope["type"] == "http" and not scope["path"].startswith("/health/"):
             try:
@@ -216,6 +228,10 @@ class _Api(FastAPI):
             guarded.answer(scope, receive), lambda error: _logged_bug(scope, error)
         )
         await response(scope, receive, send)
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.disconnect"}
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -185,18 +185,26 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = (
 _BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")
 
 
+def proxy_header(headers: Headers) -> bytes | None:
+    """The name of a header that a proxy adds; None where the request has none."""
+    for name, _ in headers:
+        if name in _BY_PROXIES or name.startswith(b"x-forwarded-"):
+            return name
+    return None
+
+
 def refuse_proxied(headers: Headers) -> None:
     """For a service without keys, which a proxy on this machine would make public, whatever its `Host`.
 
     Raises CorrectTheInput `proxied_without_keys` for headers that a proxy has added to.
     """
-    for name, _ in headers:
-        if name in _BY_PROXIES or name.startswith(b"x-forwarded-"):
-            raise CorrectTheInput(
-                "proxied_without_keys",
-                "without API keys this service answers nothing that comes through a proxy, as by its header "
-                f"{name.decode('latin-1')!r}; set FLOW_ENGINE_API_KEYS_FILE to serve others",
-            )
+    found = proxy_header(headers)
+    if found is not None:
+        raise CorrectTheInput(
+            "proxied_without_keys",
+            "without API keys this service answers nothing that comes through a proxy, as by its header "
+            f"{found.decode('latin-1')!r}; set FLOW_ENGINE_API_KEYS_FILE to serve others",
+        )
 
 
 def require(principal: Principal, scopes: Sequence[Scope]) -> None:

@@ -113,11 +113,12 @@ class Guarded:
         response = await self.answer(scope, receive)
         await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+    async def _answer(self, scope: Scope, receive: Receive, body: bytes | None = None) -> Response:
+        """`body` is the whole of it where it is there already."""
         started = time.perf_counter()
         endpoint, code = self._endpoint, None
         try:
-            response = await endpoint.handler(await self._admit(scope, receive))
+            response = await endpoint.handler(await self._admit(scope, receive, body))
         except FlowEngineError as error:
             code = error.code
             response = error_response(error)
@@ -137,7 +138,7 @@ class Guarded:
         )
         return response
 
-    async def _admit(self, scope: Scope, receive: Receive) -> Call:
+    async def _admit(self, scope: Scope, receive: Receive, body: bytes | None) -> Call:
         structlog.contextvars.clear_contextvars()
         endpoint, way_in, principal = self._endpoint, self._way_in, ANYONE
         if endpoint.scopes:
@@ -146,19 +147,24 @@ class Guarded:
         if way_in.named_hosts:
             host = header(scope["headers"], b"host", "")
             REQUEST_BASE_URL.set(f"http://{host}" if _HOST.fullmatch(host) else None)
-        body = b"" if endpoint.body is None else await read_body(receive)
+        if endpoint.body is None:
+            body = b""
+        elif body is None:
+            body = await read_body(receive)
+        elif len(body) > MAX_BODY_BYTES:
+            raise _too_large()
         call = Call(scope, receive, principal, body)
         if scope["query_string"] and self._queries is not None:
             call.refuse_unknown_parameters(self._queries)
         return call
 
-    async def _traced(self, scope: Scope, receive: Receive) -> Response:
+    async def _traced(self, scope: Scope, receive: Receive, body: bytes | None = None) -> Response:
         """Within a span of the caller's trace, where the caller has one."""
         tracing, method = self._way_in.tracing, self._endpoint.method
         caller = header(scope["headers"], b"traceparent")
         known = {"http.request.method": method, "http.route": self._route}
         with tracing.span(f"{method} {self._route}", "server", parent=caller, attributes=known):
-            response = await self._answer(scope, receive)
+            response = await self._answer(scope, receive, body)
             tracing.note({"http.response.status_code": response.status_code})
             if response.status_code >= 500:
                 tracing.note({"error.type": str(response.status_code)})
@@ -181,7 +187,11 @@ async def read_body(receive: Receive) -> bytes:
         body, more = message.get("body", b""), message.get("more_body", False)
         size += len(body)
         if size > MAX_BODY_BYTES:
-            text = f"a body has at most {MAX_BODY_BYTES} bytes"
-            raise CorrectTheInput("too_large", text, [Finding("", "too_large", text)])
+            raise _too_large()
         parts.append(body)
     return body if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large() -> CorrectTheInput:
+    text = f"a body has at most {MAX_BODY_BYTES} bytes"
+    return CorrectTheInput("too_large", text, [Finding("", "too_large", text)])

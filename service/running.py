@@ -19,7 +19,7 @@ import uvloop
 from fastapi import FastAPI
 from prometheus_client import start_http_server
 
-from adapters import http_door, jobs, telemetry
+from adapters import http_door, http_whole, jobs, telemetry
 from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
@@ -173,7 +173,7 @@ async def _open(service: wiring.Service, settings: Settings) -> AsyncGenerator[F
 def _config(app: FastAPI, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", http_door.Door),
+        http=cast("type[asyncio.Protocol]", http_whole.WholeRequests),
         ws="none",
         lifespan="off",
         access_log=False,
