@@ -120,10 +120,17 @@ class GatewayFile(BaseModel):
 
     model_config = _CLOSED
 
-    backends: Annotated[tuple[Backend, ...], Field(min_length=1)]
+    backends: tuple[Backend, ...]
     workspaces: tuple[Workspace, ...] = ()
     assistant: Assistant = Assistant()
     budgets: tuple[Budget, ...] = ()
+
+    @field_validator("backends")
+    @classmethod
+    def _one_at_least(cls, value: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        if not value:  # a bound of the field would be told of backends that are wrong, too
+            raise ValueError("accepted is at least one backend")
+        return value
 
     @model_validator(mode="after")
     def _names_that_fit(self) -> GatewayFile:

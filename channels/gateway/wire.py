@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from math import isinf
 from typing import Any, Final, cast
 
@@ -183,13 +183,15 @@ def read_request(raw: bytes, *, needs: str) -> ApiRequest:
 def cache_key(request: ApiRequest, tenant: str, model: str) -> str:
     """SHA-256 over the body as JSON, the tenant and the resolved model. The order of object keys, white
     space, escapes and the spelling of numbers do not matter; everything else does. Raises ValueError for a
-    body that is nested too deeply to be compared."""
-    body = json.loads(request.raw, parse_float=Decimal)
-    body.pop("model")
+    body that is nested too deeply to be compared, or that has an exponent of many digits."""
     try:
+        body = json.loads(request.raw, parse_float=Decimal)
+        body.pop("model")
         canonical = json.dumps([tenant, model, _canonical(body)], sort_keys=True, separators=(",", ":"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except InvalidOperation:
+        raise ValueError("a number has too large an exponent") from None
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
