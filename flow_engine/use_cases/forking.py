@@ -7,11 +7,12 @@ messages included; the time that was left for a transfer is left again. From the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
 import orjson
+from msgspec.structs import replace
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey

@@ -6,7 +6,7 @@ conflict that carries the current state, never with a lost or a doubled write.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import Generic, TypeVar, cast
@@ -326,7 +326,7 @@ def to_changes(
         jobs=() if forked else (*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
         idempotency=idempotency,
         journal=_noted(runner, transition, by),
-        forked=replace(loaded, session=runner.session) if forked else None,
+        forked=msgspec.structs.replace(loaded, session=runner.session) if forked else None,
     )
 
 

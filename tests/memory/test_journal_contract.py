@@ -188,7 +188,7 @@ class TestForks:
         then = await talk.store.conversations.load(talk.ref, with_turns=True)
         fork = Conversation(talk.store, ConversationRef(talk.ref.tenant_id, "fork"))
         own = session(fork.ref, 7)
-        forked = replace(then, session=own)
+        forked = msgspec.structs.replace(then, session=own)
         origin = replace(head(own), forked_from=Fork("c", 4))
         outcome = await fork.commit(0, session=own, forked=forked, journal=note("fork", head=origin))
         assert isinstance(outcome, Committed)
