@@ -27,6 +27,7 @@ from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
+from api.tags import TagRoutes
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
 
@@ -62,6 +63,7 @@ class Routes:
     agents: AgentRoutes
     memory: MemoryRoutes
     designers: DesignerRoutes
+    tags: TagRoutes
     migrations: MigrationRoutes
     agent_runs: AgentRunRoutes
     diagrams: DiagramRoutes
@@ -75,6 +77,7 @@ class Routes:
             *self.agents.endpoints(),
             *self.memory.endpoints(),
             *self.designers.endpoints(),
+            *self.tags.endpoints(),
             *self.migrations.endpoints(),
             *self.agent_runs.endpoints(),
             *self.diagrams.endpoints(),

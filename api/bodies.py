@@ -15,7 +15,9 @@ from pydantic_core import PydanticCustomError
 
 from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.ports.flow_store import GuardMetric
 from flow_engine.use_cases.dialogue import Utterance
+from flow_engine.use_cases.splits import MOST_SIDES
 from flow_engine.values import JsonValue, ValueRejected, check_json
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
 
@@ -171,9 +173,39 @@ class RenameFlow(Body):
     updated_by: Name
 
 
-class MoveTag(Body):
+class SplitShare(Body):
     version_id: Id
+    weight: Annotated[float, pydantic.Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+class SplitGuard(Body):
+    """A side is given up whose `metric` is above the base's by `worseBy` or more, an absolute difference in
+    the metric's unit, once both sides have `minimum` conversations."""
+
+    metric: GuardMetric
+    worse_by: Annotated[float, pydantic.Field(gt=0, le=1e9, allow_inf_nan=False)]
+    minimum: Annotated[int, pydantic.Field(ge=1, le=1_000_000)]
+
+
+class PutTag(Body):
+    """A tag points to one version, or shares its new conversations out among those of `split`; the first of
+    these is the base."""
+
+    version_id: Id | None = None
+    split: (
+        Annotated[tuple[SplitShare, ...], pydantic.Field(strict=False, min_length=2, max_length=MOST_SIDES)]
+        | None
+    ) = None
+    guard: SplitGuard | None = None
     updated_by: Name
+
+    @pydantic.model_validator(mode="after")
+    def _one_or_several(self) -> PutTag:
+        if (self.version_id is None) == (self.split is None):
+            raise ValueError("give either 'versionId' or 'split'")
+        if self.guard is not None and self.split is None:
+            raise ValueError("a 'guard' is of a 'split'")
+        return self
 
 
 MOST_FINDINGS = 100

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, WithJsonSchema
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.bodies import CreateFlow, MoveTag, RenameFlow
+from api.bodies import CreateFlow, RenameFlow
 from api.endpoints import (
     FLOW_VERSION,
     JSON,
@@ -21,6 +21,7 @@ from api.endpoints import (
     json_response,
 )
 from api.problems import FindingReply, findings_reply
+from api.tags import TagReply, tag_reply
 from flow_engine.documents import VersionDifference, difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
@@ -29,13 +30,6 @@ from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.designing import Designing
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
-
-
-class TagReply(TypedDict):
-    versionId: str
-    tag: str
-    createdBy: str
-    createdAt: str
 
 
 class FlowReply(TypedDict):
@@ -53,13 +47,14 @@ class FlowCreated(TypedDict):
 
 
 class VersionRowReply(TypedDict):
-    """`parentVersionId` is the version that this one was made from."""
+    """`parentVersionId` is the version that this one was made from, `weight` that of a split tag's side."""
 
     versionId: str
     tag: str | None
     createdBy: str
     createdAt: str
     parentVersionId: str | None
+    weight: float | None
 
 
 class VersionSaved(TypedDict):
@@ -76,7 +71,6 @@ class Verdict(TypedDict):
 _VERSIONS = "/flows/{flow_id}/versions"
 _CREATE = TypeAdapter(CreateFlow)
 _RENAME = TypeAdapter(RenameFlow)
-_MOVE = TypeAdapter(MoveTag)
 _SAVED = Annotated[dict[str, object], WithJsonSchema({"$comment": FLOW_VERSION})]
 _NEW = TypeAdapter(Annotated[dict[str, object], WithJsonSchema({"$comment": NEW_FLOW_VERSION})])
 
@@ -129,6 +123,7 @@ class DesignerRoutes:
                     createdBy=row.created_by,
                     createdAt=utc_text(row.created_at),
                     parentVersionId=row.parent_version_id,
+                    weight=row.weight,
                 )
                 for row in rows
             ]
@@ -175,25 +170,6 @@ class DesignerRoutes:
                 raise
             return json_response(Verdict(valid=False, errors=findings_reply(refused.findings), warnings=[]))
         return json_response(Verdict(valid=True, errors=[], warnings=findings_reply(submission.warnings)))
-
-    async def move_tag(self, call: Call) -> Response:
-        body, tag = call.parse(_MOVE), call.path("tag")
-
-        def respond(flow: FlowRecord) -> FinalReply:
-            return FinalReply(
-                200, orjson.dumps(next(row for row in _flow(flow)["tags"] if row["tag"] == tag))
-            )
-
-        reply = await self._flow_service.move_tag(
-            call.tenant_id,
-            call.path("flow_id"),
-            tag=tag,
-            version_id=body.version_id,
-            moved_by=body.updated_by,
-            respond=respond,
-            idempotency=call.idempotency,
-        )
-        return answer_response(reply)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -312,19 +288,6 @@ class DesignerRoutes:
                 reply=Verdict,
                 problems=(404,),
             ),
-            Endpoint(
-                method="PUT",
-                path="/flows/{flow_id}/tags/{tag}",
-                handler=self.move_tag,
-                summary="Point a tag at a version: promotion and rollback",
-                audience="designers",
-                scopes=("designer",),
-                body=_MOVE,
-                reply=TagReply,
-                problems=(404, 409),
-                keyed=True,
-                body_example={"versionId": "health-booking-v1", "updatedBy": "ada"},
-            ),
         ]
 
 
@@ -340,13 +303,5 @@ def _flow(flow: FlowRecord) -> FlowReply:
         templateId=None,
         updatedAt=utc_text(flow.updated_at),
         updatedBy=flow.updated_by,
-        tags=[
-            TagReply(
-                versionId=entry.version_id,
-                tag=entry.tag,
-                createdBy=entry.created_by,
-                createdAt=utc_text(entry.created_at),
-            )
-            for entry in flow.tags
-        ],
+        tags=[tag_reply(entry) for entry in flow.tags],
     )

@@ -13,18 +13,21 @@ from pydantic import TypeAdapter, ValidationError
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.flow_store import FlowRecord
 
-FORMAT = 1
+FORMAT = 2
+_WITHOUT_SPLITS = 1
 
 _FLOW = TypeAdapter(FlowRecord)
 _BODIES = {"replies": {"__all__": {"body"}}}
 
 
 def flow_to_plain(flow: FlowRecord) -> dict[str, Any]:
-    """The record as JSON values, with the format's number under `format`."""
+    """The record as JSON values, with the number of the oldest format that has all of it under `format`: the
+    release before works on it as long as no tag is split."""
     plain: dict[str, Any] = _FLOW.dump_python(flow, mode="json", exclude=_BODIES)
     for reply, kept in zip(plain["replies"], flow.replies, strict=True):
         reply["body"] = b64encode(kept.body).decode()
-    return {"format": FORMAT, **plain}
+    split = any(entry.split is not None for entry in (*flow.tags, *flow.tag_moves))
+    return {"format": FORMAT if split else _WITHOUT_SPLITS, **plain}
 
 
 def flow_from_plain(plain: Mapping[str, Any]) -> FlowRecord:

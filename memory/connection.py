@@ -20,6 +20,7 @@ from memory.keys import READY_KEY, snapshots_of
 from memory.listing import RedisConversationList
 from memory.manager import MemoryManager, RedisDefinitions
 from memory.multiplexed import Address, MultiplexedDriver
+from memory.outcomes import RedisOutcomes
 from memory.redis_py import driver_to
 
 READY_KEY_LIFETIME_S = 60
@@ -112,6 +113,7 @@ class RedisMemory:
     index: RedisConversationIndex
     journal: RedisJournal
     listing: RedisConversationList
+    outcomes: RedisOutcomes
     durability: Durability | None = None
 
     @classmethod
@@ -127,6 +129,7 @@ class RedisMemory:
             RedisConversationIndex(driver),
             RedisJournal(driver),
             RedisConversationList(driver),
+            RedisOutcomes(driver),
             durability,
         )
 

@@ -95,6 +95,12 @@ def index_key(tenant_id: str) -> str:
     return f"{{{encoded_id(tenant_id)}:conversations}}::index"
 
 
+def outcome_keys(tenant_id: str, split_id: str) -> Mapping[str, str]:
+    """The two hashes of a split, by what the scripts call them. Ids are percent-encoded UTF-8."""
+    tag = f"{{{encoded_id(tenant_id)}:rollout:{encoded_id(split_id)}}}"
+    return {name: f"{tag}::{name}" for name in ("sums", "counted")}
+
+
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
     return f"{{{encoded_id(tenant_id)}:definition:{content_hash}}}"

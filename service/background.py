@@ -15,6 +15,7 @@ from flow_engine.ports.extraction import Extractor, ExtractsNothing
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.delivery import Delivery, Relay
+from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import Transactor
 from memory.connection import RedisMemory, connect
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
@@ -32,6 +33,7 @@ class JobDependencies:
     outbound: OutboundSender
     clock: Clock
     observer: telemetry.Observer
+    rollouts: Rollouts
 
 
 def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.JobKind, jobs.JobHandler]:
@@ -41,7 +43,11 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
     work = BackgroundWork(
         parts.transactor,
         BackgroundDependencies(
-            extractor, model, has_model=not isinstance(model, models.NoModel), observer=observer
+            extractor,
+            model,
+            has_model=not isinstance(model, models.NoModel),
+            observer=observer,
+            rollouts=parts.rollouts,
         ),
     )
     webhook = None

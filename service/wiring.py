@@ -32,6 +32,7 @@ from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operators import OperatorRoutes
+from api.tags import TagRoutes
 from flow_engine.errors import CallTheOperator
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
@@ -54,6 +55,7 @@ from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.recordings import Recordings
+from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
@@ -239,6 +241,7 @@ def assemble(
         quiet_bytes=2 * settings.held_bytes,
     )
     designing = Designing(flow_service, submissions, dependencies.clock)
+    rollouts = Rollouts(flow_service, memory.outcomes, dependencies.clock)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
@@ -247,7 +250,8 @@ def assemble(
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     opened = partial(dependencies.opened, settings, submissions)
-    return Service(app, opened, job_runners(settings, transactor, agents, dependencies), metrics, mcp)
+    runners = job_runners(settings, transactor, agents, dependencies, rollouts)
+    return Service(app, opened, runners, metrics, mcp)
 
 
 def _base_url(host: str, port: int) -> str | None:
@@ -282,6 +286,7 @@ def _application(
             Forks(history, transactor, memory.journal, memory.listing),
         ),
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
+        tags=TagRoutes(designing.flows, Rollouts(designing.flows, memory.outcomes, dependencies.clock)),
         diagrams=DiagramRoutes(designing.flows, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),
@@ -307,13 +312,16 @@ def job_runners(
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
+    rollouts: Rollouts,
 ) -> Sequence[JobRunner]:
     """One for the jobs of commits and, where there is a stream of a core CTI to read, one for that.
 
     Raises CallTheOperator `webhook_secret_missing`, `redis_needed`.
     """
     memory, clock, observer = dependencies.memory, dependencies.clock, dependencies.observer
-    parts = JobDependencies(transactor, dependencies.model, memory, dependencies.outbound, clock, observer)
+    parts = JobDependencies(
+        transactor, dependencies.model, memory, dependencies.outbound, clock, observer, rollouts
+    )
     own = job_runner(settings, parts, dependencies.tracing)
     if settings.cti_stream is None:
         return (own,)

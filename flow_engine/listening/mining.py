@@ -331,6 +331,7 @@ def mining_effects(
                 "provenance": provenance,
                 "dropped": dict(Counter(state.dropped) + Counter(result.dropped)),
                 "checkpoints": {**state.checkpoints, **marks},
+                "stalls": state.stalls + len(stalled),
             }
         ),
         checkpoints=[c for c in reached if c.id in marks],

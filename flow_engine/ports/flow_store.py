@@ -1,9 +1,9 @@
-"""The ports to flows and their versions (F1, F6, F7)."""
+"""The ports to flows and their versions (F1, F6, F7), with the splits of their tags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,60 @@ class VersionEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitSide:
+    """A version of a split: `weight` beside those of the others, and the buckets that it has, as runs from
+    the first up to before the second number. Of 10,000."""
+
+    version_id: str
+    weight: float
+    buckets: tuple[tuple[int, int], ...] = ()
+
+
+GuardMetric = Literal["refused", "stalled", "humanTransfers", "turns", "durationS"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A side whose metric is above the base's by at least `worse_by` is rolled back, once both have at least
+    `minimum` conversations. `worse_by` is in the metric's own unit: a share of 1, turns, seconds."""
+
+    metric: GuardMetric
+    worse_by: float
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Which side was worse by which metric. `at` is in UTC; `noticed_by` is the digest of the conversation
+    that tells the event."""
+
+    version_id: str
+    metric: GuardMetric
+    at: datetime
+    noticed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Versions that share a tag's new conversations; the first side is the base. `split_id` is what their
+    outcomes are counted under."""
+
+    split_id: str
+    sides: tuple[SplitSide, ...]
+    guard: Guard | None = None
+    rolled_back: RolledBack | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TagEntry:
-    """Where a tag points now, and who moved it there when. `created_at` is in UTC."""
+    """Where a tag points now, and who moved it there when: to a version, or to the base of a split.
+    `created_at` is in UTC."""
 
     tag: str
     version_id: str
     created_by: str
     created_at: datetime
+    split: Split | None = None
 
 
 @dataclass(frozen=True, slots=True)

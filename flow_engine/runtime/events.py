@@ -14,6 +14,7 @@ object whose `subtype` is one of:
     routing_requested    {skills?, optionalSkills?, agents?, timeout}
     human_task           {outcome, reason?}
     version_migrated     {from, to}
+    rollout_rolled_back  {flowId, tag, versionId, metric}
     reason_of_contact    {name, why}
     result               {name, why}
     checkpoint_missed    {checkpointId, name, judged?}   judged: false where there was nobody to judge

@@ -46,6 +46,13 @@ class Conclusion(_Stored):
     why: str = ""
 
 
+class Rollout(_Stored):
+    """The split that a conversation was started in, and its tag."""
+
+    split_id: str
+    tag: str
+
+
 class MiningState(_Stored):
     """`mined_through` is the last user turn whose extraction is done, `failed_turn` one whose failed.
 
@@ -53,7 +60,8 @@ class MiningState(_Stored):
     since the current task was entered, `ready_turns` by task id for how many of them that task could have
     been entered. `stalled` are those of these tasks that are suggested for it. `dropped` counts refused
     values by the reason. `missed_reported`: the required checkpoints that nobody reached have been told.
-    Stored as JSON.
+    `stalls` counts the tasks that stalled; `rollback_told` is the split whose rollback this conversation has
+    told. Stored as JSON.
     """
 
     mined_through: str | None = None
@@ -68,6 +76,9 @@ class MiningState(_Stored):
     checkpoints: Mapping[str, ReachedCheckpoint] = Field(default_factory=dict[str, ReachedCheckpoint])
     conclusions: Mapping[str, Conclusion] = Field(default_factory=dict[str, Conclusion])
     missed_reported: bool = False
+    stalls: int = 0
+    rollout: Rollout | None = None
+    rollback_told: str | None = None
 
 
 def encode_mining(state: MiningState) -> bytes:

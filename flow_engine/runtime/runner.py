@@ -170,8 +170,8 @@ class ConversationalFlowRunner(ConversationState):
                 raise AssertionError(f"the chart of {self.flow.version_id!r} refused what its rules allow")
             self.set_task_validation_error(refusal)
             counts = self.session.refused
-            if target is not None:  # names that no task has would grow the snapshot without bound
-                counts = {**counts, target.id: counts.get(target.id, 0) + 1}
+            asked_for = "" if target is None else target.id  # all names that no task has are one
+            counts = {**counts, asked_for: counts.get(asked_for, 0) + 1}
             self._update(refused=counts)
             self._note("task_refused", code=refusal.code, task=name[:200])
             self.advance()

@@ -57,9 +57,9 @@ class Session(_Stored, frozen=True, kw_only=True):
     """A conversation between two requests. Immutable: a step makes a new one.
 
     `revision` counts the commits of the snapshot; `entered` and `refused` count by task id how often
-    a task was entered and a change to it refused. `deadline` is when the conversation's time is over (UTC),
-    None for never; `pending_command` is what the agent has yet to be told. `digressions` are the tasks to go
-    back to, the nearest last.
+    a task was entered and a change to it refused, the latter under "" for names that no task has. `deadline`
+    is when the conversation's time is over (UTC), None for never; `pending_command` is what the agent has yet
+    to be told. `digressions` are the tasks to go back to, the nearest last.
     """
 
     format: int = SNAPSHOT_FORMAT

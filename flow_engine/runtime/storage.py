@@ -174,6 +174,7 @@ Operation = Literal[
     "routing",
     "migration",
     "fork",
+    "rollback",
 ]
 """What made a commit: the last segment of a route's path, or the background work."""
 

@@ -6,6 +6,7 @@ applied to whatever the state has become.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flow_engine.listening import conclusions, mining
@@ -21,12 +22,14 @@ from flow_engine.runtime.mining_state import Conclusion, MinedBy
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 from flow_engine.task_types import BETWEEN_CONTACTS
+from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import Decision, Transactor, Transition
 from flow_engine.values import JsonValue
 
 LAST_WORDS_WITHIN_S = 6.0
 """How long after a contact's end its last words may take to be read, before what was missed is told."""
 _SILENT = storage.ReplyTemplate(b"")
+_ROLLBACK = storage.JournalInput("rollback", {})
 _EXPIRY, _ROUTING = storage.JournalInput("expiry", {}), storage.JournalInput("routing", {})
 
 
@@ -38,6 +41,7 @@ class BackgroundDependencies:
     model: LanguageModel
     has_model: bool
     observer: Observer
+    rollouts: Rollouts
 
 
 class BackgroundWork:
@@ -130,6 +134,7 @@ class BackgroundWork:
         contact = runner.session.own_contacts.get(job.subject)
         if contact is None or contact.status == "active":
             return
+        await self._count(job.conversation, runner)
         if not await self._report_missed(job, contact):
             return
         if not self._dependencies.has_model or job.subject in loaded.mining.conclusions:
@@ -162,6 +167,43 @@ class BackgroundWork:
             )
 
         await self._transactor.apply(job.conversation, decide)
+        if loaded.mining.rollout is not None:  # with its result
+            after = await self._transactor.memory.load(job.conversation, with_turns=True)
+            await self._count(job.conversation, await self._transactor.resume(job.conversation, after))
+
+    async def _count(
+        self,
+        conversation: ConversationRef,
+        runner: ConversationalFlowRunner,
+        former: Mapping[str, Conclusion] | None = None,
+    ) -> None:
+        """Count it among the outcomes of its split, if it has one, and tell a rollback that was noticed by
+        that. `former` are the conclusions of a conversation that was started anew."""
+        conclusions = runner.loaded.mining.conclusions if former is None else former
+        rollouts = self._dependencies.rollouts
+        rolled_back = await rollouts.count(runner, conclusions, final=former is not None)
+        rollout = runner.loaded.mining.rollout
+        if rolled_back is None or rollout is None:
+            return
+        flow_id = runner.session.flow_id
+
+        async def decide(fresh: storage.LoadedConversation) -> Decision[None]:
+            if fresh.session is None or fresh.mining.rollback_told == rollout.split_id:
+                return Decision(None)
+            now = await self._transactor.resume(conversation, fresh)
+            told = fresh.mining.model_copy(update={"rollback_told": rollout.split_id})
+            contact_id = max(now.session.contacts, key=lambda id: now.session.contacts[id].started_at)
+            event = system_event(
+                *(now.flow, now.session, f"rollback:{rollout.split_id}", contact_id, now.now),
+                "rollout_rolled_back",
+                flowId=flow_id,
+                tag=rollout.tag,
+                versionId=rolled_back.version_id,
+                metric=rolled_back.metric,
+            )
+            return Decision(None, Transition(now, _SILENT, _ROLLBACK, mining=told, events=(event,)))
+
+        await self._transactor.apply(conversation, decide)
 
     async def _report_missed(self, job: Job, contact: Contact) -> bool:
         """Of a conversation that is over, once. False while its last words may still be read: the job comes
@@ -200,13 +242,16 @@ class BackgroundWork:
         before = await self._transactor.resume(conversation, left)
         own = former.session.own_contacts
         events: list[bytes] = []
+        concluded = dict(former.mining.conclusions)
         if not former.mining.missed_reported:
             latest = max(own, key=lambda id: own[id].started_at)
             events += conclusions.missed_events(before, latest, judged=self._dependencies.has_model)
         for contact_id in own.keys() - former.mining.conclusions.keys():
             if self._dependencies.has_model:
-                conclusion = await self._conclusion(conversation, before, contact_id)
+                concluded[contact_id] = conclusion = await self._conclusion(conversation, before, contact_id)
                 events += conclusions.conclusion_events(before, contact_id, conclusion)
+
+        await self._count(conversation, before, concluded)
 
         async def decide(loaded: storage.LoadedConversation) -> Decision[None]:
             if former.name not in [other.name for other in loaded.former]:

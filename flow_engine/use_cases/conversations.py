@@ -13,6 +13,7 @@ from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import agent_data_of, get_refusal
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.events import erasure_event
+from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
@@ -24,6 +25,7 @@ from flow_engine.runtime.storage import (
     turns_of_contact,
 )
 from flow_engine.runtime.tables import value_text
+from flow_engine.use_cases.splits import subject_of
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import HumanOutcome
@@ -85,13 +87,17 @@ class Conversations:
 
         async def decide(loaded: LoadedConversation) -> Transition:
             heard = dict[str, object]()
+            mining = None
             before = None if loaded.session is None else await self._transactor.resume(conversation, loaded)
             if before is not None and await self._goes_on(before, contact, heard):
                 runner, command = before, commands.RESUME
             else:
                 startable = await self._transactor.versions.to_start(
-                    conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag
+                    *(conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag),
+                    subject_of(contact.data, conversation.conversation_id),
                 )
+                if startable.rollout is not None:
+                    mining = MiningState(rollout=startable.rollout)
                 command = commands.START
                 runner = ConversationalFlowRunner.start(
                     startable.version.flow,
@@ -119,7 +125,7 @@ class Conversations:
                 },
                 heard=heard,
             )
-            return Transition(runner, ReplyTemplate(data), asked, guards_memory=True)
+            return Transition(runner, ReplyTemplate(data), asked, guards_memory=True, mining=mining)
 
         return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 

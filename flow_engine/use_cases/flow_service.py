@@ -203,6 +203,37 @@ class FlowService:
 
         return await self._commit(tenant_id, flow_id, change, respond, idempotency)
 
+    async def split_tag(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        order: publishing.SplitOrder,
+        *,
+        respond: Respond,
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        """Share a tag's new conversations out. Raises what `publishing.split_tag` raises."""
+        new_id = self._new_id()
+
+        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
+            return publishing.split_tag(flow, order, new_id=new_id, now=now)
+
+        return await self._commit(tenant_id, flow_id, change, respond, idempotency)
+
+    async def roll_back(
+        self, tenant_id: str, flow_id: str, tag: str, split_id: str, rolled_back: flow_store.RolledBack
+    ) -> bool:
+        """End a split's sharing out for its guard. False where that was done, or the split is over. Raises
+        ReloadAndDecide `flow_changed_meanwhile`. Times in UTC."""
+        for _ in range(ATTEMPTS):
+            flow = await self.get_flow(tenant_id, flow_id)
+            changed = publishing.roll_back(flow, tag, split_id, rolled_back)
+            if changed is None:
+                return False
+            if await self._flows.replace(tenant_id, changed, flow.revision):
+                return True
+        raise _changed_meanwhile(flow_id)
+
     # --- how a change is stored ---------------------------------------------------------------
 
     async def _commit(
@@ -245,10 +276,7 @@ class FlowService:
             if await self._flows.replace(tenant_id, changed, flow.revision):
                 return reply
         await self._take_back(tenant_id, left_behind)
-        raise ReloadAndDecide(
-            "flow_changed_meanwhile",
-            f"flow {flow_id!r} changed {ATTEMPTS} times before this change could be stored: send it again",
-        )
+        raise _changed_meanwhile(flow_id)
 
     async def _take_back(self, tenant_id: str, version: flow_store.StoredVersion | None) -> None:
         """Free the id of a save that was refused after its document had been stored."""
@@ -263,6 +291,13 @@ class FlowService:
                 f"version {version_id!r} is listed, but its document is not stored",
             )
         return version
+
+
+def _changed_meanwhile(flow_id: str) -> ReloadAndDecide:
+    return ReloadAndDecide(
+        "flow_changed_meanwhile",
+        f"flow {flow_id!r} changed {ATTEMPTS} times before this change could be stored: send it again",
+    )
 
 
 def find_reply(

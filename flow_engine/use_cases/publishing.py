@@ -15,16 +15,30 @@ that the rules have read, and runs them again on the fresh record when somebody 
    that is how a bad version is rolled back.
 6. A flow lists at most VERSIONS_KEPT versions and remembers its last TAG_MOVES_KEPT moves of tags: its record
    is one document, written whole at each change.
-7. `updated_by` and `updated_at` tell who named the flow and when; the tags have an author and a date of
+7. A tag may be split: new conversations are shared out among versions that can run and serve the channels of
+   the first, the base. For every other rule the tag points to its base. Moving the tag ends the split. A
+   split whose base stays goes on when its weights or sides change, unless it was rolled back; any other one
+   is new, and so are its outcomes.
+8. `updated_by` and `updated_at` tell who named the flow and when; the tags have an author and a date of
    their own.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
-from flow_engine.ports.flow_store import FlowRecord, TagEntry, VersionEntry
+from flow_engine.ports.flow_store import (
+    FlowRecord,
+    Guard,
+    RolledBack,
+    Split,
+    SplitSide,
+    TagEntry,
+    VersionEntry,
+)
+from flow_engine.use_cases.splits import ShareOrder, share_findings, shared_out
 
 LATEST = "latest"
 VERSIONS_KEPT = 5_000
@@ -36,13 +50,24 @@ _TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 @dataclass(frozen=True, slots=True)
 class VersionRow:
     """A version under one of its tags, or with `tag` None when it has none; author and date are its own. Its
-    date is in UTC."""
+    date is in UTC. `weight`: of a side, where the tag is split."""
 
     version_id: str
     tag: str | None
     created_by: str
     created_at: datetime
     parent_version_id: str | None = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOrder:
+    """A split as a designer asks for it: the first side is the base."""
+
+    tag: str
+    sides: tuple[ShareOrder, ...]
+    split_by: str
+    guard: Guard | None = None
 
 
 # --- changes ----------------------------------------------------------------------------------
@@ -98,9 +123,41 @@ def move_tag(flow: FlowRecord, *, tag: str, version_id: str, moved_by: str, now:
             f"save it as a version that is not a draft, then move {tag!r} there",
             state={"tag": tag, "versionId": version_id},
         )
-    if tag in tags_of(flow, version_id):
+    if any(entry.split is None and (entry.tag, entry.version_id) == (tag, version_id) for entry in flow.tags):
         return _next_revision(flow)
     return _next_revision(_point(flow, TagEntry(tag, version_id, moved_by, now)))
+
+
+def split_tag(flow: FlowRecord, order: SplitOrder, *, new_id: str, now: datetime) -> FlowRecord:
+    """Share a tag's new conversations out. `new_id` names the split where it is a new one; `now` is in UTC.
+
+    Raises CorrectTheInput: `tag_invalid`, and `split_invalid` with every side that cannot be one.
+    """
+    check_tag_name(order.tag)
+    findings = share_findings(order.sides, _no_sides(flow, order.sides))
+    if findings:
+        raise CorrectTheInput("split_invalid", f"{len(findings)} fault(s) in the split's sides", findings)
+    base = order.sides[0].version_id
+    before = next((entry.split for entry in flow.tags if entry.tag == order.tag), None)
+    goes_on = before is not None and before.rolled_back is None and before.sides[0].version_id == base
+    split = Split(
+        before.split_id if goes_on and before is not None else new_id,
+        shared_out(order.sides, before),
+        order.guard,
+    )
+    return _next_revision(_point(flow, TagEntry(order.tag, base, order.split_by, now, split)))
+
+
+def roll_back(flow: FlowRecord, tag: str, split_id: str, rolled_back: RolledBack) -> FlowRecord | None:
+    """Leave new conversations to the base. None where somebody else has, or that split is over."""
+    for entry in flow.tags:
+        split = entry.split
+        if entry.tag == tag and split is not None and split.split_id == split_id:
+            if split.rolled_back is not None:
+                return None
+            ended = replace(entry, split=replace(split, rolled_back=rolled_back))
+            return _next_revision(_point(flow, ended))
+    return None
 
 
 def rename(flow: FlowRecord, *, name: str, updated_by: str, now: datetime) -> FlowRecord:
@@ -140,9 +197,14 @@ def find_entry(flow: FlowRecord, version_id: str) -> VersionEntry:
 
 def resolve_tag(flow: FlowRecord, tag: str) -> str:
     """The id of the version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
+    return find_tag(flow, tag).version_id
+
+
+def find_tag(flow: FlowRecord, tag: str) -> TagEntry:
+    """Raises LookElsewhere (`tag_unknown`). Its date is in UTC."""
     for entry in flow.tags:
         if entry.tag == tag:
-            return entry.version_id
+            return entry
     there = ", ".join(repr(entry.tag) for entry in flow.tags) or "none"
     raise LookElsewhere("tag_unknown", f"flow {flow.flow_id!r} has no tag {tag!r}; its tags: {there}")
 
@@ -152,19 +214,27 @@ def tags_of(flow: FlowRecord, version_id: str) -> tuple[str, ...]:
 
 
 def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ...]:
-    """A row per version and tag, in the order of the saves; untagged versions only if asked for (F27)."""
-    rows: list[VersionRow] = []
-    for version in flow.versions:
-        tags: tuple[str | None, ...] = tags_of(flow, version.version_id)
-        if not tags and not only_tagged:
-            tags = (None,)
-        rows.extend(
-            VersionRow(
-                version.version_id, tag, version.created_by, version.created_at, version.parent_version_id
-            )
-            for tag in tags
+    """A row per version and tag, in the order of the saves; untagged versions only if asked for (F27). Each
+    side of a split stands under its tag."""
+    under: dict[str, list[tuple[str | None, float | None]]] = {}
+    for entry in flow.tags:
+        sides = (SplitSide(entry.version_id, 0.0),) if entry.split is None else entry.split.sides
+        for side in sides:
+            weight = None if entry.split is None else side.weight
+            under.setdefault(side.version_id, []).append((entry.tag, weight))
+    untagged = [] if only_tagged else [(None, None)]
+    return tuple(
+        VersionRow(
+            version.version_id,
+            tag,
+            version.created_by,
+            version.created_at,
+            version.parent_version_id,
+            weight,
         )
-    return tuple(rows)
+        for version in flow.versions
+        for tag, weight in under.get(version.version_id, untagged)
+    )
 
 
 def supports_channel(flow: FlowRecord, channel: str) -> bool:
@@ -181,6 +251,25 @@ def supports_channel(flow: FlowRecord, channel: str) -> bool:
 
 
 # --- the parts of the rules -------------------------------------------------------------------
+
+
+def _no_sides(flow: FlowRecord, sides: Sequence[ShareOrder]) -> Mapping[str, Finding]:
+    """By version id, why it cannot be a side of this split."""
+    listed = {entry.version_id: entry for entry in flow.versions}
+    base = listed.get(sides[0].version_id)
+    refused: dict[str, Finding] = {}
+    for side in sides:
+        version_id, entry = side.version_id, listed.get(side.version_id)
+        if entry is None:
+            message = f"flow {flow.flow_id!r} has no version {version_id!r}"
+            refused[version_id] = Finding("", "version_unknown", message)
+        elif entry.draft:
+            message = f"version {version_id!r} is a draft, and drafts never run"
+            refused[version_id] = Finding("", "version_is_draft", message)
+        elif base is not None and (lacking := set(base.channels) - set(entry.channels)):
+            message = f"version {version_id!r} lacks channels of the base: {', '.join(sorted(lacking))}"
+            refused[version_id] = Finding("", "channels_missing", message)
+    return refused
 
 
 def _check_tag_for_save(flow: FlowRecord, tag: str) -> None:
@@ -221,7 +310,11 @@ def _point(flow: FlowRecord, entry: TagEntry) -> FlowRecord:
     """Let a tag point elsewhere, in its old place among the tags, and remember it in the history."""
     moved = tuple(entry if old.tag == entry.tag else old for old in flow.tags)
     tags = moved if entry in moved else (*moved, entry)
-    return replace(flow, tags=tags, tag_moves=(*flow.tag_moves, entry)[-TAG_MOVES_KEPT:])
+    noted = entry
+    if entry.split is not None:  # its buckets are of no use to the history
+        sides = tuple(replace(side, buckets=()) for side in entry.split.sides)
+        noted = replace(entry, split=replace(entry.split, sides=sides))
+    return replace(flow, tags=tags, tag_moves=(*flow.tag_moves, noted)[-TAG_MOVES_KEPT:])
 
 
 def _next_revision(flow: FlowRecord) -> FlowRecord:

@@ -6,15 +6,17 @@ its own key beside the conversations.
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
 from flow_engine.ports.flow_store import DefinitionStore
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
+from flow_engine.runtime.mining_state import Rollout
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.publishing import resolve_tag
+from flow_engine.use_cases.publishing import find_tag
+from flow_engine.use_cases.splits import chosen_version
 
 CompiledKey = tuple[str, str]
 _Key = TypeVar("_Key")
@@ -32,8 +34,11 @@ class VersionInUse:
 
 @dataclass(frozen=True, slots=True)
 class StartableVersion:
+    """`rollout`: the split that chose it."""
+
     version: VersionInUse
     campaign_id: str
+    rollout: Rollout | None = None
 
 
 class Versions(Protocol):
@@ -45,6 +50,7 @@ class Versions(Protocol):
         version_id: str | None,
         flow_id: str | None = None,
         tag: str | None = None,
+        subject: str = "",
     ) -> StartableVersion: ...
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse: ...
@@ -82,13 +88,17 @@ class VersionsInUse:
         version_id: str | None,
         flow_id: str | None = None,
         tag: str | None = None,
+        subject: str = "",
     ) -> StartableVersion:
-        """The version to start a conversation on, named by its id or by flow and tag (F6, F28). Raises
-        LookElsewhere `version_unknown`, `flow_unknown`, `tag_unknown`, ReloadAndDecide `version_is_draft`.
-        The first start of a large version takes seconds."""
+        """The version to start a conversation on, named by its id or by flow and tag (F6, F28); on which side
+        of a split tag, follows from the `subject`. Raises LookElsewhere `version_unknown`, `flow_unknown`,
+        `tag_unknown`, ReloadAndDecide `version_is_draft`. A first start takes seconds."""
+        rollout = None
         if version_id is None:
             flow_record = await self._flow_service.get_flow(tenant_id, flow_id or "")
-            version_id = resolve_tag(flow_record, tag or "")
+            entry = find_tag(flow_record, tag or "")
+            version_id = chosen_version(flow_record.flow_id, entry, subject)
+            rollout = None if entry.split is None else Rollout(split_id=entry.split.split_id, tag=entry.tag)
         known = self._startable.get((tenant_id, version_id))
         if known is None:
             stored = await self._flow_service.find_version(tenant_id, version_id)
@@ -98,7 +108,7 @@ class VersionsInUse:
             await self.keep_definition(tenant_id, version)
             known = StartableVersion(version, record.campaign_id)
         _keep(self._startable, (tenant_id, version_id), known, self._capacity)
-        return known
+        return known if rollout is None else replace(known, rollout=rollout)
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
         """The very version that a conversation was started on, whatever has been published since.

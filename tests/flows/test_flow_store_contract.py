@@ -25,6 +25,10 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.flow_store import (
     FlowRecord,
     FlowStore,
+    Guard,
+    RolledBack,
+    Split,
+    SplitSide,
     StoredReply,
     StoredVersion,
     TagEntry,
@@ -92,7 +96,13 @@ def _flow(flow_id: str = "f1", *, campaign_id: str = "c1", name: str = "Bookings
 def _full_flow() -> FlowRecord:
     entry = VersionEntry("v1", False, ("phone", "chat"), "sha256:ab", "anna", T0)
     draft = VersionEntry("v2", True, (), "sha256:cd", "bruno", T0 + timedelta(microseconds=1), "v1")
-    tag = TagEntry("latest", "v1", "anna", T0)
+    split = Split(
+        "s1",
+        (SplitSide("v1", 90.0, ((0, 9_000),)), SplitSide("v3", 10.0, ((9_000, 10_000),))),
+        Guard("refused", 0.2, 40),
+        RolledBack("v3", "refused", T0, "digest"),
+    )
+    tag = TagEntry("latest", "v1", "anna", T0, split)
     reply = StoredReply("k", "print", 201, b'{"versionId": "v1"}\xff\x00', T0)
     return replace(
         _flow(), revision=7, versions=(entry, draft), tags=(tag,), tag_moves=(tag, tag), replies=(reply,)

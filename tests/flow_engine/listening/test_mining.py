@@ -20,6 +20,7 @@ from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flow_engine.values import JsonValue
@@ -62,6 +63,13 @@ class Rules:
         return self.found
 
 
+def rollouts_of(scene: Scene) -> Rollouts:
+    flow_service = FlowService(
+        flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "unused"
+    )
+    return Rollouts(flow_service, scene.memory.outcomes, scene.clock)
+
+
 def dependencies_of(scene: Scene) -> ConversationDependencies:
     """What use cases beside the service's own work with."""
     prompts = load_system_prompts()
@@ -84,6 +92,7 @@ def working_on(scene: Scene, model: Model | None = None, rules: Extractor | None
         model=model or Model(lambda call: ModelFailed("not_configured", "none")),
         has_model=model is not None,
         observer=Unobserved(),
+        rollouts=rollouts_of(scene),
     )
     return BackgroundWork(Transactor(dependencies_of(scene)), background)
 

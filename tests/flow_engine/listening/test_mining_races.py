@@ -36,6 +36,7 @@ from flow_engine.use_cases.versions_in_use import VersionsInUse
 from memory.connection import connect
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, CALL, Scene, clinic, open_scene
+from tests.flow_engine.listening.test_mining import rollouts_of
 from tests.redis_fixture import RedisServer
 
 TEXTS = st.sampled_from(["ECG", "MRI", "X-ray"])
@@ -159,7 +160,11 @@ class Race:
         async def work(using: ConversationDependencies) -> None:
             transactor, model = Transactor(using), Answering()
             background = BackgroundDependencies(
-                ExtractsNothing(), model, has_model=True, observer=Unobserved()
+                ExtractsNothing(),
+                model,
+                has_model=True,
+                observer=Unobserved(),
+                rollouts=rollouts_of(self.scene),
             )
             for values in readings:
                 said = f"m{next(_numbers)}"

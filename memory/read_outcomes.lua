@@ -1,0 +1,3 @@
+-- The sums of a split.
+-- KEYS: sums
+return redis.call('HGETALL', key.sums)
