@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.webhook import signature
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.runtime import events as events_module
@@ -86,12 +87,34 @@ async def migrated_life(scene: Scene) -> None:
     assert (await scene.post(f"/v1/flows/{flow_id}/migrations?dryRun=false", order)).status_code == 200
 
 
+async def rolled_back_life(scene: Scene) -> list[Any]:
+    """The last events of two conversations, one on each side of a split whose guard gives the second up."""
+    flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+    sides = [{"versionId": f"version-{number}", "weight": 1} for number in (1, 2)]
+    guard = {"metric": "refused", "worseBy": 1, "minimum": 1}
+    put = {"split": sides, "guard": guard, "updatedBy": "ada"}
+    assert (await scene.http.put(f"/v1/flows/{flow_id}/tags/prod", json=put)).status_code == 200
+    by_tag = {"conversationalFlowVersionId": ..., "flowId": flow_id, "tag": "prod"}
+    told: list[Any] = []
+    for number in range(12):
+        own = {"conversationId": f"split-{number}", "contactId": "call-1"}
+        await scene.started(**own, **by_tag)
+        seen = await scene.http.get(f"/v1/conversations/{own['conversationId']}")
+        if seen.json()["versionId"] == "version-2":
+            await scene.change("nowhere", **own)
+        await scene.end(**own)
+        ref = ConversationRef("default", own["conversationId"])
+        await working_on(scene).conclude(Job("conclude", ref, "call-1"))
+        told += await scene.events(own["conversationId"])
+    return [event for event in told if event["body"]["subtype"] == "rollout_rolled_back"]
+
+
 class TestShapes:
     async def test_everything_that_is_told_has_the_documented_shape(self) -> None:  # F40
         async with open_scene(staffed()) as scene:
             await eventful_life(scene)
             await migrated_life(scene)
-            told = await scene.events() + await scene.events("conv-2")
+            told = await scene.events() + await scene.events("conv-2") + await rolled_back_life(scene)
         async with open_scene(over_many_contacts(), answers={HANDLER: [OutboundFailed("slow")]}) as scene:
             await scene.started()
             await scene.end()
