@@ -23,7 +23,7 @@ from api.bodies import (
     HandleNewContact,
     HandleUtterance,
     MemoryBatch,
-    MoveTag,
+    PutTag,
     RenameFlow,
     parse_body,
     utterance_of,
@@ -111,7 +111,7 @@ class TestRequiredAndUnknownProperties:
             ),
             (CreateFlow, ["name", "campaignId", "updatedBy"]),
             (RenameFlow, ["name", "updatedBy"]),
-            (MoveTag, ["versionId", "updatedBy"]),
+            (PutTag, ["updatedBy"]),
         ],
     )
     def test_all_that_is_missing_is_told_at_once(self, shape: type[Body], required: list[str]) -> None:
