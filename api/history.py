@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 from starlette.responses import Response
 
+from api.auth import require
 from api.bodies import Body, Id
 from api.endpoints import (
     Call,
@@ -76,18 +77,19 @@ class HistoryRoutes:
 
     async def conversation(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
-        return json_response(await self._history.conversation(conversation))
+        return json_response(await self._history.conversation(conversation, reveal=_reveals(call)))
 
     async def journal(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
         after = call.whole_number("after", at_most=LARGEST_SEQ)
         limit = call.whole_number("limit", at_most=ENTRIES_AT_MOST - 1) or ENTRIES
-        return json_response(await self._history.journal(conversation, after, limit=limit))
+        page = await self._history.journal(conversation, after, limit=limit, reveal=_reveals(call))
+        return json_response(page)
 
     async def at(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
         seq = whole_number("seq", call.path("seq"), at_least=1, at_most=LARGEST_SEQ)
-        return json_response(await self._history.at(conversation, seq))
+        return json_response(await self._history.at(conversation, seq, reveal=_reveals(call)))
 
     async def recording(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
@@ -120,6 +122,7 @@ class HistoryRoutes:
                 summary="A conversation as one of its commits left it, with the prompt and the reply of then",
                 audience="watchers",
                 scopes=("operator",),
+                parameters=(_REVEAL,),
                 reply=MomentReply,
                 problems=(404,),
             ),
@@ -146,6 +149,7 @@ class HistoryRoutes:
                     Parameter(
                         "limit", f"Entries of a page, {ENTRIES} if not given", _whole(ENTRIES_AT_MOST - 1)
                     ),
+                    _REVEAL,
                 ),
                 reply=JournalPage,
                 problems=(404,),
@@ -171,16 +175,30 @@ class HistoryRoutes:
                 summary="All that is known of a conversation",
                 audience="watchers",
                 scopes=("operator",),
+                parameters=(_REVEAL,),
                 reply=ConversationReply,
                 problems=(404,),
             ),
         ]
 
 
+def _reveals(call: Call) -> bool:
+    """Whether sensitive values are asked for. Raises CorrectTheInput `scope_missing`."""
+    reveals = call.flag("reveal")
+    if reveals:
+        require(call.principal, ("privacy",))
+    return reveals
+
+
 def _whole(most: int) -> dict[str, object]:
     return {"type": "integer", "minimum": 0, "maximum": most}
 
 
+_REVEAL = Parameter(
+    "reveal",
+    "Show sensitive values instead of their masks; needs the scope 'privacy' as well",
+    {"type": "boolean"},
+)
 _LIST_PARAMETERS = (
     Parameter("flowId", "Only conversations of this flow"),
     Parameter("versionId", "Only those on this version"),

@@ -21,6 +21,7 @@ from api.bodies import Id, parse_body
 from api.endpoints import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
+from flow_engine.masking import MASKS
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
@@ -304,7 +305,9 @@ def _known(dump: MemoryDump) -> str:
         name, value, described = variable["name"], variable["value"], variable["descriptionForLLM"]
         if value is None:
             continue
-        if described:
+        if "sensitive" in variable:  # the data are for tools, this text for a model
+            rows.append((name, "", MASKS[variable["sensitive"]]))
+        elif described:
             rows.extend((name, part["name"], part["value"]) for part in described)
         else:
             kind = cast("VariableType", variable["type"])

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 
 import phonenumbers
 
-from flow_engine.vocabulary import VARIABLE_TYPES, VariableType
+from flow_engine.vocabulary import VARIABLE_TYPES, SensitiveKind, VariableType
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
@@ -59,13 +59,14 @@ _PHONE_ACCEPTED = "a valid phone number such as '+39 347 123 4567', or {country,
 @dataclass(frozen=True, slots=True)
 class VariableSpec:
     """A variable as the flow declares it. `enum_values` is empty for every type but enum. `id` and `name`
-    have at most 512 characters."""
+    have at most 512 characters. What is `sensitive` is shown as `masking` has it."""
 
     id: str
     name: str
     type: VariableType
     prompt: str | None = None
     enum_values: tuple[str | int | float, ...] = ()
+    sensitive: bool | SensitiveKind = False
 
 
 @dataclass(frozen=True, slots=True)

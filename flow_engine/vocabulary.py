@@ -16,6 +16,9 @@ TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "email", "custom"]
 VARIABLE_TYPES: tuple[VariableType, ...] = get_args(VariableType)
 
+SensitiveKind = Literal["card", "health", "identity"]
+"""Of a sensitive variable, where its document says more than that it is one."""
+
 HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
 HUMAN_OUTCOMES: tuple[HumanOutcome, ...] = get_args(HumanOutcome)
 

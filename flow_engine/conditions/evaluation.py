@@ -26,6 +26,7 @@ from flow_engine.conditions import syntax
 from flow_engine.conditions.comparing import Truth, Value, added, compare, time_of
 from flow_engine.conditions.lexing import Path
 from flow_engine.json_values import rough_size, walk
+from flow_engine.masking import shown
 from flow_engine.values import JsonValue, VariableIndex, VariableSpec, utc_text
 
 Kind = Literal["text", "number", "boolean", "time", "duration"]
@@ -360,8 +361,12 @@ _NOTHING: Final = Facts({}, {}, {}, "", "", datetime.fromtimestamp(0, UTC), UTC,
 
 
 def _shown(atom: lang.Reference | lang.Count, variables: VariableIndex, facts: Facts) -> JsonValue:
-    """The value as JSON, as far as it is not too long to be read."""
+    """The value as JSON, as far as it is not too long to be read, and not sensitive."""
     value = _getter(atom, variables)(facts)
+    if isinstance(atom, lang.Reference) and atom.root == "vars" and value is not None:
+        spec = variables.resolve(atom.path[0])
+        if spec is not None and spec.sensitive:
+            return shown(spec, True)
     if isinstance(value, datetime):
         return utc_text(value)
     if isinstance(value, date):

@@ -23,6 +23,7 @@ from flow_engine.documents.values import (
     Number,
     RequiredIf,
     SchemaVersion,
+    Sensitive,
     ShapedBy,
     Text,
     Texts,
@@ -238,6 +239,7 @@ class Variable(Document):
     id: Text
     name: Text
     type: VariableType
+    sensitive: Sensitive = False
     enum_values: EnumValues = ()
     prompt: Annotated[
         Maybe[Text],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import islice
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 import pydantic
@@ -20,6 +20,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from flow_engine.documents.findings import json_type, quoted
+from flow_engine.vocabulary import SensitiveKind
 
 T = TypeVar("T")
 
@@ -210,10 +211,22 @@ def _string_or_number(value: object) -> str | int | float:
     return cast("str | int | float", value)
 
 
+def _sensitive(value: object) -> bool | SensitiveKind:
+    if isinstance(value, bool) or value in get_args(SensitiveKind):
+        return cast("bool | SensitiveKind", value)
+    accepted = ", ".join(map(repr, get_args(SensitiveKind)))
+    context = {"accepted": accepted, "given": quoted(value)}
+    raise PydanticCustomError("not_allowed", "must be true, false, {accepted}, not {given}", context)
+
+
 Number = Annotated[int | float, pydantic.PlainValidator(_number, json_schema_input_type=float)]
 # The original schema allows strings only, its own description of the enum type numbers as well (F3).
 EnumValue = Annotated[
     str | int | float, pydantic.PlainValidator(_string_or_number, json_schema_input_type=str | float)
+]
+Sensitive = Annotated[
+    bool | SensitiveKind,
+    pydantic.PlainValidator(_sensitive, json_schema_input_type=bool | SensitiveKind),
 ]
 Flag = pydantic.StrictBool
 Text = pydantic.StrictStr

@@ -180,7 +180,7 @@ class Inspection:
     @cached_property
     def _specs(self) -> VariableIndex:
         return VariableIndex(
-            VariableSpec(v.id, v.name, v.type, enum_values=tuple(v.enum_values))
+            VariableSpec(v.id, v.name, v.type, enum_values=tuple(v.enum_values), sensitive=v.sensitive)
             for v in self.version.variables
         )
 

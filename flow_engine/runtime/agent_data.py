@@ -10,6 +10,7 @@ from typing import Literal
 import orjson
 from pydantic import BaseModel
 
+from flow_engine.masking import MASKS, Secrets
 from flow_engine.runtime import commands
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
@@ -73,7 +74,7 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
             flow=runner.flow,
             session=session,
             sections=runner.platform.prompt_sections(runner.flow, session.latest_contact.channel),
-            memory=runner.memory,
+            memory=runner.shown_memory,
             memory_updated_at=None if runner.new_memory else loaded.memory_updated_at,
             previous_contacts=runner.previous_contacts,
             tenant=runner.tenant,
@@ -83,6 +84,7 @@ def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None
             conditions=_conditions(runner) if runner.flow.conditions else None,
             returns_to=None if (back := runner.returns_to) is None else back.name,
             suggested=runner.suggested,
+            secrets=runner.secrets(),
         )
     )
 
@@ -119,7 +121,7 @@ def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
         "revision": runner.session.revision,
     }
     if refusal.condition is not None:
-        told["condition"] = _condition_reply(refusal.condition)
+        told["condition"] = _condition_reply(refusal.condition, runner.secrets(shortest=1))
     told.update(told_of_advance(runner))
     return orjson.dumps(told)
 
@@ -134,9 +136,10 @@ def told_of_advance(runner: ConversationState) -> Mapping[str, object]:
     )
 
 
-def _condition_reply(unmet: UnmetCondition) -> ConditionReply:
+def _condition_reply(unmet: UnmetCondition, secrets: Secrets | None) -> ConditionReply:
+    """A condition that compares a sensitive variable with the very value that it has does not tell so."""
     found = unmet.explanation
-    return {
+    reply: ConditionReply = {
         "of": unmet.rule.of,
         "when": unmet.rule.condition.text,
         "truth": _TRUTHS[found.truth],
@@ -146,6 +149,22 @@ def _condition_reply(unmet: UnmetCondition) -> ConditionReply:
         ],
         "wouldHold": found.would_hold,
     }
+    if secrets is None:
+        return reply
+    reply["when"] = secrets.text(reply["when"])
+    reply["wouldHold"] = [secrets.text(way) for way in reply["wouldHold"]]
+    reply["parts"] = [
+        {
+            "expression": secrets.text(part["expression"]),
+            "truth": part["truth"],
+            "values": {
+                secrets.text(read): value if value in MASKS.values() else secrets.json(value)
+                for read, value in part["values"].items()
+            },
+        }
+        for part in reply["parts"]
+    ]
+    return reply
 
 
 _TRUTHS: Mapping[bool | None, TruthName] = {True: "true", False: "false", None: "unknown"}
@@ -296,9 +315,11 @@ def _as_sent(model: BaseModel) -> Mapping[str, object]:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def memory_variables(runner: ConversationState) -> list[MemoryVariable]:
-    """The merged memory (F18) in the order of the version's variables. JSON values, times in UTC."""
-    return [
+def memory_variables(runner: ConversationState, *, reveal: bool) -> list[MemoryVariable]:
+    """The merged memory (F18) in the order of the version's variables; without `reveal` with masks. JSON
+    values, times in UTC."""
+    memory = runner.memory if reveal else runner.shown_memory
+    found = [
         MemoryVariable(
             varId=spec.id,
             name=spec.name,
@@ -312,5 +333,9 @@ def memory_variables(runner: ConversationState) -> list[MemoryVariable]:
             else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
         )
         for spec in runner.flow.variables
-        if (entry := runner.memory.get(spec.id)) is not None
+        if (entry := memory.get(spec.id)) is not None
     ]
+    for variable in found if runner.flow.sensitive else ():
+        if variable["varId"] in runner.flow.sensitive:
+            variable["sensitive"] = runner.flow.sensitive[variable["varId"]].sensitive
+    return found

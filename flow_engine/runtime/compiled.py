@@ -41,7 +41,8 @@ class TaskPlan:
 class CompiledFlow:
     """`names` maps every accepted way to name a task (F4) to its id; `conditions` every condition of the
     document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years. `moves_by_itself`:
-    a connection advances without being asked."""
+    a connection advances without being asked. `sensitive` are the variables that are shown as masks, by
+    id."""
 
     version_id: str
     flow_id: str
@@ -54,6 +55,12 @@ class CompiledFlow:
     lifetime_s: int
     conditions: Mapping[str, Condition]
     moves_by_itself: bool
+    sensitive: Mapping[str, VariableSpec]
+
+    @property
+    def masks_cards(self) -> bool:
+        """Whether card numbers are masked in what is said."""
+        return any(spec.sensitive == "card" for spec in self.sensitive.values())
 
     @property
     def by_the_clock(self) -> bool:
@@ -88,7 +95,14 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         )
     plans = {task.id: plan_of(task, version.ways_from(task)) for task in version.tasks}
     variables = VariableIndex(
-        VariableSpec(v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values))
+        VariableSpec(
+            v.id,
+            v.name,
+            v.type,
+            prompt=v.prompt,
+            enum_values=tuple(v.enum_values),
+            sensitive=v.sensitive,
+        )
         for v in version.variables
     )
     by_name = {normalise_name(plan.name): plan.id for plan in plans.values()}
@@ -110,6 +124,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S)),
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
+        sensitive={spec.id: spec for spec in variables if spec.sensitive},
     )
 
 

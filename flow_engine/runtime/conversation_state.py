@@ -1,16 +1,20 @@
 """Where a conversation stands, as a step asks it: everything is read here, nothing is moved."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import Checkpoint, ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.masking import SHORTEST, Secrets
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, Fork
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.privacy import masked_memory, masked_turns, values_known, values_stored
 from flow_engine.runtime.prompt import tenant_zone
 from flow_engine.runtime.rendered import scope_of
 from flow_engine.runtime.rules import BACK, TaskGuard, TaskRefusal, channel_available
@@ -95,6 +99,20 @@ class ConversationState:
         return self.session.states.phase if contact_id == last else BETWEEN_CONTACTS
 
     @property
+    def shown_memory(self) -> Mapping[str, MemoryEntry]:
+        """The merged memory as prompts show it: with a mask in place of every sensitive value."""
+        return masked_memory(self.flow, self.memory) if self.flow.sensitive else self.memory
+
+    def secrets(self, *written: Mapping[str, MemoryEntry] | None, shortest: int = SHORTEST) -> Secrets | None:
+        """The sensitive values that texts of this conversation may quote, those of entries that are about to
+        be stored among them; None for a flow without any. `shortest` is in characters of a value."""
+        if not self.flow.sensitive:
+            return None
+        memories = (self.memory, *(entries for entries in written if entries))
+        known = chain(values_stored(self.flow, self.loaded), values_known(self.flow, *memories))
+        return Secrets(known, shortest=shortest)
+
+    @property
     def guard(self) -> TaskGuard:
         facts = self.condition_facts if self.flow.conditions else None
         return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel, self.task, facts)
@@ -149,7 +167,7 @@ class ConversationState:
         return all(self.holds(c.when) for c in self.flow.document.checkpoints if c.id == checkpoint.id)
 
     def template_scope(self) -> TemplateScope:
-        return scope_of(self.flow, self.task, self.session, self.memory, self.tenant)
+        return scope_of(self.flow, self.task, self.session, self.shown_memory, self.tenant)
 
     def remembered(self, contact: Contact) -> str | None:
         """The summary that was written of an ended contact, if one was. None where none was written."""
@@ -168,7 +186,8 @@ class ConversationState:
         no_checkpoints = not any(point.required for point in self.flow.document.checkpoints)
         if all_concluded and (mining.missed_reported or no_checkpoints):
             return None
-        return FormerConversation.of(self.session, self.loaded)
+        turns = tuple(masked_turns(self.loaded.turns, self.secrets()))
+        return FormerConversation.of(self.session, replace(self.loaded, turns=turns))
 
     def due(self, kind: JobKind, *, subject: str = "", after_s: float = 0.0) -> DueJob:
         """A job of this conversation, due `after_s` seconds from now."""

@@ -23,6 +23,7 @@ import orjson
 from cachetools import LRUCache
 
 from flow_engine.documents import Checkpoint
+from flow_engine.masking import Secrets
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.rules import channel_available, missing_variables
@@ -93,8 +94,9 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class PromptInput(msgspec.Struct, frozen=True):
-    """Everything a prompt is made from. `memory` is the merged memory (F18). Times are in UTC. `conditions`
-    is None for a flow without any, `returns_to` outside of a digression."""
+    """Everything a prompt is made from. `memory` is the merged memory (F18), masked already; `secrets` mask
+    what others have written, None for a flow without sensitive variables. Times are in UTC. `conditions` is
+    None for a flow without any, `returns_to` outside of a digression."""
 
     flow: CompiledFlow
     session: Session
@@ -109,6 +111,11 @@ class PromptInput(msgspec.Struct, frozen=True):
     conditions: PromptConditions | None = None
     returns_to: str | None = None
     suggested: tuple[TaskPlan, ...] = ()
+    secrets: Secrets | None = None
+
+    def without_secrets(self, text: str) -> str:
+        """What a caller or a summary has said."""
+        return text if self.secrets is None else self.secrets.text(text)
 
 
 class Composer:
@@ -208,7 +215,9 @@ def _history_lines(inputs: PromptInput) -> Iterator[str]:
     contacts = inputs.previous_contacts
     lines = [
         inputs.sections["previous_contact"].format(
-            date=_day(contact.date, inputs), channel=contact.channel, resume=as_data(contact.resume)
+            date=_day(contact.date, inputs),
+            channel=contact.channel,
+            resume=as_data(inputs.without_secrets(contact.resume)),
         )
         for contact in contacts
     ]
@@ -264,7 +273,8 @@ def volatile_sections(inputs: PromptInput) -> Iterator[str]:
     sections, session = inputs.sections, inputs.session
     fields = [
         sections["contact_field"].format(
-            name=_one_line(name)[:MAX_FIELD_NAME], value=_one_line(cast("JsonValue", value))
+            name=_one_line(name)[:MAX_FIELD_NAME],
+            value=inputs.without_secrets(_one_line(cast("JsonValue", value))),
         )
         for name, value in session.latest_contact.data.items()
         if value not in (None, "")

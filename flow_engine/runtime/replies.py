@@ -6,7 +6,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from flow_engine.vocabulary import Phase
+from flow_engine.vocabulary import Phase, SensitiveKind
 
 JsonObject = Mapping[str, object]
 
@@ -225,6 +225,8 @@ class MemoryDescription(TypedDict):
 
 
 class MemoryVariable(TypedDict):
+    """`sensitive` stands beside the values of sensitive variables, as in the document."""
+
     varId: str
     name: str
     type: str
@@ -233,6 +235,7 @@ class MemoryVariable(TypedDict):
     updatedAt: str | None
     contactId: str
     descriptionForLLM: Sequence[MemoryDescription] | None
+    sensitive: NotRequired[bool | SensitiveKind]
 
 
 class MemoryDump(TypedDict):

@@ -397,7 +397,7 @@ class ConversationalFlowRunner(ConversationState):
     def _rendered(self, task_id: str, entry: Mapping[str, object]) -> TaskEntry:
         """The entry of a task with every template of it, the task's own facts in scope."""
         task = self.flow.tasks[task_id]
-        texts = self.platform.texts.of(self.flow, task, self.session, self.memory, self.tenant)
+        texts = self.platform.texts.of(self.flow, task, self.session, self.shown_memory, self.tenant)
         return self.session.task.model_copy(update={"task_id": task_id, **entry, **texts})
 
     def _start_routing(self) -> None:

@@ -19,6 +19,7 @@ from flow_engine.runtime import storage
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.mining_state import Conclusion, MinedBy
+from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 from flow_engine.task_types import BETWEEN_CONTACTS
@@ -274,7 +275,7 @@ class BackgroundWork:
         self, conversation: ConversationRef, runner: ConversationalFlowRunner, contact_id: str
     ) -> Conclusion:
         """Raises TryJobAgain when the model gives no usable answer."""
-        turns = storage.turns_of_contact(runner.loaded.turns, contact_id)
+        turns = masked_turns(storage.turns_of_contact(runner.loaded.turns, contact_id), runner.secrets())
         sections = runner.platform.prompt_sections(runner.flow, runner.session.contacts[contact_id].channel)
         request = conclusions.conclusion_call(runner, turns, sections)
         if request is None:
@@ -286,7 +287,7 @@ class BackgroundWork:
     ) -> str:
         """Empty where there is nothing to sum up, or no later contact to tell it. Raises TryJobAgain."""
         contact = runner.session.contacts[contact_id]
-        turns = storage.turns_of_contact(runner.loaded.turns, contact_id)
+        turns = masked_turns(storage.turns_of_contact(runner.loaded.turns, contact_id), runner.secrets())
         sections = runner.platform.prompt_sections(runner.flow, contact.channel)
         request = conclusions.summary_call(turns, contact, sections)
         if request is None or runner.remembered(contact) is None:

@@ -14,6 +14,7 @@ from flow_engine.runtime.agent_data import agent_data_of, get_refusal
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
@@ -317,7 +318,7 @@ class Conversations:
     async def _summary(
         self, runner: ConversationalFlowRunner, contact_id: str, contact: Contact, reason: str | None
     ) -> str:
-        version, memory = runner.flow.document, runner.memory
+        version, memory, secrets = runner.flow.document, runner.shown_memory, runner.secrets()
         known = [
             (spec.name, value_text(spec.type, memory[spec.id].value))
             for spec in runner.flow.variables
@@ -327,9 +328,9 @@ class Conversations:
             api_version=version.api_version,
             language=runner.platform.language(version),
             channel=contact.channel,
-            turns=turns_of_contact(runner.loaded.turns, contact_id),
+            turns=masked_turns(turns_of_contact(runner.loaded.turns, contact_id), secrets),
             tasks_passed=contact.tasks,
-            end_reason=reason,
+            end_reason=secrets.text(reason) if secrets is not None and reason is not None else reason,
             variables=known,
         )
         return await self._summariser.summarise(request)

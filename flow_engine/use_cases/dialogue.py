@@ -1,9 +1,10 @@
 """The use cases around the dialogue: messages, the prompt of the moment, and the memory (F31–F33)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import cast
 
 import msgspec
 import orjson
@@ -13,6 +14,7 @@ from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
+from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.runtime.agent_data import compose_prompt, memory_variables, told_of_advance
 from flow_engine.runtime.events import Sender, dialogue_event
@@ -111,6 +113,7 @@ class DialogueService:
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_listening(message.contact_id)
+            said = _without_cards(message) if runner.flow.masks_cards else message
             former = message.contact_id not in runner.session.own_contacts
             if message.src == "user" and not former:
                 runner.set_language(message.language)
@@ -120,14 +123,14 @@ class DialogueService:
                 ts=message.ts,
                 type=message.type,
                 src=message.src,
-                body=message.body if isinstance(message.body, str) else orjson.dumps(message.body).decode(),
+                body=said.body if isinstance(said.body, str) else orjson.dumps(said.body).decode(),
                 contact_id=message.contact_id,
                 task_name=task_name,
                 language=runner.session.language,
             )
             mined = is_user_turn(turn) and tuning_of(runner).enabled and not former
             sender = Sender(message.src, message.src_id, message.src_name)
-            details = None if isinstance(message.body, str) else message.body
+            details = None if isinstance(said.body, str) else said.body
             event = dialogue_event(runner.flow, runner.session, turn, sender, details)
             if event is not None:
                 runner.outbox.append(event)
@@ -135,7 +138,7 @@ class DialogueService:
             return Transition(
                 runner,
                 _utterance_reply(runner, message, runner.take_command()),
-                JournalInput("handle-utterance", _told(message)),
+                JournalInput("handle-utterance", _told(said)),
                 turn=None if former else turn,  # what was said before is no part of what was started anew
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, message, None, duplicate=True),
@@ -271,7 +274,7 @@ class DialogueService:
         runner = await self._transactor.resume(conversation, loaded)
         return MemoryDump(
             tenant=loaded.tenant,
-            vars=memory_variables(runner),
+            vars=memory_variables(runner, reveal=True),
             revision=loaded.revision,
             memoryRevision=loaded.memory_revision,
         )
@@ -285,6 +288,12 @@ def check_utterance(message: Utterance) -> None:
     size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)
     if size > MAX_UTTERANCE_BYTES:
         raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
+
+
+def _without_cards(message: Utterance) -> Utterance:
+    """Card numbers are masked before anything is kept of what was said."""
+    body = cast("str | Mapping[str, object]", cards_masked(message.body))
+    return message if body == message.body else replace(message, body=body)
 
 
 def _told(message: Utterance) -> Mapping[str, object]:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from typing_extensions import TypedDict
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, unknown_conversation
+from flow_engine.masking import shown
 from flow_engine.ports.dialogue import (
     ConversationHead,
     ConversationList,
@@ -25,12 +26,13 @@ from flow_engine.runtime.agent_data import compose_prompt, memory_variables
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
 from flow_engine.runtime.replies import JsonObject, MemoryVariable
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
 from flow_engine.use_cases.rebuilding import as_sent, replied
 from flow_engine.use_cases.transactor import Transactor
-from flow_engine.values import utc_text
+from flow_engine.values import JsonValue, VariableSpec, utc_text
 from flow_engine.vocabulary import Channel, Phase
 
 EXAMINED_AT_MOST = 2_000
@@ -131,8 +133,9 @@ class StateThen(TypedDict):
 
 class MomentReply(TypedDict):
     """A conversation as a commit left it. `prompt` is what a model read then; `reply` the text that the
-    request got, null where no request made the commit, or where this release makes another one of it. Hashes
-    are SHA-256 of the UTF-8 bytes in hexadecimal digits; `prefixHash` is the prompt's own. `at` is in UTC."""
+    request got, with masks where tools were handed sensitive values, null where no request made the commit,
+    or where this release makes another one of it. Hashes are SHA-256 of the UTF-8 bytes as they were sent, in
+    hexadecimal digits; `prefixHash` is the prompt's own. `at` is in UTC."""
 
     seq: int
     revision: int
@@ -220,23 +223,42 @@ class History:
                 return ConversationPage(conversations=rows, nextCursor=None, cut=listed.full)
         return ConversationPage(conversations=rows, nextCursor=_cursor(after, until_ms), cut=True)
 
-    async def conversation(self, conversation: ConversationRef) -> ConversationReply:
-        """Raises LookElsewhere `conversation_unknown`."""
+    async def conversation(self, conversation: ConversationRef, *, reveal: bool) -> ConversationReply:
+        """Sensitive values are masked unless `reveal`. Raises LookElsewhere `conversation_unknown`."""
         loaded = await self._transactor.memory.load(conversation)
         runner = await self._transactor.resume(conversation, loaded)
-        return conversation_reply(runner, await self._index.one(conversation))
+        return conversation_reply(runner, await self._index.one(conversation), reveal=reveal)
 
-    async def journal(self, conversation: ConversationRef, after: int, *, limit: int) -> JournalPage:
-        """Raises LookElsewhere `conversation_unknown`."""
+    async def journal(
+        self, conversation: ConversationRef, after: int, *, limit: int, reveal: bool
+    ) -> JournalPage:
+        """Sensitive values are masked unless `reveal`. Raises LookElsewhere `conversation_unknown`."""
         entries = await self._journal.after(conversation, after, at_most=min(limit + 1, ENTRIES_AT_MOST))
         if not entries and (await self._transactor.memory.load(conversation)).session is None:
             raise unknown_conversation(conversation.conversation_id)
         page = entries[:limit]
         rest = len(entries) > len(page)
+        veil = None if reveal else await self._veil(conversation)
+        if veil is not None:
+            page = [veil.masked(entry) for entry in page]
         return JournalPage(entries=[journal_row(each) for each in page], next=page[-1].seq if rest else None)
 
-    async def at(self, conversation: ConversationRef, seq: int) -> MomentReply:
-        """Raises LookElsewhere `conversation_unknown`, `entry_unknown`; CallTheOperator `definition_lost`."""
+    async def _veil(self, conversation: ConversationRef) -> Veil | None:
+        """One that knows every sensitive value of the journal; None where there is nothing to mask."""
+        loaded = await self._transactor.memory.load(conversation)
+        flow = (await self._transactor.resume(conversation, loaded)).flow
+        if not flow.sensitive:
+            return None
+        veil, seen = Veil(flow, values_stored(flow, loaded)), 0
+        while part := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
+            for entry in part:
+                veil.learn(entry)
+            seen = part[-1].seq
+        return veil
+
+    async def at(self, conversation: ConversationRef, seq: int, *, reveal: bool) -> MomentReply:
+        """Sensitive values are masked unless `reveal`, in the reply too. Raises LookElsewhere
+        `conversation_unknown`, `entry_unknown`; CallTheOperator `definition_lost`."""
         entries = await self.entries_up_to(conversation, seq)
         entry, (before, after) = entries[-1], states_of(entries)
         runner = await self._transactor.resume(conversation, after, now=entry.at)
@@ -259,12 +281,12 @@ class History:
                 channel=session.latest_contact.channel,
                 language=session.language,
                 contactId=_contact_of(session),
-                vars=memory_variables(runner),
+                vars=memory_variables(runner, reveal=reveal),
             ),
             prompt=prompt.text,
             promptSha256=sha256(prompt.text.encode()).hexdigest(),
             prefixHash=prompt.prefix_hash,
-            reply=None if reply is None else reply.decode(),
+            reply=None if reply is None else (reply if reveal else masked_reply(reply, runner.flow)).decode(),
             replySha256=None if reply is None else sha256(reply).hexdigest(),
         )
 
@@ -278,9 +300,12 @@ class History:
         raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
 
 
-def conversation_reply(runner: ConversationalFlowRunner, listed: ListedConversation) -> ConversationReply:
+def conversation_reply(
+    runner: ConversationalFlowRunner, listed: ListedConversation, *, reveal: bool
+) -> ConversationReply:
     """What is known of a conversation; `listed` is what a list tells of it."""
     loaded, session = runner.loaded, runner.loaded.session or runner.session
+    hide: Mapping[str, VariableSpec] = {} if reveal else runner.flow.sensitive
     return ConversationReply(
         **_row(listed, listed.head or runner.head(None)),
         revision=session.revision,
@@ -288,17 +313,18 @@ def conversation_reply(runner: ConversationalFlowRunner, listed: ListedConversat
         language=session.language,
         contactId=_contact_of(session),
         vars=[
-            KnownVariable(**each, provenance=_provenance(each, loaded.mining))
-            for each in memory_variables(runner)
+            KnownVariable(**each, provenance=_provenance(each, loaded.mining, hide))
+            for each in memory_variables(runner, reveal=reveal)
         ],
     )
 
 
 def fork_reply(runner: ConversationalFlowRunner, asked: Mapping[str, Any]) -> bytes:
-    """What a fork answers, from its state and the input of its entry. `ConversationReply` as JSON."""
+    """What a fork answers, from its state and the input of its entry. `ConversationReply` as JSON, masked."""
     head = runner.head(asked["tag"], Fork(asked["conversationId"], asked["seq"]))
     conversation_id = runner.session.conversation_id
-    return orjson.dumps(conversation_reply(runner, ListedConversation(conversation_id, head, 1, runner.now)))
+    listed = ListedConversation(conversation_id, head, 1, runner.now)
+    return orjson.dumps(conversation_reply(runner, listed, reveal=False))
 
 
 def _contact_of(session: Session) -> str:
@@ -337,14 +363,17 @@ def _row(listed: ListedConversation, head: ConversationHead) -> ConversationRow:
     )
 
 
-def _provenance(variable: MemoryVariable, mining: MiningState) -> ProvenanceReply | None:
+def _provenance(
+    variable: MemoryVariable, mining: MiningState, hide: Mapping[str, VariableSpec]
+) -> ProvenanceReply | None:
     if variable["value"] is None:
         return None
     mined = mining.provenance.get(variable["varId"])
     if variable["updatedBy"] != MINER or mined is None:
         return ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
+    superseded = shown(hide.get(variable["varId"]), cast("JsonValue", mined.superseded))
     return ProvenanceReply(
-        source=mined.source, messageId=mined.message_id, at=utc_text(mined.at), superseded=mined.superseded
+        source=mined.source, messageId=mined.message_id, at=utc_text(mined.at), superseded=superseded
     )
 
 

@@ -32,6 +32,7 @@ from flow_engine.runtime.agent_data import told_of_advance
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.privacy import masked_event
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact, Session
 from flow_engine.use_cases.versions_in_use import Versions
@@ -301,6 +302,9 @@ def to_changes(
     known = 0 if anew else len(loaded.previous_contacts)
     forked = transition.forked_from is not None
     events = () if forked else (*runner.outbox, *transition.events)
+    secrets = runner.secrets(transition.set_tools, transition.set_mined) if events else None
+    if secrets is not None:
+        events = tuple(masked_event(event, secrets) for event in events)
     return storage.Changes(
         expected_revision=0 if forked else loaded.revision,
         expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,

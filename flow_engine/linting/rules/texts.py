@@ -56,6 +56,20 @@ def values_at_entry(inspection: Inspection) -> Findings:
                 )
 
 
+def sensitive_values(inspection: Inspection) -> Findings:
+    """A template that reads such a value gets its mask."""
+    by_key = {name: v for v in inspection.version.variables if v.sensitive for name in (v.name, v.id)}
+    for placed in inspection.templates if by_key else ():
+        for use in placed.template.uses:
+            variable = by_key.get(use.key)
+            if variable is not None and use.label.startswith(_VALUES):
+                yield LintFinding(
+                    placed.pointer,
+                    "sensitive_value_in_text",
+                    f"line {use.line}: {use.label} shows a mask: {quoted(variable.name)} is sensitive",
+                )
+
+
 # --- languages: texts and settings are found by their two letters (F28) -------------------------
 
 
@@ -137,6 +151,7 @@ def _letters(language: str) -> str:
 TEXT_RULES: tuple[Rule, ...] = (
     problems,
     values_at_entry,
+    sensitive_values,
     main_languages,
     localized_texts,
     speech_settings,

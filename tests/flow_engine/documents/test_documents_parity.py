@@ -122,6 +122,8 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     parts = {"when": text, "reason": text}
     texts = {"type": "array", "items": text}
     schemas["ConversationalFlowVersion"]["properties"]["globalTasks"] = texts
+    sensitive = {"enum": [True, False, "card", "health", "identity"]}
+    schemas["Variable"]["properties"]["sensitive"] = sensitive
     task = schemas["ConversationalFlowTask"]["properties"]
     task["excludedGlobalTasks"] = texts
     task["returns"] = {"type": "boolean"}

@@ -329,6 +329,21 @@ def _(raw: JsonObject) -> None:
     _prompt("{{ $values.service }}", 3)(raw)
 
 
+def _sensitive_day(source: str) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["variables"][2]["sensitive"] = "health"
+        _prompt(source)(raw)
+
+    return change
+
+
+case(
+    "sensitive_value_in_text",
+    "/tasks/1/prompt",
+    good=_sensitive_day("{{ $vars.day }}"),
+)(_sensitive_day("{{ $values.day }}"))
+
+
 # --- languages ----------------------------------------------------------------------------------
 
 

@@ -1,0 +1,187 @@
+"""The masks of sensitive values: the only place that decides what is shown of one, and where a text has one.
+
+1. A value of a sensitive variable is shown as a mask, which tells its kind and that there is one.
+2. A text that quotes such a value shows the mask there: whole words, in any case, digits with any of the
+   usual separators. Values of less than `SHORTEST` characters are in many texts by chance, and are left.
+3. A card number is a run of 13 to 19 digits with the usual separators whose check digit is right (Luhn, ISO
+   7812), whatever it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final, TypeAlias, cast
+
+from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.vocabulary import SensitiveKind
+
+Sensitivity: TypeAlias = "bool | SensitiveKind"
+
+MASKS: Final[Mapping[Sensitivity, str]] = {
+    True: "[hidden]",
+    "card": "[hidden card]",
+    "health": "[hidden health]",
+    "identity": "[hidden identity]",
+}
+"""By what a document says of a variable under `sensitive`."""
+SHORTEST: Final = 4
+MOST_TEXTS: Final = 200
+"""Texts of one value that are looked for, the longest first."""
+DEEPEST: Final = 200
+"""Levels of JSON that are looked into; what lies deeper is masked as a whole."""
+PHONE_TAIL: Final = 8
+"""Digits by which a phone number is known again, with or without its prefix."""
+
+_SEPARATOR = r"[\s.,/_·\-\u00ad\u200b\u2010-\u2015\u2060]{0,3}"
+_BLANKS = r"\s+"
+_DIGITS = re.compile(rf"\d(?:{_SEPARATOR}\d)+")
+_NUMBER_LIKE = re.compile(rf"\+?\d(?:{_SEPARATOR}\d)*")
+_SHORTEST_CARD, _LONGEST_CARD = 13, 19
+
+
+def shown(spec: VariableSpec | None, value: JsonValue) -> JsonValue:
+    """A variable's value as everybody may see it: its mask where the variable is sensitive. None stays
+    None."""
+    return MASKS[spec.sensitive] if spec is not None and spec.sensitive and value is not None else value
+
+
+# --- values in texts --------------------------------------------------------------------------
+
+
+class Secrets:
+    """Values that no text may show. `shortest`: characters that one has at least to be looked for."""
+
+    def __init__(self, values: Iterable[tuple[VariableSpec, JsonValue]], *, shortest: int = SHORTEST) -> None:
+        masks: dict[str, str] = {}
+        for spec, value in values:
+            number = value.get("number") if spec.type == "phone" and isinstance(value, dict) else value
+            texts = sorted(set(_texts(number)), key=len, reverse=True)
+            for text in texts[:MOST_TEXTS]:
+                if len(text) >= shortest:
+                    masks.setdefault(text, MASKS[spec.sensitive])
+        self._masks = sorted(masks.items(), key=lambda known: (-len(known[0]), known[0]))
+        self._search = _search(tuple(text for text, _ in self._masks)) if masks else None
+
+    def text(self, text: str) -> str:
+        """The same with masks in it."""
+        if self._search is None:
+            return text
+        return self._search.sub(lambda found: self._masks[(found.lastindex or 1) - 1][1], text)
+
+    def json(self, value: object) -> object:
+        """The same JSON with masks in its texts, and in place of its numbers; names of properties stay."""
+        return value if self._search is None else self._inside(value, DEEPEST)
+
+    def _inside(self, value: object, deepest: int) -> object:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            text = repr(value)
+            masked = self.text(text)
+            return value if masked == text else masked
+        if isinstance(value, Mapping | list | tuple) and not deepest:
+            return MASKS[True]
+        if isinstance(value, Mapping):
+            members = cast("Mapping[str, object]", value)
+            return {name: self._inside(part, deepest - 1) for name, part in members.items()}
+        if isinstance(value, list | tuple):
+            return [self._inside(part, deepest - 1) for part in cast("Iterable[object]", value)]
+        return value
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Every text and number in a value, as a text would quote it."""
+    waiting: list[JsonValue] = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            yield " ".join(part.split())
+        elif isinstance(part, dict):
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+        elif part is not None:
+            yield str(part).lower() if isinstance(part, bool) else repr(part)
+
+
+@lru_cache(maxsize=256)
+def _search(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """A group for each text, in their order."""
+    return re.compile("|".join(f"({_quoted(text)})" for text in texts), re.IGNORECASE)
+
+
+def _quoted(text: str) -> str:
+    if _NUMBER_LIKE.fullmatch(text):
+        digits = [character for character in text if character.isdigit()]
+        prefix = ""
+        if text.startswith("+") and len(digits) > PHONE_TAIL:
+            prefix, digits = rf"\+?(?:\d{_SEPARATOR}){{0,{len(digits)}}}?", digits[-PHONE_TAIL:]
+        return rf"(?<!\d){prefix}{_SEPARATOR.join(digits)}(?!\d)"
+    words = map(re.escape, text.split(" "))
+    return rf"(?<!\w){_BLANKS.join(words)}(?!\w)"
+
+
+# --- card numbers -----------------------------------------------------------------------------
+
+
+def without_cards(text: str) -> str:
+    """The text with a mask for each card number. Takes linear time, whatever the text."""
+    if len(text) < _SHORTEST_CARD:
+        return text
+    parts: list[str] = []
+    done = 0
+    for run in _DIGITS.finditer(text):
+        for start, end in _cards_in(run.group()):
+            parts += (text[done : run.start() + start], MASKS["card"])
+            done = run.start() + end
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def cards_masked(value: object, deepest: int = DEEPEST) -> object:
+    """JSON with a mask for each card number in its texts and in place of its numbers."""
+    if isinstance(value, str):
+        return without_cards(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return MASKS["card"] if without_cards(repr(value)) != repr(value) else value
+    if isinstance(value, Mapping | list | tuple) and not deepest:
+        return MASKS[True]
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, object]", value)
+        return {name: cards_masked(part, deepest - 1) for name, part in members.items()}
+    if isinstance(value, list | tuple):
+        return [cards_masked(part, deepest - 1) for part in cast("Iterable[object]", value)]
+    return value
+
+
+def _cards_in(run: str) -> Iterator[tuple[int, int]]:
+    """Where card numbers stand in a run of digits and separators, from left to right, the longest at each
+    place. One begins and ends where a group of digits does."""
+    places = [at for at, character in enumerate(run) if character.isdigit()]
+    plain = [int(run[at]) for at in places]
+    doubled = [2 * digit - 9 * (digit > 4) for digit in plain]
+    # The sum of digits of which every other one counts double, by the place that the first such has.
+    sums = [
+        [0, *accumulate(plain[at] if at % 2 == parity else doubled[at] for at in range(len(plain)))]
+        for parity in (0, 1)
+    ]
+    begins = [number == 0 or places[number - 1] + 1 < at for number, at in enumerate(places)]
+    first = 0
+    while first + _SHORTEST_CARD <= len(plain):
+        last = _end_of_card(first, begins, sums) if begins[first] else 0
+        if last:
+            yield places[first], places[last - 1] + 1
+        first = last or first + 1
+
+
+def _end_of_card(first: int, begins: list[bool], sums: list[list[int]]) -> int:
+    """The number of the digit behind the longest card number that begins there; 0 for none."""
+    count = len(begins)
+    for last in range(min(first + _LONGEST_CARD, count), first + _SHORTEST_CARD - 1, -1):
+        ends = last == count or begins[last]
+        total = sums[(last - 1) % 2]
+        if ends and (total[last] - total[first]) % 10 == 0:
+            return last
+    return 0

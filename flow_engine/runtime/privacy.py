@@ -1,0 +1,186 @@
+"""What is sensitive in one conversation, and how its memory, events, replies and journal are shown.
+
+Values are stored as they are: tools and conditions need them, and so does the journal, from which replies are
+made again. They are masked on their way to everybody else, by `masking`. A flow without sensitive variables
+costs a look at an empty mapping.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import orjson
+
+from flow_engine.json_values import as_object
+from flow_engine.masking import Secrets, shown
+from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.runtime.journal import JournalEntry
+from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.storage import LoadedConversation
+from flow_engine.values import JsonValue, VariableSpec
+
+Known = tuple[VariableSpec, JsonValue]
+Memory = Mapping[str, MemoryEntry]
+
+
+def masked_memory(flow: CompiledFlow, memory: Memory) -> Memory:
+    """The memory by variable id, as prompts show it. Descriptions of what is masked are gone."""
+    hidden = flow.sensitive.keys() & memory.keys()
+    if not hidden:
+        return memory
+    masks = {
+        id: replace(memory[id], value=_mask(flow, memory[id], id), description_for_llm=None) for id in hidden
+    }
+    return {id: masks.get(id, entry) for id, entry in memory.items()}
+
+
+def _mask(flow: CompiledFlow, entry: MemoryEntry, var_id: str) -> JsonValue:
+    return shown(flow.sensitive[var_id], entry.value)
+
+
+def values_known(flow: CompiledFlow, *memories: Memory) -> Iterator[Known]:
+    """The sensitive values of these memories, with what was told of them for models."""
+    for memory in memories:
+        for var_id in flow.sensitive.keys() & memory.keys():
+            entry, spec = memory[var_id], flow.sensitive[var_id]
+            yield spec, entry.value
+            yield spec, [part.value for part in entry.description_for_llm or ()]
+
+
+def values_stored(flow: CompiledFlow, loaded: LoadedConversation) -> Iterator[Known]:
+    """Those that are stored of a conversation, what was heard and then replaced among them."""
+    yield from values_known(flow, loaded.mined, loaded.tools)
+    for var_id in flow.sensitive.keys() & loaded.mining.provenance.keys():
+        yield flow.sensitive[var_id], cast("JsonValue", loaded.mining.provenance[var_id].superseded)
+
+
+def masked_turns(turns: Sequence[DialogueTurn], secrets: Secrets | None) -> Sequence[DialogueTurn]:
+    return turns if secrets is None else [replace(turn, body=secrets.text(turn.body)) for turn in turns]
+
+
+def masked_event(event: bytes, secrets: Secrets) -> bytes:
+    """An event that quotes no secret in what people, models and systems wrote. A JSON text in UTF-8."""
+    whole: dict[str, object] = orjson.loads(event)
+    body, data = whole.get("body"), whole.get("data")
+    if isinstance(body, dict):
+        members = cast("dict[str, object]", body)
+        masked = as_object(secrets.json(members))
+        whole["body"] = {**masked, "subtype": members["subtype"]} if "subtype" in members else masked
+    elif "body" in whole:
+        whole["body"] = secrets.json(body)
+    if isinstance(data, dict):
+        members = cast("dict[str, object]", data)
+        whole["data"] = {**members, "reason": secrets.json(members.get("reason"))}
+    return orjson.dumps(whole)
+
+
+def masked_reply(reply: bytes, flow: CompiledFlow) -> bytes:
+    """A reply as it was sent, with masks where tools are handed a sensitive value: all else that it has is
+    masked when it is made. JSON in UTF-8."""
+    whole: object = orjson.loads(reply) if flow.sensitive and b'"mcpTools"' in reply else None
+    found = False
+    for server in _objects(as_object(whole).get("mcpTools")):
+        for tool in _objects(server.get("tools")):
+            for parameter in _objects(tool.get("parameters")):
+                spec = flow.variables.resolve(str(parameter.get("assignmentValue")))
+                if parameter.get("assignmentStrategy") == "variable" and spec is not None and spec.sensitive:
+                    parameter["value"] = shown(spec, cast("JsonValue", parameter.get("value")))
+                    found = True
+    return orjson.dumps(whole) if found else reply
+
+
+def _objects(items: object) -> list[dict[str, object]]:
+    return cast("list[dict[str, object]]", items) if isinstance(items, list) else []
+
+
+# --- the journal ------------------------------------------------------------------------------
+
+
+class Veil:
+    """Masks the entries of one conversation's journal. It knows the secrets of the entries that it has been
+    shown, and those that it was made with; `flow` is that of the conversation now."""
+
+    def __init__(self, flow: CompiledFlow, known: Iterator[Known]) -> None:
+        self._flow = flow
+        self._known = list(known)
+        self._secrets: Secrets | None = None
+
+    def learn(self, entry: JournalEntry) -> None:
+        """Take up the sensitive values that an entry wrote, and those of its base."""
+        known = list(self._values_of(entry))
+        if entry.base is not None:
+            known += values_stored(self._flow, entry.base)
+        fresh = [each for each in known if each not in self._known]
+        if fresh:
+            self._known += fresh
+            self._secrets = None
+
+    def _values_of(self, entry: JournalEntry) -> Iterator[Known]:
+        for name in _WRITTEN:
+            for var_id, stored in as_object(entry.delta.get(name)).items():
+                if var_id in self._flow.sensitive:
+                    yield from _values_in(self._flow.sensitive[var_id], as_object(stored))
+        for write in _objects(entry.input.get("writes")):
+            spec = self._flow.variables.resolve(str(write.get("varId")))
+            if spec is not None and spec.sensitive:
+                yield from _values_in(spec, write)
+        for var_id, heard in as_object(as_object(entry.delta.get("mining")).get("provenance")).items():
+            if var_id in self._flow.sensitive:
+                yield self._flow.sensitive[var_id], cast("JsonValue", as_object(heard).get("superseded"))
+
+    def masked(self, entry: JournalEntry) -> JournalEntry:
+        """The entry as everybody may see it, without its base."""
+        self.learn(entry)
+        if self._secrets is None:
+            self._secrets = Secrets(self._known)
+        hide = self._secrets.json
+        delta, asked = dict(entry.delta), dict(entry.input)
+        for name in _WRITTEN:
+            stored = as_object(delta.get(name))
+            if self._flow.sensitive.keys() & stored.keys():
+                delta[name] = {
+                    id: _hidden(self._flow.sensitive.get(id), as_object(e)) for id, e in stored.items()
+                }
+        mining = as_object(delta.get("mining"))
+        if "provenance" in mining:
+            heard = {
+                id: {**as_object(p), "superseded": shown(self._flow.sensitive.get(id), _of(p, "superseded"))}
+                if "superseded" in as_object(p)
+                else p
+                for id, p in as_object(mining["provenance"]).items()
+            }
+            delta["mining"] = {**mining, "provenance": heard}
+        if "writes" in asked:
+            resolve = self._flow.variables.resolve
+            asked["writes"] = [
+                _hidden(resolve(str(write.get("varId"))), write) for write in _objects(asked["writes"])
+            ]
+        return replace(
+            entry,
+            input={**as_object(hide(asked)), "op": asked["op"]},
+            outcome=as_object(hide(entry.outcome)),
+            delta=as_object(hide(delta)),
+            rationale=cast("str | None", hide(entry.rationale)),
+            base=None,
+        )
+
+
+_WRITTEN = ("variables", "added", "tools", "mined")
+"""Where a delta has entries of the memory."""
+
+
+def _of(stored: object, name: str) -> JsonValue:
+    return cast("JsonValue", as_object(stored).get(name))
+
+
+def _values_in(spec: VariableSpec, stored: Mapping[str, object]) -> Iterator[Known]:
+    """Of a stored or written entry: its value, and what was told of it for models."""
+    yield spec, _of(stored, "value")
+    yield spec, [_of(part, "value") for part in _objects(stored.get("descriptionForLLM"))]
+
+
+def _hidden(spec: VariableSpec | None, stored: Mapping[str, object]) -> Mapping[str, object]:
+    if spec is None or not spec.sensitive:
+        return stored
+    return {**stored, "value": shown(spec, _of(stored, "value")), "descriptionForLLM": None}
