@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Final, TypeAlias, cast
 
 from flow_engine.values import JsonValue, VariableSpec
-from flow_engine.vocabulary import SensitiveKind
+from flow_engine.vocabulary import SensitiveKind, VariableType
 
 Sensitivity: TypeAlias = "bool | SensitiveKind"
 
@@ -46,6 +46,26 @@ def shown(spec: VariableSpec | None, value: JsonValue) -> JsonValue:
     """A variable's value as everybody may see it: its mask where the variable is sensitive. None stays
     None."""
     return MASKS[spec.sensitive] if spec is not None and spec.sensitive and value is not None else value
+
+
+def stand_in(spec: VariableSpec | None, value: JsonValue) -> JsonValue:
+    """In place of a sensitive value one that the variable takes, whatever it was, for recordings, which are
+    stepped again: the same for all. None stays None."""
+    masked = shown(spec, value)
+    if spec is None or not spec.sensitive or value is None:
+        return masked
+    if spec.type == "enum":
+        return next(iter(spec.enum_values), masked)
+    return _STAND_INS.get(spec.type, masked)
+
+
+_STAND_INS: Final[Mapping[VariableType, JsonValue]] = {
+    "number": 0,
+    "boolean": True,
+    "date": "2000-01-01",
+    "phone": {"country": "US", "type": "mobile", "number": "+12015550123"},
+    "email": "hidden@example.com",
+}
 
 
 # --- values in texts --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ made again. They are masked on their way to everybody else, by `masking`. A flow
 costs a look at an empty mapping.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -99,12 +99,26 @@ def _objects(items: object) -> list[dict[str, object]]:
 
 class Veil:
     """Masks the entries of one conversation's journal. It knows the secrets of the entries that it has been
-    shown, and those that it was made with; `flow` is that of the conversation now."""
+    shown, and those that it was made with; `flow` is that of the conversation now. `instead` gives what a
+    variable's own value is shown as."""
 
-    def __init__(self, flow: CompiledFlow, known: Iterator[Known]) -> None:
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        known: Iterable[Known] = (),
+        *,
+        instead: Callable[[VariableSpec | None, JsonValue], JsonValue] = shown,
+    ) -> None:
         self._flow = flow
         self._known = list(known)
+        self._instead = instead
         self._secrets: Secrets | None = None
+
+    def json(self, value: object) -> object:
+        """JSON with masks where it quotes a secret."""
+        if self._secrets is None:
+            self._secrets = Secrets(self._known)
+        return self._secrets.json(value)
 
     def learn(self, entry: JournalEntry) -> None:
         """Take up the sensitive values that an entry wrote, and those of its base."""
@@ -132,38 +146,45 @@ class Veil:
     def masked(self, entry: JournalEntry) -> JournalEntry:
         """The entry as everybody may see it, without its base."""
         self.learn(entry)
-        if self._secrets is None:
-            self._secrets = Secrets(self._known)
-        hide = self._secrets.json
-        delta, asked = dict(entry.delta), dict(entry.input)
-        for name in _WRITTEN:
-            stored = as_object(delta.get(name))
-            if self._flow.sensitive.keys() & stored.keys():
-                delta[name] = {
-                    id: _hidden(self._flow.sensitive.get(id), as_object(e)) for id, e in stored.items()
-                }
-        mining = as_object(delta.get("mining"))
-        if "provenance" in mining:
-            heard = {
-                id: {**as_object(p), "superseded": shown(self._flow.sensitive.get(id), _of(p, "superseded"))}
-                if "superseded" in as_object(p)
-                else p
-                for id, p in as_object(mining["provenance"]).items()
-            }
-            delta["mining"] = {**mining, "provenance": heard}
+        sensitive, resolve, asked = self._flow.sensitive, self._flow.variables.resolve, dict(entry.input)
         if "writes" in asked:
-            resolve = self._flow.variables.resolve
             asked["writes"] = [
-                _hidden(resolve(str(write.get("varId"))), write) for write in _objects(asked["writes"])
+                self._entry(resolve(str(write.get("varId"))), write) for write in _objects(asked["writes"])
             ]
+        hidden: dict[str, object] = {}
+        for name in _WRITTEN:
+            if name in entry.delta:
+                stored = as_object(entry.delta[name]).items()
+                hidden[name] = {id: self._entry(sensitive.get(id), as_object(each)) for id, each in stored}
+        mining = as_object(entry.delta.get("mining"))
+        if "provenance" in mining:
+            heard = {id: as_object(each) for id, each in as_object(mining["provenance"]).items()}
+            provenance = {
+                id: {**each, "superseded": self._instead(sensitive.get(id), _of(each, "superseded"))}
+                if "superseded" in each
+                else each
+                for id, each in heard.items()
+            }
+            hidden["mining"] = {**mining, "provenance": provenance}
         return replace(
             entry,
-            input={**as_object(hide(asked)), "op": asked["op"]},
-            outcome=as_object(hide(entry.outcome)),
-            delta=as_object(hide(delta)),
-            rationale=cast("str | None", hide(entry.rationale)),
+            input={**as_object(self.json(asked)), "op": asked["op"]},
+            outcome=as_object(self.json(entry.outcome)),
+            delta=as_object(self.json({**entry.delta, **hidden})),
+            rationale=cast("str | None", self.json(entry.rationale)),
             base=None,
         )
+
+    def _entry(self, spec: VariableSpec | None, stored: Mapping[str, object]) -> Mapping[str, object]:
+        """A stored or written entry of the memory; one description keeps a custom value writable."""
+        if spec is None or not spec.sensitive:
+            return stored
+        described = [{"name": spec.name, "value": shown(spec, True)}]
+        return {
+            **stored,
+            "value": self._instead(spec, _of(stored, "value")),
+            "descriptionForLLM": described if stored.get("descriptionForLLM") else None,
+        }
 
 
 _WRITTEN = ("variables", "added", "tools", "mined")
@@ -178,9 +199,3 @@ def _values_in(spec: VariableSpec, stored: Mapping[str, object]) -> Iterator[Kno
     """Of a stored or written entry: its value, and what was told of it for models."""
     yield spec, _of(stored, "value")
     yield spec, [_of(part, "value") for part in _objects(stored.get("descriptionForLLM"))]
-
-
-def _hidden(spec: VariableSpec | None, stored: Mapping[str, object]) -> Mapping[str, object]:
-    if spec is None or not spec.sensitive:
-        return stored
-    return {**stored, "value": shown(spec, _of(stored, "value")), "descriptionForLLM": None}

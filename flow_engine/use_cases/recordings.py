@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -19,10 +20,12 @@ from pydantic.alias_generators import to_camel
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
 from flow_engine.json_values import as_object
+from flow_engine.masking import stand_in
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, folded
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy, encode_mining
+from flow_engine.runtime.privacy import Veil, values_stored
 from flow_engine.runtime.session import encode_session
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.use_cases.transactor import Transactor
@@ -142,8 +145,9 @@ class Recordings:
         self._journal = journal
         self._index = index
 
-    async def recording(self, conversation: ConversationRef) -> Recording:
-        """Of all that the journal keeps, at most some 5 MiB and the versions. Raises LookElsewhere
+    async def recording(self, conversation: ConversationRef, *, in_clear: bool = False) -> Recording:
+        """Of all that the journal keeps, at most some 5 MiB and the versions. Unless `in_clear`, which is for
+        what does not leave the service, sensitive values have a stand-in. Raises LookElsewhere
         `conversation_unknown`, CallTheOperator `definition_lost`."""
         entries: list[JournalEntry] = []
         while page := await self._journal.after(
@@ -159,6 +163,19 @@ class Recordings:
         session = state.session
         if session is None:
             raise unknown_conversation(conversation.conversation_id)
+        whole = None if before.session is None else _whole(before)
+        contacts, versions = session.contacts.items(), list(dict.fromkeys(_versions(before, entries)))
+        pinned = await self._transactor.versions.pinned(
+            conversation.tenant_id, session.version_id, session.content_hash
+        )
+        veil = None
+        if not in_clear and pinned.flow.sensitive:
+            veil = Veil(pinned.flow, values_stored(pinned.flow, state), instead=stand_in)
+            for entry in entries:
+                veil.learn(entry)
+            if whole is not None:
+                whole = veil.masked(replace(entries[0], delta=whole)).delta
+            entries = [veil.masked(entry) for entry in entries]
         head = (await self._index.one(conversation)).head
         return Recording(
             conversation_id=conversation.conversation_id,
@@ -166,11 +183,8 @@ class Recordings:
             flow_id=session.flow_id,
             tag=None if head is None else head.tag,
             complete=before.session is None,
-            start=None if before.session is None else _whole(before),
-            versions=[
-                await self._version(conversation.tenant_id, *each)
-                for each in dict.fromkeys(_versions(before, entries))
-            ],
+            start=whole,
+            versions=[await self._version(conversation.tenant_id, *each) for each in versions],
             contacts=[
                 RecordedContact(
                     contact_id=id,
@@ -178,9 +192,9 @@ class Recordings:
                     status=contact.status,
                     started_at=contact.started_at,
                     ended_at=contact.ended_at,
-                    data=contact.data,
+                    data=contact.data if veil is None else as_object(veil.json(contact.data)),
                 )
-                for id, contact in session.contacts.items()
+                for id, contact in contacts
             ],
             entries=[_recorded(entry) for entry in entries],
         )

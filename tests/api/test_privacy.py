@@ -1,0 +1,295 @@
+"""Sensitive variables: masks everywhere but in the memory API and in the parameters of tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from flow_engine.ports.outbound import OutboundReply
+from tests.api.harness import HANDLER, Scene, entry, keyring_of, multi_contact, needs, open_scene
+from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
+
+pytestmark = pytest.mark.anyio
+
+NEEDLES = {
+    "code": "NEEDLE-80A01H501U",
+    "illness": "needlitis of the knee",
+    "card": "4111111111111111",
+    "phone": "+393471234567",
+    "record": {"deep": ["needle in the record"]},
+}
+AS_WRITTEN = ("NEEDLE-80A01H501U", "needlitis", "4111111111111111", "3471234567", "needle in the record")
+CARD = "4111 1111 1111 1111"
+MASKED = {"code": "[hidden identity]", "illness": "[hidden health]", "card": "[hidden card]"}
+
+
+def document(**changes: Any) -> JsonObject:
+    """A version over several contacts whose sensitive variables are in a template, a condition and a tool."""
+    closed = {"closureConfig": multi_contact()}
+    tools = [
+        {"parameterName": name, "assignmentStrategy": "variable", "assignmentValue": name}
+        for name in ("code", "card", "plain")
+    ]
+    selection = {
+        "mcpServerName": "desk",
+        "selectedTools": [{"toolName": "pay", "toolParameters": tools}],
+    }
+    visit = aio_task(
+        "visit",
+        prompt="Known: {{ $values.illness }} of {{ $values.code }}.",
+        transitionParameters=needs("code"),
+        connectedTasks=["reception"],
+        mcpToolSelection=[selection],
+        **closed,
+    )
+    when = "vars.code != 'NEEDLE-80A01H501U' and vars.age > 17 or vars.record.deep == contact.code"
+    gated = aio_task("gated", entryCondition={"when": when, "reason": "not now"}, **closed)
+    return minimal_version(
+        **{
+            "variables": [
+                {"_id": "code", "name": "code", "type": "string", "prompt": "c", "sensitive": "identity"},
+                {"_id": "illness", "name": "illness", "type": "string", "prompt": "i", "sensitive": "health"},
+                {"_id": "card", "name": "card", "type": "string", "prompt": "k", "sensitive": "card"},
+                {"_id": "phone", "name": "phone", "type": "phone", "prompt": "p", "sensitive": True},
+                {"_id": "record", "name": "record", "type": "custom", "sensitive": True},
+                {"_id": "age", "name": "age", "type": "number", "prompt": "a"},
+                {"_id": "plain", "name": "plain", "type": "string", "prompt": "b", "sensitive": False},
+            ],
+            "mcpServers": [
+                {"name": "desk", "url": "https://desk.example.com", "includedTools": [{"toolName": "pay"}]}
+            ],
+            "tasks": [aio_task(connectedTasks=["visit", "gated"], **closed), visit, gated],
+            **closed,
+            **changes,
+        }
+    )
+
+
+KEYS = [
+    {"key": "agent-key", "tenant": "default", "scopes": ["agent"]},
+    {"key": "tools-key", "tenant": "default", "scopes": ["tools"]},
+    {"key": "watching", "tenant": "default", "scopes": ["operator"]},
+    {"key": "revealing", "tenant": "default", "scopes": ["operator", "privacy"]},
+    {"key": "everything", "tenant": "default", "scopes": ["admin"]},
+]
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    answers = {HANDLER: [OutboundReply(200, b"false")]}
+    async with open_scene(document(), answers=answers) as opened:
+        yield opened
+
+
+def described(var: str) -> JsonObject:
+    value = NEEDLES[var]
+    texts = [{"name": "Record", "value": "needle in the record"}]
+    return entry(var, value, **({"descriptionForLLM": texts} if var == "record" else {}))
+
+
+async def lived(scene: Scene) -> list[str]:
+    """A whole conversation that quotes what it knows wherever something can be said; the texts of its replies
+    to the agent but for the memory's, which are what a model reads."""
+    replies = [(await scene.contact()).text]
+    assert (await scene.write(*map(described, NEEDLES), entry("plain", "seen by all"))).status_code == 200
+    replies.append((await scene.change("gated", reason="they said NEEDLE-80A01H501U")).text)
+    replies.append((await scene.change("visit", reason="needlitis OF the knee")).text)
+    for number, src in enumerate(("user", "bot", "agent")):
+        said = f"It is needle-80a01h501u, call 347 123 4567, card {CARD}"
+        replies.append((await scene.say(f"m{number}", said, src=src)).text)
+    told = {"note": f"needlitis of the knee {CARD}", "subtype": "desk"}
+    replies.append((await scene.say("m4", told, type="system", src="bot")).text)  # type: ignore[arg-type]
+    replies.append(json.dumps(await scene.prompt()))
+    replies.append((await scene.http.get("/v1/prompt/conv-1?format=toon")).text)
+    replies.append((await scene.end(reason="NEEDLE-80A01H501U hung up")).text)
+    again = {"contactId": "call-2", "contact": {"callerId": "+393471234567", "name": "Ada"}}
+    replies.append((await scene.contact(**again)).text)
+    replies.append((await scene.change("reception", contactId="call-2")).text)
+    return replies
+
+
+def assert_masked(text: str, *, tools: bool = False) -> None:
+    """No needle in it, but for what tools are handed."""
+    if tools:
+        found = json.loads(text)
+        found["mcpTools"] = None
+        text = json.dumps(found)
+    for needle in AS_WRITTEN:
+        assert needle.casefold() not in text.casefold(), (needle, text)
+    for spelled in ("347 123 4567", CARD):
+        assert spelled not in text, (spelled, text)
+
+
+async def test_no_needle_is_anywhere_but_in_memory_and_parameters_of_tools(scene: Scene) -> None:
+    replies = await lived(scene)  # journal: sensitive
+    for reply in replies:
+        found = json.loads(reply)
+        assert found.get("code") is None or found["code"] == "condition_not_met", reply
+        assert_masked(json.dumps({**found, "mcpTools": None, "contact": None}))
+    for event in await scene.events():
+        assert_masked(json.dumps(event))
+    seqs = (await scene.http.get("/v1/conversations/conv-1")).json()["seq"]
+    assert seqs > 8
+    paths = ["", "/journal", "/recording"] + [f"/at/{seq}" for seq in range(1, seqs + 1)]
+    for path in paths:
+        reply = await scene.http.get(f"/v1/conversations/conv-1{path}")
+        assert reply.status_code == 200, reply.text
+        told = reply.json()
+        told.pop("versions", None)  # the document of the flow, whose condition names a needle
+        assert_masked(json.dumps(told))
+
+
+async def test_memory_and_parameters_of_tools_show_the_values(scene: Scene) -> None:  # journal: sensitive
+    await scene.started()
+    await scene.written(*map(described, NEEDLES), entry("plain", "seen by all"))
+    reply = await scene.changed("visit")
+    parameters = reply["mcpTools"][-1]["tools"][0]["parameters"]
+    values = {each["parameterName"]: each["value"] for each in parameters}
+    assert values == {"code": NEEDLES["code"], "card": NEEDLES["card"], "plain": "seen by all"}
+    assert "Known: [hidden health] of [hidden identity]." in reply["prompt"]
+    for row in ("|code||[hidden identity]|", "|record||[hidden]|", "|plain||seen by all|"):
+        assert row in reply["prompt"]
+    memory = (await scene.http.get("/v1/memory/conv-1")).json()["vars"]
+    found = {each["varId"]: (each["value"], each.get("sensitive")) for each in memory}
+    assert found["code"] == (NEEDLES["code"], "identity")
+    assert found["phone"][0]["number"] == NEEDLES["phone"]
+    assert (found["record"], found["plain"]) == ((NEEDLES["record"], True), ("seen by all", None))
+
+
+async def test_at_shows_the_reply_with_masks_and_the_hash_of_what_was_sent(scene: Scene) -> None:
+    await scene.started()  # journal: sensitive
+    await scene.written(*map(described, NEEDLES))
+    sent = await scene.change("visit")
+    masked = (await scene.http.get("/v1/conversations/conv-1/at/3")).json()
+    clear = (await scene.http.get("/v1/conversations/conv-1/at/3?reveal=true")).json()
+    assert clear["reply"] == sent.text
+    assert_masked(masked["reply"])
+    for found in (masked, clear):
+        assert found["replySha256"] == sha256(sent.content).hexdigest()
+        assert found["prompt"] == sent.json()["prompt"]
+        assert found["promptSha256"] == sha256(found["prompt"].encode()).hexdigest()
+    shown = json.loads(masked["reply"])
+    parameters = shown["mcpTools"][-1]["tools"][0]["parameters"]
+    assert [each["value"] for each in parameters] == ["[hidden identity]", "[hidden card]", None]
+    assert {**shown, "mcpTools": None} == {**sent.json(), "mcpTools": None}
+
+
+async def test_a_refusal_masks_values_ways_and_conditions(scene: Scene) -> None:  # journal: sensitive
+    await scene.started()
+    await scene.written(*map(described, NEEDLES))
+    condition = (await scene.change("gated")).json()["condition"]
+    assert condition["when"].startswith("vars.code != '[hidden identity]' and")
+    assert [part["values"] for part in condition["parts"]] == [
+        {"vars.code": "[hidden identity]"},
+        {"vars.age": None},
+        {"vars.record.deep": "[hidden]", "contact.code": None},
+    ]
+    assert [part["truth"] for part in condition["parts"]] == ["false", "unknown", "unknown"]
+    assert any("[hidden identity]" in way for way in condition["wouldHold"])
+
+
+@pytest.mark.parametrize("path", ["", "/journal", "/at/2"])
+async def test_only_the_scope_privacy_reveals(path: str) -> None:  # journal: scopes
+    async with open_scene(authenticator=keyring_of(json.dumps({"keys": KEYS}))) as scene:
+        url = f"/v1/conversations/conv-1{path}"
+
+        async def asked(key: str, query: str = "") -> tuple[int, str]:
+            reply = await scene.http.get(url + query, headers={"Authorization": f"Bearer {key}"})
+            return reply.status_code, reply.text
+
+        scene.http.headers["Authorization"] = "Bearer everything"
+        await scene.publish(document())
+        await scene.started()
+        await scene.written(*map(described, NEEDLES))
+        status, masked = await asked("watching")
+        assert status == 200
+        assert_masked(masked)
+        assert await asked("watching", "?reveal=false") == (200, masked)
+        status, refused = await asked("watching", "?reveal=true")
+        assert (status, json.loads(refused)["code"]) == (403, "scope_missing")
+        for key in ("revealing", "everything"):
+            status, clear = await asked(key, "?reveal=true")
+            assert (status, str(NEEDLES["code"]) in clear) == (200, True)
+            assert (await asked(key))[1] == masked
+        assert (await asked("agent-key", "?reveal=true"))[0] == 403
+        assert (await asked("revealing", "?reveal=yes"))[0] == 422
+        for key in ("agent-key", "tools-key"):
+            headers = {"Authorization": f"Bearer {key}"}
+            memory = await scene.http.get("/v1/memory/conv-1", headers=headers)
+            assert str(NEEDLES["code"]) in memory.text
+
+
+async def test_the_journal_masks_what_is_not_known_any_more(scene: Scene) -> None:  # journal: journal
+    await scene.started()
+    await scene.written(entry("code", "the-first-needle"))
+    await scene.say("m1", "I said the-first-needle")
+    await scene.written(entry("code", "the-second-needle"))
+    await scene.written(entry("code", None))
+    found = await scene.http.get("/v1/conversations/conv-1/journal?after=2&limit=1")
+    (said,) = found.json()["entries"]
+    assert said["input"]["body"] == "I said [hidden identity]"
+    whole = (await scene.http.get("/v1/conversations/conv-1/journal")).json()["entries"]
+    assert "needle" not in json.dumps(whole)
+    assert [each["delta"]["tools"]["code"]["value"] for each in whole if "tools" in each["delta"]] == [
+        "[hidden identity]",
+        "[hidden identity]",
+        None,
+    ]
+    assert whole[1]["input"]["op"] == "memory"
+    assert whole[1]["input"]["writes"][0]["varId"] == "code"
+
+
+async def test_card_numbers_are_masked_before_anything_is_kept(scene: Scene) -> None:  # journal: sensitive
+    await scene.started()
+    await scene.say("m1", f"My card is {CARD}, exp 12/29")
+    client: Any = scene.memory.driver
+    kept = b""
+    for name in [key async for key in client.client.scan_iter("*")]:
+        kept += await client.client.dump(name) or b""
+    assert b"4111 1111" not in kept
+    (event,) = [each for each in await scene.events() if each["type"] == "message"]
+    assert event["body"] == "My card is [hidden card], exp 12/29"
+
+
+async def test_without_a_card_variable_what_is_said_is_kept_as_it_is() -> None:  # journal: sensitive
+    async with open_scene(minimal_version()) as scene:
+        await scene.started()
+        await scene.say("m1", f"My card is {CARD}")
+        (event,) = [each for each in await scene.events() if each["type"] == "message"]
+        assert event["body"] == f"My card is {CARD}"
+
+
+@pytest.mark.parametrize("given", ["maybe", 1, None, {}, "Card"])
+async def test_what_a_variable_may_say_of_itself_is_listed(given: object) -> None:  # D1: every error at once
+    async with open_scene() as scene:
+        flow = {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"}
+        flow_id = (await scene.post("/v1/flows", flow)).json()["id"]
+        whole = document()
+        del whole["conversationalFlowId"]
+        whole["variables"][0]["sensitive"] = given
+        refused = await scene.post(f"/v1/flows/{flow_id}/versions", whole)
+        (finding,) = refused.json()["errors"]
+        assert (refused.status_code, finding["pointer"]) == (422, "/variables/0/sensitive")
+        assert "'card', 'health', 'identity'" in finding["message"]
+
+
+async def test_the_text_of_the_memory_tool_is_masked_and_its_data_are_not(scene: Scene) -> None:
+    await scene.started()
+    await scene.written(entry("code", NEEDLES["code"]))
+    arguments = {"conversationId": "conv-1", "contactId": "call-1"}
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "get_memory", "arguments": arguments},
+    }
+    accepted = "application/json, text/event-stream"
+    reply = await scene.post("/mcp", message, accept=accepted, content_type="application/json")
+    result = reply.json()["result"]
+    assert "|code||[hidden identity]|" in result["content"][0]["text"]
+    assert str(NEEDLES["code"]) not in result["content"][0]["text"]
+    assert result["structuredContent"]["vars"][0]["value"] == NEEDLES["code"]

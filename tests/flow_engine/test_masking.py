@@ -1,0 +1,130 @@
+"""What is masked in texts: values that are known, and card numbers (journal: sensitive)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flow_engine.masking import DEEPEST, MASKS, Secrets, cards_masked, shown, without_cards
+from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.vocabulary import VariableType
+
+CARD = "[hidden card]"
+
+
+def secrets(value: JsonValue, kind: VariableType = "string", *, shortest: int = 4) -> Secrets:
+    return Secrets([(VariableSpec("v", "v", kind, sensitive="identity"), value)], shortest=shortest)
+
+
+def luhn_digit(digits: str) -> str:
+    """The check digit, written down a second time: every other digit from the right counts double."""
+    total = sum(sum(divmod(int(d) * (2 - at % 2), 10)) for at, d in enumerate(reversed(digits)))
+    return str(-total % 10)
+
+
+class TestCards:
+    @pytest.mark.parametrize(
+        ("text", "masked"),
+        [
+            ("4111 1111 1111 1111", CARD),
+            ("it is 4111-1111-1111-1111, thanks", f"it is {CARD}, thanks"),
+            ("378282246310005.", f"{CARD}."),
+            ("4111.1111.1111.1111/123", f"{CARD}/123"),
+            ("4111, 1111, 1111, 1111", CARD),
+            ("4111\u00a01111\u20111111\u00ad1111", CARD),
+            ("x4111111111111111y", f"x{CARD}y"),
+            ("5105105105105100 or 6011 1111 1111 1117", f"{CARD} or {CARD}"),
+            ("order 12 4111 1111 1111 1111", f"order 12 {CARD}"),
+            ("\uff14\uff11\uff11\uff11 1111 1111 1111", CARD),
+        ],
+    )
+    def test_are_masked_with_the_usual_separators(self, text: str, masked: str) -> None:
+        assert without_cards(text) == masked
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "4111 1111 1111 1112",  # the check digit is wrong
+            "+39 347 123 4567",
+            "4111 1111 1111",
+            "2026-01-15 09:31",
+            "41111111111111114111111111111111",  # too long for one, and nothing tells where one ends
+            "",
+        ],
+    )
+    def test_what_is_none_stays(self, text: str) -> None:
+        assert without_cards(text) == text
+
+    @given(
+        digits=st.text("0123456789", min_size=12, max_size=18),
+        separators=st.lists(st.sampled_from(["", "", "", " ", "-", ". ", "/"]), min_size=19, max_size=19),
+        around=st.sampled_from(["", " ", "Card: ", "è "]),
+    )
+    def test_every_number_with_a_right_check_digit_goes(
+        self, digits: str, separators: list[str], around: str
+    ) -> None:
+        number = digits + luhn_digit(digits)
+        written = "".join(d + s for d, s in zip(number, separators, strict=False)).rstrip(" -./")
+        assert without_cards(f"{around}{written}{around[::-1]}") == f"{around}{CARD}{around[::-1]}"
+
+    def test_objects_are_searched_and_other_values_stay(self) -> None:
+        said = {"card": "4111111111111111", "n": 4111111111111111, "list": [True, None, 1.5, "no"]}
+        assert cards_masked(said) == {"card": CARD, "n": CARD, "list": [True, None, 1.5, "no"]}
+
+    def test_what_lies_too_deep_is_masked_as_a_whole(self) -> None:
+        deep: object = "4111111111111111"
+        for _ in range(DEEPEST + 1):
+            deep = [deep]
+        assert "4111" not in repr(cards_masked(deep))
+        assert "4111" not in repr(secrets("4111111111111111").json(deep))
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("kind", "value", "text", "masked"),
+        [
+            ("string", "RSSMRA80A01H501U", "my code: rssmra80a01h501u.", "my code: [hidden identity]."),
+            ("string", "type 2  diabetes", "Type 2\ndiabetes, yes", "[hidden identity], yes"),
+            ("string", "anna", "Annabelle and Anna", "Annabelle and [hidden identity]"),
+            ("number", 12345, "12,345 euro, not 112345", "[hidden identity] euro, not 112345"),
+            ("email", "a.b+c@example.com", "write to A.B+C@example.com!", "write to [hidden identity]!"),
+            ("custom", {"deep": ["needle", 7]}, "needle 7", "[hidden identity] 7"),
+        ],
+    )
+    def test_a_text_that_quotes_one_shows_the_mask(
+        self, kind: VariableType, value: JsonValue, text: str, masked: str
+    ) -> None:
+        assert secrets(value, kind).text(text) == masked
+
+    def test_a_phone_is_known_with_and_without_its_prefix_and_its_kind_is_no_secret(self) -> None:
+        known = secrets({"country": "IT", "type": "mobile", "number": "+393471234567"}, "phone")
+        told = "mobile 347 123 4567, or +39 347-1234567, or 00393471234567"
+        assert known.text(told) == "mobile [hidden identity], or [hidden identity], or [hidden identity]"
+
+    def test_short_values_are_left_unless_they_are_asked_for(self) -> None:
+        assert secrets("flu").text("the flu") == "the flu"
+        assert secrets("flu", shortest=1).text("vars.x != 'flu'") == "vars.x != '[hidden identity]'"
+        assert secrets(True, "boolean", shortest=1).text("x == true") == "x == [hidden identity]"
+
+    def test_numbers_in_json_are_masked_and_names_of_properties_stay(self) -> None:
+        found = secrets(12345, "number").json({"12345": [12345, 1, False, None, "is 12345"]})
+        assert found == {"12345": ["[hidden identity]", 1, False, None, "is [hidden identity]"]}
+
+    def test_without_a_value_nothing_is_looked_for(self) -> None:
+        assert secrets(None).text("anything") == "anything"
+
+    @given(value=st.text(min_size=1, max_size=40), before=st.text(max_size=5), after=st.text(max_size=5))
+    def test_any_text_can_be_a_value(self, value: str, before: str, after: str) -> None:
+        told = secrets(value).text(f"{before} {value} {after}")
+        quoted = " ".join(value.split())
+        if len(quoted) >= 4 and quoted == value:
+            assert "[hidden identity]" in told
+
+
+def test_each_kind_has_its_mask_and_what_is_missing_none() -> None:
+    for sensitive, mask in MASKS.items():
+        spec = VariableSpec("v", "v", "string", sensitive=sensitive)
+        assert (shown(spec, "x"), shown(spec, False), shown(spec, None)) == (mask, mask, None)
+    plain = VariableSpec("v", "v", "string")
+    assert (shown(plain, "x"), shown(None, "x")) == ("x", "x")
