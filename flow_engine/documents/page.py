@@ -92,16 +92,16 @@ entered from, whatever conditions that has. Digressions nest 8 deep; a task that
 
 ## Sensitive values
 
-The values of a variable with `sensitive` are for tools: `GET /v1/memory/{id}`, and `mcpTools` parameters that name
-the variable, show them. Prompts, templates, events, the webhook, summaries, refusals, the journal, logs and traces
-show a mask instead, `[hidden]` or `[hidden card]`, `[hidden health]`, `[hidden identity]`, so that a model knows
-that there is a value. Conditions are judged on the value itself.
+The values of a variable with `sensitive` are for tools: `GET /v1/memory/{id}`, and `mcpTools` parameters
+that name the variable, show them. Prompts, templates, events, the webhook, summaries, refusals, the
+journal, logs and traces show a mask instead, `[hidden]` or `[hidden card]`, `[hidden health]`, `[hidden
+identity]`, so that a model knows that there is a value. Conditions are judged on the value itself.
 
-A text that quotes a value which is known by then shows the mask there, from four characters on: in an utterance's
-event, a reason, the summary of a contact. What is only said is not known yet: an utterance stays readable for the
-extraction, and its event shows it as it was said. Where a version has a variable with `sensitive: "card"`, card
-numbers (13 to 19 digits with the usual separators and a right check digit) are masked in every utterance before
-anything is kept of it, so that only a tool can write such a variable.
+A text that quotes a value which is known by then shows the mask there, from four characters on: in an
+utterance's event, a reason, the summary of a contact. What is only said is not known yet: an utterance
+stays readable for the extraction, and its event shows it as it was said. Where a version has a variable
+with `sensitive: "card"`, card numbers (13 to 19 digits with the usual separators and a right check digit)
+are masked in every utterance before anything is kept of it, so that only a tool can write such a variable.
 
 ## Objects
 """

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 import orjson
+from msgspec import structs
 
 from flow_engine.json_values import as_object
 from flow_engine.masking import Secrets, shown
@@ -30,7 +31,8 @@ def masked_memory(flow: CompiledFlow, memory: Memory) -> Memory:
     if not hidden:
         return memory
     masks = {
-        id: replace(memory[id], value=_mask(flow, memory[id], id), description_for_llm=None) for id in hidden
+        id: structs.replace(memory[id], value=_mask(flow, memory[id], id), description_for_llm=None)
+        for id in hidden
     }
     return {id: masks.get(id, entry) for id, entry in memory.items()}
 

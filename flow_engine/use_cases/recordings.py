@@ -163,18 +163,11 @@ class Recordings:
         session = state.session
         if session is None:
             raise unknown_conversation(conversation.conversation_id)
+        versions = list(dict.fromkeys(_versions(before, entries)))
+        veil = None if in_clear else await self._veil(conversation.tenant_id, state, entries)
         whole = None if before.session is None else _whole(before)
-        contacts, versions = session.contacts.items(), list(dict.fromkeys(_versions(before, entries)))
-        pinned = await self._transactor.versions.pinned(
-            conversation.tenant_id, session.version_id, session.content_hash
-        )
-        veil = None
-        if not in_clear and pinned.flow.sensitive:
-            veil = Veil(pinned.flow, values_stored(pinned.flow, state), instead=stand_in)
-            for entry in entries:
-                veil.learn(entry)
-            if whole is not None:
-                whole = veil.masked(replace(entries[0], delta=whole)).delta
+        if veil is not None:
+            whole = whole and veil.masked(replace(entries[0], delta=whole)).delta
             entries = [veil.masked(entry) for entry in entries]
         head = (await self._index.one(conversation)).head
         return Recording(
@@ -194,10 +187,27 @@ class Recordings:
                     ended_at=contact.ended_at,
                     data=contact.data if veil is None else as_object(veil.json(contact.data)),
                 )
-                for id, contact in contacts
+                for id, contact in session.contacts.items()
             ],
             entries=[_recorded(entry) for entry in entries],
         )
+
+    async def _veil(
+        self, tenant_id: str, state: LoadedConversation, entries: Sequence[JournalEntry]
+    ) -> Veil | None:
+        """One that knows every sensitive value of these entries; None where there is nothing to mask."""
+        session = state.session
+        if session is None:
+            return None
+        flow = (
+            await self._transactor.versions.pinned(tenant_id, session.version_id, session.content_hash)
+        ).flow
+        if not flow.sensitive:
+            return None
+        veil = Veil(flow, values_stored(flow, state), instead=stand_in)
+        for entry in entries:
+            veil.learn(entry)
+        return veil
 
     async def _version(self, tenant_id: str, version_id: str, content_hash: str) -> RecordedVersion:
         version = await self._transactor.versions.pinned(tenant_id, version_id, content_hash)
