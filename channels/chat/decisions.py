@@ -16,7 +16,7 @@ from typing import Final, Literal
 import orjson
 
 from channels.chat.agents import Agents, ModelUse, use_of
-from channels.chat.router import Candidate
+from channels.chat.router import DIGITS, Candidate
 from channels.chat.settings import ChatSettings
 from channels.chat.thoughts import without_thoughts
 from flow_engine.json_values import as_object
@@ -102,7 +102,7 @@ class Orchestrator:
         own = scores.get(asking, 0.0)
         best, score = max(scores.items(), key=lambda pair: (pair[1], pair[0]), default=(asking, 0.0))
         settings = self._settings
-        if best == asking or score < settings.chat_min_score or score - own < settings.chat_margin:
+        if best == asking or score < settings.chat_min_score or _lead(score, own) < settings.chat_margin:
             return None
         return best if agents.router.words_for(best, text) >= LEAST_WORDS else None
 
@@ -112,7 +112,8 @@ class Orchestrator:
         if not able:
             told = f"no agent scores {settings.chat_min_score:g}; no model is configured"
             return Decision(candidates, None, None, "refuse", told, "scores")
-        near = [each.agent for each in able if able[0].score - each.score < settings.chat_margin]
+        best, *others = able
+        near = [best.agent, *(o.agent for o in others if _lead(best.score, o.score) < settings.chat_margin)]
         if len(near) > 1:
             told = f"{len(near)} agents are within {settings.chat_margin:g}; no model is configured"
             return Decision(candidates, near[0], None, "clarify", told, "scores", near)
@@ -168,6 +169,11 @@ class Orchestrator:
             purpose="routing",
             conversation=context.conversation,
         )
+
+
+def _lead(score: float, other: float) -> float:
+    """Exact where both have the router's digits, so that a lead of the margin itself is one."""
+    return round(score - other, DIGITS)
 
 
 _OBJECT: Final = re.compile(r"\{.*\}", re.DOTALL)
