@@ -1,9 +1,10 @@
 """Where a conversation stands, as a step asks it: everything is read here, nothing is moved."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
+
+from msgspec import structs
 
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import Checkpoint, ClosureConfig
@@ -186,8 +187,10 @@ class ConversationState:
         no_checkpoints = not any(point.required for point in self.flow.document.checkpoints)
         if all_concluded and (mining.missed_reported or no_checkpoints):
             return None
-        turns = tuple(masked_turns(self.loaded.turns, self.secrets()))
-        return FormerConversation.of(self.session, replace(self.loaded, turns=turns))
+        loaded, secrets = self.loaded, self.secrets()
+        if secrets is not None:
+            loaded = structs.replace(loaded, turns=tuple(masked_turns(loaded.turns, secrets)))
+        return FormerConversation.of(self.session, loaded)
 
     def due(self, kind: JobKind, *, subject: str = "", after_s: float = 0.0) -> DueJob:
         """A job of this conversation, due `after_s` seconds from now."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, entry, keyring_of, multi_contact, needs, open_scene
 from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
@@ -293,3 +294,21 @@ async def test_the_text_of_the_memory_tool_is_masked_and_its_data_are_not(scene:
     assert "|code||[hidden identity]|" in result["content"][0]["text"]
     assert str(NEEDLES["code"]) not in result["content"][0]["text"]
     assert result["structuredContent"]["vars"][0]["value"] == NEEDLES["code"]
+
+
+@pytest.mark.parametrize("sensitive", [True, False])
+async def test_what_a_conversation_leaves_behind_when_it_begins_anew_is_masked(sensitive: bool) -> None:
+    point = {"_id": "paid", "name": "Paid", "prompt": "p", "required": True}
+    whole = document(checkpoints=[point], closureConfig={"multiContact": False})
+    for task in whole["tasks"]:
+        task["closureConfig"] = {"multiContact": False}
+    whole["variables"][0]["sensitive"] = sensitive
+    async with open_scene(whole) as scene:
+        await scene.started()
+        await scene.written(entry("code", NEEDLES["code"]))
+        await scene.say("m1", "It is NEEDLE-80A01H501U")
+        await scene.started(contactId="call-2")
+        ref = ConversationRef("default", "conv-1")
+        (former,) = (await scene.memory.conversations.load(ref, with_turns=True)).former
+        expected = "It is [hidden]" if sensitive else "It is NEEDLE-80A01H501U"
+        assert [turn.body for turn in former.turns] == [expected]
