@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 from starlette.responses import Response
 
-from api.auth import require
+from api.auth import header, require
 from api.bodies import Body, Id
 from api.endpoints import (
     Call,
@@ -19,8 +19,10 @@ from api.endpoints import (
     refused_parameter,
     whole_number,
 )
+from api.streams import EVENT_STREAM, EventStream
 from flow_engine.documents import parse_date_time
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
+from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import ForkOrder, Forks
 from flow_engine.use_cases.history import (
     ConversationFilter,
@@ -53,8 +55,11 @@ _FORK = TypeAdapter(Fork)
 
 
 class HistoryRoutes:
-    def __init__(self, history: History, recordings: Recordings, forks: Forks) -> None:
+    def __init__(
+        self, history: History, recordings: Recordings, forks: Forks, streams: JournalStreams
+    ) -> None:
         self._history = history
+        self._streams = streams
         self._recordings = recordings
         self._forks = forks
 
@@ -90,6 +95,18 @@ class HistoryRoutes:
         conversation = call.conversation(call.path("conversation_id"))
         seq = whole_number("seq", call.path("seq"), at_least=1, at_most=LARGEST_SEQ)
         return json_response(await self._history.at(conversation, seq, reveal=_reveals(call)))
+
+    async def stream(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        after = call.whole_number("after", at_most=LARGEST_SEQ)
+        again = header(call.scope["headers"], b"last-event-id")
+        if again is not None:
+            after = whole_number("last_event_id", again, at_least=0, at_most=LARGEST_SEQ)
+        if await self._streams.is_told(conversation, after) and again is not None:
+            return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
+        self._streams.require_room()
+        followed = self._streams.follow(conversation, after, reveal=_reveals(call))
+        return EventStream(followed, self._streams.counted())
 
     async def recording(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
@@ -152,6 +169,27 @@ class HistoryRoutes:
                     _REVEAL,
                 ),
                 reply=JournalPage,
+                problems=(404,),
+            ),
+            Endpoint(
+                method="GET",
+                path=_ONE + "/stream",
+                handler=self.stream,
+                summary="A conversation's journal, as server-sent events while it grows",
+                audience="watchers",
+                scopes=("operator",),
+                parameters=(
+                    Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
+                    Parameter(
+                        "Last-Event-ID",
+                        "In place of 'after'; 204 answers where the conversation is closed and all is told",
+                        _whole(LARGEST_SEQ),
+                        place="header",
+                    ),
+                    _REVEAL,
+                ),
+                reply=str,
+                media_types=(EVENT_STREAM,),
                 problems=(404,),
             ),
             Endpoint(

@@ -193,6 +193,8 @@ def _problem_responses(endpoint: Endpoint, schemas: Mapping[tuple[int, str], Doc
         responses[str(status)] = {"description": meaning, "content": content}
     if any(parameter.name == "If-None-Match" for parameter in endpoint.parameters or ()):
         responses["304"] = {"description": HTTPStatus(304).phrase}
+    if any(parameter.name == "Last-Event-ID" for parameter in endpoint.parameters or ()):
+        responses["204"] = {"description": HTTPStatus(204).phrase}
     return responses
 
 

@@ -190,6 +190,13 @@ class Driver(Protocol):
         """The oldest entries of a stream: id and fields. Fields are bytes."""
         ...
 
+    async def xread(
+        self, key: str, after: str, *, at_most: int, within_s: float
+    ) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
+        """The entries of a stream after that id, as soon as there is one; empty after `within_s` seconds, at
+        most 1. It has a connection of its own meanwhile."""
+        ...
+
     def scan(self, pattern: str) -> AsyncIterator[str]:
         """Names of keys, of the whole cluster; one may come twice. `pattern` is a glob."""
         ...

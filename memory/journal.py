@@ -125,6 +125,13 @@ class RedisJournal:
     async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
         return await self._entries(conversation, seq, min(at_most, ENTRIES_AT_MOST), "0")
 
+    async def next(
+        self, conversation: ConversationRef, seq: int, *, at_most: int, within_s: float
+    ) -> Sequence[JournalEntry]:
+        key = ConversationKeys.of(conversation).named["journal"]
+        found = await self._driver.xread(key, f"{seq}-0", at_most=at_most, within_s=within_s)
+        return [_decode(number.encode(), fields) for number, fields in found]
+
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         found = await self._entries(conversation, seq, SEGMENT_ENTRIES, "1")
         return found[::-1] if found and found[0].seq == seq else ()
@@ -134,12 +141,12 @@ class RedisJournal:
     ) -> Sequence[JournalEntry]:
         keys = {"journal": ConversationKeys.of(conversation).named["journal"]}
         args = {"seq": seq, "at_most": at_most, "backwards": backwards}
-        return [_decode(number, flat) for number, flat in await self._driver.run(self._read, keys, args)]
+        found = await self._driver.run(self._read, keys, args)
+        return [_decode(number, dict(zip(flat[::2], flat[1::2], strict=True))) for number, flat in found]
 
 
-def _decode(number: bytes, flat: Sequence[bytes]) -> JournalEntry:
+def _decode(number: bytes, fields: Mapping[bytes, bytes]) -> JournalEntry:
     """Raises CallTheOperator `journal_unreadable`, and what decoding its parts raises."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
     try:
         stored = orjson.loads(fields[b"entry"])
         return JournalEntry(

@@ -174,6 +174,13 @@ class RedisPyDriver:
             found: list[Any] = await self.client.xrange(key, count=at_most)
         return [(entry_id.decode(), fields) for entry_id, fields in found]
 
+    async def xread(
+        self, key: str, after: str, *, at_most: int, within_s: float
+    ) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
+        with ERRORS_TRANSLATED:
+            found: Any = await self.client.xread({key: after}, count=at_most, block=round(within_s * 1000))
+        return [(entry_id.decode(), fields) for _, entries in found for entry_id, fields in entries]
+
     async def scan(self, pattern: str) -> AsyncIterator[str]:
         with ERRORS_TRANSLATED:
             async for key in self.client.scan_iter(match=pattern, count=SCANNED_AT_ONCE):

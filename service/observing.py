@@ -135,6 +135,9 @@ class PrometheusObserver(CountingObserver):
         self._compiled = Gauge(
             "flow_engine_compiled_versions", "Compiled versions in this process's cache.", registry=registry
         )
+        self._streams = Gauge(
+            "flow_engine_streams_open", "Journals that are followed in this process.", registry=registry
+        )
         self._waiting = Gauge(
             "flow_engine_jobs_waiting", "Background jobs that are due and not taken yet.", registry=registry
         )
@@ -153,6 +156,10 @@ class PrometheusObserver(CountingObserver):
     def compiled_versions_are(self, number: Callable[[], int]) -> None:
         """Asked at every scrape."""
         self._compiled.set_function(number)
+
+    def streams_open_are(self, number: Callable[[], int]) -> None:
+        """Asked at every scrape."""
+        self._streams.set_function(number)
 
     def backlog_is(self, backlog: Backlog) -> None:
         self._waiting.set(backlog.waiting)

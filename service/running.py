@@ -42,11 +42,10 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
         logs.configure_logging(settings.log_level, tracing)
 
         async def serve() -> None:
-            async with _open(
-                wiring.build_service(settings, host=host, port=port, tracing=tracing), settings
-            ) as app:
+            service = wiring.build_service(settings, host=host, port=port, tracing=tracing)
+            async with _open(service, settings) as app:
                 _announce(host, port)
-                await uvicorn.Server(_config(app, host=host, port=port)).serve()
+                await _Server(_config(app, host=host, port=port), service.end_streams).serve()
 
         try:
             uvloop.run(serve())
@@ -105,7 +104,8 @@ def _serve_as_worker(
                 settings, host=host, port=port, tracing=tracing, scrape=channel.merged
             )
             async with _open(service, settings) as app:
-                server = _WorkerServer(_config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S))
+                config = _config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S)
+                server = _WorkerServer(config, service.end_streams)
                 registry = service.metrics.registry
                 try:
                     await server.serve_beside_others(
@@ -118,7 +118,19 @@ def _serve_as_worker(
             uvloop.run(serve())
 
 
-class _WorkerServer(uvicorn.Server):
+class _Server(uvicorn.Server):
+    """What would go on for ever ends before it waits for the rest."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+class _WorkerServer(_Server):
     """One of several on a port: on SIGTERM its requests have FINISHED_WITHIN_S seconds, whatever follows."""
 
     _when_started: Callable[[], None]
@@ -141,6 +153,7 @@ class _WorkerServer(uvicorn.Server):
     def leave(self) -> None:
         """Take no new connection, close each kept one with its next reply, and stop when none is left. Idle
         ones end by the time limit that they have anyway: closed now, they might lose a request under way."""
+        self._end_streams()
         for server in self.servers:
             server.close()
         closing = [(b"connection", b"close")]

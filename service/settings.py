@@ -108,6 +108,9 @@ class Settings(BaseSettings):
         min_length=1,
         description="Redis stream into which a core CTI writes contact ends and utterances; unset: none",
     )
+    streams_at_once: int = Field(
+        default=64, ge=1, le=400, description="Journals followed at once by `GET …/stream`, a process"
+    )
     webhook_url: str | None = Field(
         default=None, description="Where every event is POSTed to, if the outbound policy allows it"
     )

@@ -50,6 +50,7 @@ from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import Forks
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
@@ -88,13 +89,15 @@ class FlowDatabase:
 @dataclass(frozen=True, slots=True)
 class Service:
     """The application and its background work, and what has to be open while either goes on. Each source of
-    jobs has its runner: the schedule first, then the CTI's stream where one is set."""
+    jobs has its runner: the schedule first, then the CTI's stream where one is set. `end_streams` ends what
+    would keep a server from stopping, within a second."""
 
     app: FastAPI
     opened: Callable[[], AbstractAsyncContextManager[None]]
     jobs: Sequence[JobRunner]
     metrics: Metrics
     mcp: McpServer
+    end_streams: Callable[[], None]
 
 
 def new_id() -> str:
@@ -246,12 +249,18 @@ def assemble(
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
     mcp = McpServer(tools, metrics, version=version("flow-engine"))
-    application = _application(designing, prompts, transactor, agents, dependencies, metrics, mcp)
+    journal, listing = memory.journal, memory.listing
+    history = History(transactor, journal, listing)
+    streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
+    observer.streams_open_are(lambda: streams.open)
+    forks, recordings = Forks(history, transactor, journal, listing), Recordings(transactor, journal, listing)
+    watching = HistoryRoutes(history, recordings, forks, streams)
+    application = _application(designing, prompts, transactor, agents, dependencies, (metrics, mcp, watching))
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     opened = partial(dependencies.opened, settings, submissions)
-    runners = job_runners(settings, transactor, agents, dependencies, rollouts)
-    return Service(app, opened, runners, metrics, mcp)
+    jobs = job_runners(settings, transactor, agents, dependencies, rollouts)
+    return Service(app, opened, jobs, metrics, mcp, streams.stop)
 
 
 def _base_url(host: str, port: int) -> str | None:
@@ -268,23 +277,18 @@ def _application(
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
-    metrics: Metrics,
-    mcp: McpServer,
+    doors: tuple[Metrics, McpServer, HistoryRoutes],
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
+    metrics, mcp, watching = doors
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
-    history = History(transactor, memory.journal, memory.listing)
     routes = Routes(
         agents=AgentRoutes(conversations, dialogue),
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(designing),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
-        history=HistoryRoutes(
-            history,
-            Recordings(transactor, memory.journal, memory.listing),
-            Forks(history, transactor, memory.journal, memory.listing),
-        ),
+        history=watching,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         tags=TagRoutes(designing.flows, Rollouts(designing.flows, memory.outcomes, dependencies.clock)),
         diagrams=DiagramRoutes(designing.flows, Graphviz()),

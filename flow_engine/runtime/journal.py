@@ -58,6 +58,12 @@ class ConversationJournal(Protocol):
         """The entries after `seq`, ascending. Those that made room for newer ones are left out."""
         ...
 
+    async def next(
+        self, conversation: ConversationRef, seq: int, *, at_most: int, within_s: float
+    ) -> Sequence[JournalEntry]:
+        """As `after`, as soon as there is an entry; empty after `within_s` seconds, at most 1."""
+        ...
+
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         """The entry `seq` and those before it down to one with a base, or to the first, ascending. Empty
         where the entry is not kept."""

@@ -238,10 +238,15 @@ class History:
             raise unknown_conversation(conversation.conversation_id)
         page = entries[:limit]
         rest = len(entries) > len(page)
+        rows = await self.rows(conversation, page, reveal=reveal)
+        return JournalPage(entries=rows, next=page[-1].seq if rest else None)
+
+    async def rows(
+        self, conversation: ConversationRef, entries: Sequence[JournalEntry], *, reveal: bool
+    ) -> Sequence[JournalRow]:
+        """Entries of the conversation as they are told. Raises as `journal`."""
         veil = None if reveal else await self._veil(conversation)
-        if veil is not None:
-            page = [veil.masked(entry) for entry in page]
-        return JournalPage(entries=[journal_row(each) for each in page], next=page[-1].seq if rest else None)
+        return [journal_row(entry if veil is None else veil.masked(entry)) for entry in entries]
 
     async def _veil(self, conversation: ConversationRef) -> Veil | None:
         """One that knows every sensitive value of the journal; None where there is nothing to mask."""

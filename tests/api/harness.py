@@ -14,14 +14,13 @@ import orjson
 from fakeredis import FakeServer
 from fastapi import FastAPI
 
-from adapters.jobs import JobRunner
 from adapters.outbound.fake import Answer, ScriptedOutbound
 from api.auth import Authenticator, Keyring, LocalOnly
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory
 from memory.in_process import embedded
 from service.settings import Settings
-from service.wiring import FlowDatabase, ServiceDependencies, assemble
+from service.wiring import FlowDatabase, Service, ServiceDependencies, assemble
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 T0 = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)  # a Thursday
@@ -53,14 +52,14 @@ class Scene:
     outbound: ScriptedOutbound
     memory: RedisMemory
     flows: FlowDatabase
-    jobs: JobRunner
+    service: Service
 
     async def work(self) -> int:
         """Do the background work that is due, and what it leaves to do by now; how many jobs that were."""
-        done = 0
-        while claims := await self.jobs.schedule.claim(self.clock.now(), at_most=50, lease_s=60.0):
+        done, jobs = 0, self.service.jobs[0]
+        while claims := await jobs.schedule.claim(self.clock.now(), at_most=50, lease_s=60.0):
             for claim in claims:
-                await self.jobs.run(claim)
+                await jobs.run(claim)
             done += len(claims)
         return done
 
@@ -175,7 +174,7 @@ async def open_scene(
             dependencies.outbound,  # type: ignore[arg-type]
             dependencies.memory,
             dependencies.database,
-            service.jobs[0],
+            service,
         )
         for document in documents:
             await scene.publish(document)

@@ -57,6 +57,7 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/conversations/{conversation_id}": {"operator"},
     "GET /v1/conversations/{conversation_id}/at/{seq}": {"operator"},
     "GET /v1/conversations/{conversation_id}/journal": {"operator"},
+    "GET /v1/conversations/{conversation_id}/stream": {"operator"},
     "GET /v1/conversations/{conversation_id}/recording": {"operator"},
     "POST /v1/conversations/{conversation_id}/fork": {"operator"},
     "GET /v1/agent-runs": {AGENT},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -87,6 +88,20 @@ class TestEntries:
         assert [each.seq for each in await entries(talk, after=2)] == [3, 4]
         assert [each.seq for each in await entries(talk, after=1, at_most=2)] == [2, 3]
         assert await entries(talk, after=4) == []
+
+    async def test_who_waits_for_the_next_gets_it_with_its_commit(self, talk: Conversation) -> None:
+        await talk.start()
+        journal = talk.store.journal
+        assert [each.seq for each in await journal.next(talk.ref, 0, at_most=9, within_s=0.5)] == [1]
+        assert list(await journal.next(talk.ref, 1, at_most=9, within_s=0.05)) == []
+        waiting = asyncio.create_task(journal.next(talk.ref, 1, at_most=9, within_s=1.0))
+        await asyncio.sleep(0.05)
+        await talk.commit(1, set_tools={"name": written("x")})
+        (second,) = await waiting
+        assert (second.seq, second.memory_revision) == (2, 1)
+        for _ in range(3):
+            await talk.commit(1)
+        assert [each.seq for each in await journal.next(talk.ref, 1, at_most=2, within_s=0.5)] == [2, 3]
 
     async def test_a_conversation_that_is_started_anew_goes_on_counting(self, talk: Conversation) -> None:
         await talk.start()

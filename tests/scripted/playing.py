@@ -103,6 +103,7 @@ async def served(scene: Scene) -> AsyncGenerator[Wire]:
         yield wire
     finally:
         wire.close()
+        scene.service.end_streams()
         server.should_exit = True
         with suppress(asyncio.CancelledError):
             await serving

@@ -87,7 +87,7 @@ async def watched(
     service = assemble(given, dependencies, LocalOnly(), base_url=BASE_URL)
     transport = httpx.ASGITransport(app=service.app, raise_app_exceptions=False)
     async with service.opened(), httpx.AsyncClient(transport=transport, base_url=BASE_URL) as http:
-        scene = Scene(service.app, http, clock, outbound, memory, flows, service.jobs[0])
+        scene = Scene(service.app, http, clock, outbound, memory, flows, service)
         await scene.publish(document)
         exporter.clear()
         yield Watched(scene, service, observer, server, exporter)

@@ -1,0 +1,88 @@
+"""Server-sent events: how a journal that is followed goes over HTTP.
+
+An entry is an event without a name, `id` its `seq` and `data` its JSON. A comment every KEEP_ALIVE_S seconds
+keeps proxies from cutting a quiet stream. The last event is `end`, its data `{"reason": …}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, aclosing
+from typing import Any
+
+import orjson
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from flow_engine.use_cases.following import Followed
+
+EVENT_STREAM = "text/event-stream"
+KEEP_ALIVE_S = 15.0
+TAKEN_WITHIN_S = 30.0
+"""A client that does not take what is sent for so long is given up."""
+
+_HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+
+log: Any = structlog.get_logger("flow_engine.http")
+
+
+class EventStream(Response):
+    """Open until what is followed ends, or the client has gone. It counts as open within `opened`."""
+
+    def __init__(self, followed: AsyncGenerator[Followed], opened: AbstractContextManager[None]) -> None:
+        super().__init__(headers=_HEADERS, media_type=EVENT_STREAM)
+        del self.headers["content-length"]
+        self._followed = followed
+        self._opened = opened
+        self._entries = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, reason = time.monotonic(), "client_gone"
+        writing = asyncio.create_task(self._write(send))
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            with self._opened:
+                await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (writing, gone):
+                task.cancel()
+            await asyncio.wait({writing, gone})
+        if not writing.cancelled():
+            reason = writing.result()
+        seconds = round(time.monotonic() - began, 1)
+        log.info("stream_ended", reason=reason, entries=self._entries, seconds=seconds)
+
+    async def _write(self, send: Send) -> str:
+        """Why it ended."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        text, ended, kept_alive_at = b": the journal\n\n", None, time.monotonic()
+        async with aclosing(self._followed) as followed:
+            while True:
+                if text:
+                    try:
+                        async with asyncio.timeout(TAKEN_WITHIN_S):
+                            await send(
+                                {"type": "http.response.body", "body": text, "more_body": ended is None}
+                            )
+                    except TimeoutError:
+                        return "not_taken"
+                    kept_alive_at = time.monotonic()
+                if ended is not None:
+                    return ended
+                part = await anext(followed)
+                ended, self._entries = part.ended, self._entries + len(part.rows)
+                text = b"".join(
+                    [b"id: %d\ndata: %b\n\n" % (row["seq"], orjson.dumps(row)) for row in part.rows]
+                )
+                if ended is not None:
+                    text += b"event: end\ndata: %b\n\n" % orjson.dumps({"reason": ended})
+                elif not text and time.monotonic() - kept_alive_at >= KEEP_ALIVE_S:
+                    text = b": nothing new\n\n"
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,128 @@
+"""Journals followed while they grow: what stands first, then each entry as it is committed.
+
+Whoever follows waits in the store for the journal itself to grow, so a commit does nothing for it, and any
+process may make that commit. What was not taken yet is not read yet: nothing is buffered here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from flow_engine.errors import LookElsewhere, RetryLater
+from flow_engine.ports.dialogue import ConversationList, ConversationRef
+from flow_engine.runtime.journal import ConversationJournal
+from flow_engine.task_types import CLOSED
+from flow_engine.use_cases.history import History, JournalRow
+from flow_engine.use_cases.transactor import Transactor
+
+STREAMS_AT_ONCE = 64
+"""Each may hold a connection to Redis."""
+LOOKED_AGAIN_AFTER_S = 1.0
+"""A wait for entries is this long; between two, whoever follows hears that there is nothing new."""
+ROWS_AT_ONCE = 20
+QUIET_AFTER_CLOSE_S = 3.0
+"""So long the last words of a closed conversation may take to be read and concluded."""
+
+Ending = Literal["closed", "erased", "stopping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The next entries; none and no `ended` when there are none for now. `ended` is why nothing follows:
+    `closed` and all told, `erased` (or forgotten by the store), `stopping` the process."""
+
+    rows: Sequence[JournalRow] = ()
+    ended: Ending | None = None
+
+
+class JournalStreams:
+    """At most `at_once` in this process."""
+
+    def __init__(
+        self,
+        history: History,
+        transactor: Transactor,
+        journal: ConversationJournal,
+        index: ConversationList,
+        *,
+        at_once: int = STREAMS_AT_ONCE,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._history = history
+        self._memory = transactor.memory
+        self._journal = journal
+        self._index = index
+        self._at_once = at_once
+        self._pause = pause
+        self._stopping = False
+        self.open = 0
+
+    def stop(self) -> None:
+        """End every stream, within a second, and refuse new ones."""
+        self._stopping = True
+
+    @contextmanager
+    def counted(self) -> Generator[None]:
+        """A stream is open within. Raises RetryLater `streams_full`."""
+        self.require_room()
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    def require_room(self) -> None:
+        """Raises RetryLater `streams_full`."""
+        if self._stopping or self.open >= self._at_once:
+            raise RetryLater("streams_full", f"this process has {self.open} streams open", after_seconds=5)
+
+    async def is_told(self, conversation: ConversationRef, after: int) -> bool:
+        """Whether the conversation is closed and nothing stands after that entry. Raises LookElsewhere
+        `conversation_unknown`."""
+        page = await self._history.journal(conversation, after, limit=1, reveal=False)
+        head = (await self._index.one(conversation)).head
+        return not page["entries"] and head is not None and head.status == CLOSED
+
+    async def follow(
+        self, conversation: ConversationRef, after: int, *, reveal: bool
+    ) -> AsyncGenerator[Followed]:
+        """From behind the entry `after` on. It waits while the store is away, and goes on where it was.
+        Sensitive values are masked unless `reveal`."""
+        told = quiet_s = 0.0
+        while not self._stopping:
+            try:
+                entries = await self._journal.next(
+                    conversation, after, at_most=ROWS_AT_ONCE, within_s=LOOKED_AGAIN_AFTER_S
+                )
+                if not entries:
+                    quiet_s += LOOKED_AGAIN_AFTER_S
+                    ended = await self._ended(conversation, told, quiet_s)
+                    yield Followed(ended=ended)
+                    if ended is not None:
+                        return
+                    continue
+                rows = await self._history.rows(conversation, entries, reveal=reveal)
+            except LookElsewhere:
+                yield Followed(ended="erased")
+                return
+            except RetryLater:
+                yield Followed()
+                await self._pause(LOOKED_AGAIN_AFTER_S)
+                continue
+            after = told = entries[-1].seq
+            quiet_s = 0.0
+            yield Followed(rows)
+        yield Followed(ended="stopping")
+
+    async def _ended(self, conversation: ConversationRef, told: float, quiet_s: float) -> Ending | None:
+        """Why nothing will follow; `told` is the last entry that was told here, 0 for none."""
+        listed = await self._index.one(conversation)
+        if listed.seq < told:
+            return "erased"  # and perhaps begun anew
+        if listed.head is None:  # one of a release before may have none
+            return "erased" if (await self._memory.load(conversation)).session is None else None
+        return "closed" if listed.head.status == CLOSED and quiet_s >= QUIET_AFTER_CLOSE_S else None

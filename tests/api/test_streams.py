@@ -1,0 +1,259 @@
+"""Journals that are followed, over real sockets: what stands first, then what comes, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, cast
+
+import httpx
+import orjson
+import pytest
+import structlog
+
+import api.streams as streams_module
+import flow_engine.use_cases.following as following_module
+from flow_engine.use_cases.following import Followed
+from flow_engine.use_cases.history import JournalRow
+from memory.connection import connect
+from tests.api.harness import Scene, clinic, entry, open_scene
+from tests.redis_fixture import RedisServer
+from tests.scripted.playing import Wire, served
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/conversations/conv-1/stream"
+WITHIN_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following_module, "LOOKED_AGAIN_AFTER_S", 0.05)
+    monkeypatch.setattr(following_module, "QUIET_AFTER_CLOSE_S", 0.2)
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[tuple[Scene, Wire]]:
+    async with open_scene(clinic(), streams_at_once=2) as scene, served(scene) as wire:
+        await scene.started()
+        yield scene, wire
+
+
+class Reader:
+    """What comes over a stream, event by event."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self.comments = 0
+        self._lines = response.aiter_lines()
+
+    async def event(self) -> dict[str, str]:
+        """The next one; comments are counted. Empty at the end of the stream."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(WITHIN_S):
+            async for line in self._lines:
+                if line.startswith(":"):
+                    self.comments += 1
+                elif line:
+                    name, _, value = line.partition(": ")
+                    fields[name] = value
+                elif fields:
+                    return fields
+        return fields
+
+    async def seqs(self, number: int) -> list[int]:
+        return [int((await self.event())["id"]) for _ in range(number)]
+
+
+@asynccontextmanager
+async def followed(wire: Wire, query: str = "", **headers: str) -> AsyncGenerator[Reader]:
+    async with (
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{wire.port}", timeout=WITHIN_S) as http,
+        http.stream("GET", PATH + query, headers={k.replace("_", "-"): v for k, v in headers.items()}) as got,
+    ):
+        yield Reader(got)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def is_open(scene: Scene) -> float:
+    return next(
+        sample.value
+        for metric in scene.service.metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "flow_engine_streams_open"
+    )
+
+
+class TestFollowing:
+    async def test_what_stands_comes_first_then_each_entry_as_it_is_committed(
+        self, live: tuple[Scene, Wire]
+    ) -> None:
+        scene, wire = live  # journal: stream
+        await scene.written(entry("var_string", "one"))
+        async with followed(wire) as reader:
+            assert reader.response.status_code == 200
+            assert reader.response.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert reader.response.headers["x-accel-buffering"] == "no"
+            assert reader.response.headers["cache-control"] == "no-cache, no-transform"
+            first, second = await reader.event(), await reader.event()
+            assert [first["id"], second["id"]] == ["1", "2"]
+            page = await scene.http.get("/v1/conversations/conv-1/journal")
+            assert [orjson.loads(each["data"]) for each in (first, second)] == page.json()["entries"]
+            await scene.written(entry("var_string", "two"))
+            assert orjson.loads((await reader.event())["data"])["input"]["op"] == "memory"
+            await scene.changed("operator")
+            assert await reader.seqs(1) == [4]
+
+    @pytest.mark.parametrize(
+        ("query", "headers"),
+        [("?after=2", {}), ("", {"Last_Event_ID": "2"}), ("?after=1", {"Last_Event_ID": "2"})],
+    )
+    async def test_it_goes_on_behind_what_the_reader_has(
+        self, live: tuple[Scene, Wire], query: str, headers: dict[str, str]
+    ) -> None:
+        scene, wire = live
+        for value in ("one", "two"):
+            await scene.written(entry("var_string", value))
+        async with followed(wire, query, **headers) as reader:
+            assert await reader.seqs(1) == [3]
+
+    async def test_a_commit_of_another_process_is_heard(self, start_redis: Callable[[], RedisServer]) -> None:
+        redis = start_redis()
+        async with (
+            open_scene(clinic(), memory=connect(redis.url)) as writer,
+            open_scene(clinic(), memory=connect(redis.url)) as reading,
+            served(reading) as wire,
+        ):
+            await writer.started()
+            async with followed(wire) as reader:
+                assert await reader.seqs(1) == [1]
+                await writer.written(entry("var_string", "one"))
+                assert await reader.seqs(1) == [2]
+                redis.kill()  # a stream outlives its store's absence
+                redis.start()
+                await until_taken(writer)
+                assert await reader.seqs(1) == [3]
+
+    async def test_a_quiet_one_is_kept_alive_by_comments(
+        self, live: tuple[Scene, Wire], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene, wire = live
+        monkeypatch.setattr(streams_module, "KEEP_ALIVE_S", 0.1)
+        async with followed(wire, "?after=1") as reader:
+            coming = asyncio.create_task(reader.event())
+            await until(lambda: reader.comments > 3)
+            await scene.written(entry("var_string", "one"))
+            assert (await coming)["id"] == "2"
+
+
+async def until_taken(writer: Scene) -> None:
+    """A write that the store takes, once it is back."""
+    async with asyncio.timeout(WITHIN_S):
+        while (await writer.write(entry("var_string", "two"))).status_code != 200:
+            await asyncio.sleep(0.05)
+
+
+class TestEnd:
+    async def test_it_ends_when_all_is_told_of_a_closed_conversation(self, live: tuple[Scene, Wire]) -> None:
+        scene, wire = live
+        async with followed(wire) as reader:
+            await scene.end()
+            assert await reader.seqs(2) == [1, 2]
+            assert await reader.event() == {"event": "end", "data": '{"reason":"closed"}'}
+            assert await reader.event() == {}
+        async with followed(wire, "?after=1") as reader:
+            assert await reader.seqs(1) == [2]
+            assert (await reader.event())["data"] == '{"reason":"closed"}'
+        async with followed(wire, Last_Event_ID="2") as reader:
+            assert reader.response.status_code == 204, "so that an EventSource does not come again"
+
+    async def test_it_ends_with_an_erasure_and_nobody_gets_another(self, live: tuple[Scene, Wire]) -> None:
+        scene, wire = live
+        async with followed(wire) as reader:
+            assert await reader.seqs(1) == [1]
+            assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+            assert await reader.event() == {"event": "end", "data": '{"reason":"erased"}'}
+        async with followed(wire, Last_Event_ID="1") as reader:
+            assert reader.response.status_code == 404
+
+    async def test_one_that_begins_anew_under_the_id_is_another(self, live: tuple[Scene, Wire]) -> None:
+        scene, wire = live
+        await scene.written(entry("var_string", "one"))
+        async with followed(wire) as reader:
+            assert await reader.seqs(2) == [1, 2]
+            assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+            await scene.started()
+            assert (await reader.event())["data"] == '{"reason":"erased"}'
+
+    async def test_a_process_that_stops_ends_it_and_takes_no_other(self, live: tuple[Scene, Wire]) -> None:
+        scene, wire = live
+        async with followed(wire) as reader:
+            assert await reader.seqs(1) == [1]
+            scene.service.end_streams()
+            assert (await reader.event())["data"] == '{"reason":"stopping"}'
+        async with followed(wire) as reader:
+            assert reader.response.status_code == 503
+
+
+class TestBounds:
+    async def test_there_are_so_many_at_once_and_who_goes_makes_room(self, live: tuple[Scene, Wire]) -> None:
+        scene, wire = live
+        async with followed(wire) as first, followed(wire) as second:
+            assert [await each.seqs(1) for each in (first, second)] == [[1], [1]]
+            assert is_open(scene) == 2
+            async with followed(wire) as third:
+                problem = orjson.loads(await third.response.aread())
+                assert (third.response.status_code, problem["code"]) == (503, "streams_full")
+                assert third.response.headers["retry-after"] == "5"
+        await until(lambda: is_open(scene) == 0)
+        async with followed(wire) as again:
+            assert await again.seqs(1) == [1]
+
+    async def test_a_client_that_takes_nothing_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(streams_module, "TAKEN_WITHIN_S", 0.05)
+        read, freed = list[int](), list[str]()
+
+        async def entries() -> AsyncGenerator[Followed]:
+            try:
+                while True:
+                    read.append(len(read))
+                    yield Followed([cast("JournalRow", {"seq": len(read)})])
+            finally:
+                freed.append("followed")
+
+        async def never() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message.get("body", b"").startswith(b"id: 3"):
+                await never()
+
+        opened = ExitStack()
+        opened.callback(freed.append, "room")
+        with structlog.testing.capture_logs() as logged:
+            async with asyncio.timeout(WITHIN_S):
+                await streams_module.EventStream(entries(), opened)({"type": "http"}, never, send)
+        assert (len(read), sorted(freed)) == (3, ["followed", "room"]), "no more was read than was taken"
+        assert [(line["event"], line["reason"], line["entries"]) for line in logged] == [
+            ("stream_ended", "not_taken", 3)
+        ]
+
+    @pytest.mark.parametrize(
+        ("path", "headers", "status", "code"),
+        [
+            ("nobody/stream", {}, 404, "conversation_unknown"),
+            ("conv-1/stream?after=x", {}, 422, "after_invalid"),
+            ("conv-1/stream", {"last-event-id": "x"}, 422, "last_event_id_invalid"),
+        ],
+    )
+    async def test_what_cannot_be_followed_is_refused(
+        self, live: tuple[Scene, Wire], path: str, headers: dict[str, str], status: int, code: str
+    ) -> None:
+        refused: Any = await live[0].http.get(f"/v1/conversations/{path}", headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
