@@ -174,7 +174,9 @@ def listed(items: Iterable[object]) -> str:
 def utc_text(moment: datetime) -> str:
     """An aware moment as `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, the fraction only when there is one. Raises
     OverflowError for a moment whose year in UTC is before 1 or after 9999."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat()[:-6] + "Z"  # without "+00:00"
 
 
 def check_text(text: str) -> None:

@@ -108,7 +108,7 @@ def _after(
     wrote = changes.set_tools or changes.set_mined
     previous = () if changes.rewrite_previous_contacts else before.previous_contacts
     turn = changes.turn
-    return LoadedConversation(
+    after = LoadedConversation(
         session=changes.session or before.session,
         memory_revision=memory_revision,
         memory_updated_at=changes.now if wrote else before.memory_updated_at,
@@ -124,6 +124,9 @@ def _after(
         state=state,
         stored_bytes=stored_bytes,
     )
+    if new is None and not changes.added_variables:
+        after.merge_after(before, {*changes.set_tools, *changes.set_mined})
+    return after
 
 
 def _hash(

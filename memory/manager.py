@@ -444,10 +444,10 @@ def _weight(arguments: Mapping[str, Argument], *names: str) -> int:
     """The bytes of these arguments, as far as they are there. Texts are ids."""
     weight = 0
     for name in names:
-        value = arguments.get(name, b"")
+        value = arguments.get(name)
         if isinstance(value, bytes):
             weight += len(value)
-        elif not isinstance(value, str | int):
+        elif value and not isinstance(value, str | int):
             weight += sum([len(part) for part in value if not isinstance(part, int)])
     return weight
 
@@ -455,6 +455,8 @@ def _weight(arguments: Mapping[str, Argument], *names: str) -> int:
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
     """Id, entry, id, entry, … An entry that several variables share, as all empty ones of a type, is encoded
     once."""
+    if not entries:
+        return ()
     texts: dict[int, bytes] = {}
     flat: list[Value] = []
     for var_id, entry in entries.items():

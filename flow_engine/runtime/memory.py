@@ -24,6 +24,7 @@ from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointe
 from flow_engine.values import JsonValue
 
 MINER = "convMiner"
+_MINER = MINER.lower()
 
 
 class ValueDescription(msgspec.Struct, frozen=True):
@@ -124,7 +125,8 @@ def prepare_tool_writes(
     if not writes:
         findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
     for at, write in enumerate(writes):
-        findings.extend(_breaches_of_sender(at, write, contacts))
+        if not _plainly_sound(write, contacts):
+            findings.extend(_breaches_of_sender(at, write, contacts))
         spec = specs.resolve(write.var)
         if spec is None:
             names = values.listed(known.name for known in specs)
@@ -150,6 +152,17 @@ def prepare_tool_writes(
 
 def _finding(at: int, key: str, code: str, message: str) -> Finding:
     return Finding(pointer(at, key), code, message)
+
+
+def _plainly_sound(write: MemoryWrite, contacts: Collection[str]) -> bool:
+    """Whether nothing is wrong with a sender, as one look tells for nearly all of them."""
+    author = write.updated_by
+    if write.contact_id not in contacts or not (author.isascii() and author.isidentifier()):
+        return False
+    if author.lower() == _MINER or len(author) > values.MAX_TEXT_BYTES:
+        return False
+    texts = [text for part in write.description_for_llm or () for text in (part.name, part.value)]
+    return not texts or ("".join(texts).isascii() and max(map(len, texts)) <= values.MAX_TEXT_BYTES)
 
 
 def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) -> Iterable[Finding]:
@@ -179,19 +192,31 @@ def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) 
 
 def encode_entry(entry: MemoryEntry) -> bytes:
     """`{updatedBy, updatedAt, type, value, contactId, descriptionForLLM}` as JSON (F17)."""
-    described = entry.description_for_llm
-    return orjson.dumps(
-        {
-            "updatedBy": entry.updated_by,
-            "updatedAt": None if entry.updated_at is None else values.utc_text(entry.updated_at),
-            "type": entry.type,
-            "value": entry.value,
-            "contactId": entry.contact_id,
-            "descriptionForLLM": None
-            if described is None
-            else [{"name": part.name, "value": part.value} for part in described],
-        }
+    moment = entry.updated_at
+    return _write_entry(
+        _StoredEntry(
+            entry.updated_by,
+            None if moment is None else values.utc_text(moment),
+            entry.type,
+            entry.value,
+            entry.contact_id,
+            entry.description_for_llm,
+        )
     )
+
+
+class _StoredEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """In the order of its stored form."""
+
+    updated_by: str | None
+    updated_at: str | None
+    type: str
+    value: JsonValue
+    contact_id: str
+    description_for_llm: tuple[ValueDescription, ...] | None = msgspec.field(name="descriptionForLLM")
+
+
+_write_entry = msgspec.json.Encoder().encode
 
 
 def decode_entry(data: bytes) -> MemoryEntry:

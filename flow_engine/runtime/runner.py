@@ -52,8 +52,7 @@ class ConversationalFlowRunner(ConversationState):
         never reset in silence (F13).
         """
         try:
-            flow.chart.check(session.states)
-            if flow.chart.current_task(session.states) != session.task.task_id:
+            if flow.chart.task_of(session.states) != session.task.task_id:
                 raise UnknownStates(f"the texts of task {session.task.task_id!r} are not of its states")
         except UnknownStates as error:
             raise CallTheOperator("snapshot_unusable", f"version {flow.version_id!r}: {error}") from error

@@ -82,7 +82,7 @@ class Chart:
         self._machine_class = _build_class(tasks, first_task, self._events)
         self._idle: list[StateChart[Any]] = []
         self._reached: dict[tuple[StateConfiguration, str], StateConfiguration] = {}
-        self._legal: set[StateConfiguration] = set()
+        self._standing: dict[StateConfiguration, str] = {}
         first = self._take()
         self.start = StateConfiguration(_values(first.configuration_values))
         self._values = frozenset(first.states_map)
@@ -146,6 +146,17 @@ class Chart:
             raise UnknownStates(f"no task of this version is in {states.configuration!r}")
         return self._owners[where[0]]
 
+    def task_of(self, states: StateConfiguration) -> str:
+        """The current task of a stored configuration. Raises UnknownStates for one that this chart cannot be
+        in. What is legal is remembered: a conversation is taken up with every request."""
+        task_id = self._standing.get(states)
+        if task_id is None:
+            self.check(states)
+            if len(self._standing) >= REMEMBERED_MOVES:
+                self._standing.clear()
+            task_id = self._standing[states] = self.current_task(states)
+        return task_id
+
     def status(self, states: StateConfiguration) -> str | None:
         """The active sub-state of a HUM or AIS task, for example `routing`. None where there is none."""
         return states.configuration[2].rpartition("/")[2] if len(states.configuration) > 2 else None
@@ -160,10 +171,8 @@ class Chart:
         return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
 
     def check(self, states: StateConfiguration) -> None:
-        """Refuse a stored configuration at load: an unknown state is noticed late by the machine (F13). What
-        is legal is remembered: a conversation is taken up with every request."""
-        if states in self._legal:
-            return
+        """Refuse a stored configuration at load: an unknown state is noticed late by the machine (F13).
+        Raises UnknownStates."""
         unknown = [v for v in (*states.configuration, *states.history) if v not in self._values]
         if unknown:
             raise UnknownStates(f"states {unknown!r} are not in this version")
@@ -181,9 +190,6 @@ class Chart:
             raise UnknownStates(f"states {states.history!r} cannot be what history holds")
         if states.phase != ACTIVE and not remembered:
             raise UnknownStates(f"{states.phase!r} without the task that it was reached from")
-        if len(self._legal) >= REMEMBERED_MOVES:
-            self._legal.clear()
-        self._legal.add(states)
 
     def _take(self) -> StateChart[Any]:
         return self._idle.pop() if self._idle else self._machine_class()

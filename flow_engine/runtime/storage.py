@@ -6,11 +6,11 @@ A request reads everything it may need with `load`, decides without I/O, and han
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import msgspec
 
@@ -118,6 +118,17 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
     def merged(self) -> Mapping[str, MemoryEntry]:
         """The memory as everybody reads it (F18), by variable id."""
         return merge(self.mined, self.tools)
+
+    def merge_after(self, before: LoadedConversation, written: Set[str]) -> None:
+        """Make `merged` from that of `before`, where it is made: only the variables `written`, by their ids,
+        are others."""
+        kept = cast("dict[str, Mapping[str, MemoryEntry]]", self.__dict__)  # where cached properties are
+        known: Mapping[str, MemoryEntry] | None = before.__dict__.get("merged")
+        if known is not None and written <= known.keys():
+            mined, tools = (
+                {id: entries[id] for id in written if id in entries} for entries in (self.mined, self.tools)
+            )
+            kept["merged"] = {**known, **merge(mined, tools)} if written else known
 
     @property
     def revision(self) -> int:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime.memory import PreviousContact
+from flow_engine.runtime.memory import PreviousContact, merge
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
 from memory.connection import RedisMemory
@@ -60,6 +60,7 @@ class Processes:
         manager, ref = self.managers[process], ConversationRef("tenant", name)
         held = manager.held(ref) if on_held else None
         base = held or await manager.load(ref)
+        assert base.merged == merge(base.mined, base.tools)  # what a commit makes is made from it
         stored = await self.managers["nothing"].load(ref)
         if action == "erase":
             await manager.erase(ref, Erasure(b"{}", b"", T0))
@@ -105,6 +106,7 @@ class Processes:
             for process, manager in self.managers.items():
                 held = manager.held(ref)
                 if held is not None and held.state == stored.state:
+                    assert held.merged == stored.merged, process
                     assert held == msgspec.structs.replace(stored, turns=(), former=()), process
                 found = await manager.load(ref, with_turns=True)
                 assert (found, found.state) == (stored, stored.state), process

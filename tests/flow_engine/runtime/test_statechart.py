@@ -195,6 +195,7 @@ class TestAgainstAPlainModel:
 
     def compare(self, chart: Chart, states: StateConfiguration, expected: Reference) -> None:
         chart.check(states)  # F13: whatever was reached can be restored
+        assert chart.task_of(states) == chart.task_of(states) == chart.current_task(states)
         assert states.phase == expected.phase  # F10
         assert chart.current_task(states) == expected.task
         assert chart.status(states) == (expected.sub if expected.phase == "active" else None)
