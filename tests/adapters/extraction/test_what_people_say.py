@@ -1,0 +1,251 @@
+"""What is found in what people say, in three languages: one table for each kind of variable (F5, F38)."""
+
+from __future__ import annotations
+
+import pytest
+
+from flow_engine.values import JsonValue, VariableSpec
+from tests.adapters.extraction.extraction_requests import found
+
+PEOPLE = VariableSpec(
+    "people", "people", "number", "How many people, per quante persone, para cuántas personas."
+)
+PARKING = VariableSpec(
+    "parking", "parking", "boolean", "Parking is wanted, vuole il parcheggio, quiere aparcamiento."
+)
+DATE = VariableSpec(
+    "date", "appointment", "date", "Day and time of the appointment, giorno e ora, día y hora."
+)
+EMAIL = VariableSpec("email", "email", "email", "The e-mail address, indirizzo di posta, correo.")
+SIZE = VariableSpec(
+    "size", "size", "enum", "The size of the pizza, la dimensione.", ("small", "medium", "large")
+)
+
+ASKED = {
+    ("it-IT", "people"): "Per quante persone?",
+    ("en-US", "people"): "For how many people?",
+    ("es-ES", "people"): "¿Para cuántas personas?",
+    ("it-IT", "parking"): "Vuole il parcheggio?",
+    ("en-US", "parking"): "Would you like parking?",
+    ("es-ES", "parking"): "¿Quiere aparcamiento?",
+    ("it-IT", "date"): "Per quando vuole l'appuntamento?",
+    ("en-US", "date"): "When would you like the appointment?",
+    ("es-ES", "date"): "¿Para cuándo quiere la cita?",
+    ("it-IT", "email"): "Qual è il suo indirizzo email?",
+    ("en-US", "email"): "What is your e-mail address?",
+    ("es-ES", "email"): "¿Cuál es su correo electrónico?",
+    ("en-US", "size"): "Which size would you like?",
+}
+
+
+def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
+    """What the answer to a request for the variable gives it; None for nothing."""
+    bot = ASKED[language, variable.id]
+    return found(said, variable, bot=bot, language=language).get(variable.id)
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "number"),
+    [
+        ("it-IT", "siamo in quattro", 4),
+        ("it-IT", "ventitré", 23),
+        ("it-IT", "cento", 100),
+        ("it-IT", "mille", 1000),
+        ("it-IT", "dodici persone", 12),
+        ("it-IT", "due, anzi tre", 3),
+        ("it-IT", "non due, tre", 3),
+        ("it-IT", "1.250", 1250),
+        ("it-IT", "2,5", 2.5),
+        ("en-US", "there are four of us", 4),
+        ("en-US", "twenty-three", 23),
+        ("en-US", "a hundred and five", 105),
+        ("en-US", "one thousand two hundred", 1200),
+        ("en-US", "no, make it three", 3),
+        ("en-US", "about ten", 10),
+        ("en-US", "zero", 0),
+        ("en-US", "1,250", 1250),
+        ("en-US", "2.5", 2.5),
+        ("es-ES", "somos cuatro", 4),
+        ("es-ES", "veintitrés", 23),
+        ("es-ES", "ciento cinco", 105),
+        ("es-ES", "treinta y dos", 32),
+        ("es-ES", "mil doscientos", 1200),
+        ("es-ES", "dos, mejor dicho tres", 3),
+    ],
+)
+def test_a_number_is_read_in_words_and_figures(language: str, said: str, number: float) -> None:
+    value = answer(PEOPLE, language, said)
+    assert (value, type(value)) == (number, type(number))  # F38: commas and points as the language has them
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("it-IT", "due o tre"),
+        ("it-IT", "da 2 a 4"),
+        ("it-IT", "siamo in due più un bambino"),
+        ("it-IT", "una ventina"),
+        ("it-IT", "solo io"),
+        ("en-US", "two or three"),
+        ("en-US", "between 2 and 4"),
+        ("en-US", "at most six"),
+        ("en-US", "just me"),
+        ("es-ES", "dos o tres"),
+        ("es-ES", "solo yo"),
+    ],
+)
+def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str) -> None:
+    assert answer(PEOPLE, language, said) is None  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "meant"),
+    [
+        *(("it-IT", said, True) for said in ("sì", "certo", "certamente", "va bene", "ok", "direi di sì")),
+        *(("it-IT", said, False) for said in ("no", "no grazie", "assolutamente no", "sì, anzi no")),
+        *(("it-IT", said, None) for said in ("forse", "non lo so", "mah")),
+        *(
+            ("en-US", said, True)
+            for said in ("yes", "yes please", "sure", "yeah", "of course", "absolutely", "okay", "why not")
+        ),
+        *(
+            ("en-US", said, False)
+            for said in ("no", "no thanks", "nope", "not really", "I'd rather not", "yes, I mean no")
+        ),
+        *(("en-US", said, None) for said in ("maybe", "I don't know")),
+        *(("es-ES", said, True) for said in ("sí", "claro", "por supuesto", "vale", "desde luego")),
+        *(("es-ES", said, False) for said in ("no", "no, gracias", "mejor no", "sí, bueno, no")),
+        *(("es-ES", said, None) for said in ("quizás", "no lo sé")),
+    ],
+)
+def test_yes_and_no_have_many_words_and_the_last_one_counts(
+    language: str, said: str, meant: bool | None
+) -> None:
+    assert answer(PARKING, language, said) is meant  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "date"),
+    [
+        ("it-IT", "dopodomani", "2026-03-06"),
+        ("it-IT", "venerdì prossimo", "2026-03-06"),
+        ("it-IT", "il primo aprile", "2026-04-01"),
+        ("it-IT", "tra due settimane", "2026-03-18"),
+        ("it-IT", "tra dieci giorni", "2026-03-14"),
+        ("it-IT", "il 15", "2026-03-15"),
+        ("it-IT", "il 5/6", "2026-06-05"),
+        ("it-IT", "5 giugno 2027", "2027-06-05"),
+        ("it-IT", "mercoledì 11", "2026-03-11"),
+        ("it-IT", "ieri", "2026-03-03"),
+        ("it-IT", "non lunedì, martedì", "2026-03-10"),
+        ("it-IT", "domani mattina", "2026-03-05"),
+        ("en-US", "the day after tomorrow", "2026-03-06"),
+        ("en-US", "next Friday", "2026-03-06"),
+        ("en-US", "this Friday", "2026-03-06"),
+        ("en-US", "April 1st", "2026-04-01"),
+        ("en-US", "on the 15th", "2026-03-15"),
+        ("en-US", "in two weeks", "2026-03-18"),
+        ("en-US", "in ten days", "2026-03-14"),
+        ("en-US", "June 5th, 2027", "2027-06-05"),
+        ("en-US", "Wednesday the 11th", "2026-03-11"),
+        ("en-US", "yesterday", "2026-03-03"),
+        ("en-US", "not Monday, Tuesday", "2026-03-10"),
+        ("es-ES", "pasado mañana", "2026-03-06"),
+        ("es-ES", "mañana por la mañana", "2026-03-05"),
+        ("es-ES", "el viernes que viene", "2026-03-06"),
+        ("es-ES", "el primero de abril", "2026-04-01"),
+        ("es-ES", "dentro de dos semanas", "2026-03-18"),
+        ("es-ES", "en diez días", "2026-03-14"),
+        ("es-ES", "el 5 de junio de 2027", "2027-06-05"),
+        ("es-ES", "el miércoles 11", "2026-03-11"),
+        ("es-ES", "ayer", "2026-03-03"),
+    ],
+)
+def test_a_day_is_read_however_it_is_named(language: str, said: str, date: str) -> None:
+    assert answer(DATE, language, said) == date  # F5, F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "moment"),
+    [
+        ("it-IT", "sabato alle 20:30", "2026-03-07T19:30:00Z"),
+        ("it-IT", "domani sera alle 8", "2026-03-05T19:00:00Z"),
+        ("it-IT", "stasera alle nove", "2026-03-04T20:00:00Z"),
+        ("it-IT", "alle 15 domani", "2026-03-05T14:00:00Z"),
+        ("en-US", "Saturday at 8:30 pm", "2026-03-07T19:30:00Z"),
+        ("en-US", "Saturday at 8:30pm", "2026-03-07T19:30:00Z"),
+        ("en-US", "tomorrow at 3pm", "2026-03-05T14:00:00Z"),
+        ("en-US", "tomorrow, 3 pm", "2026-03-05T14:00:00Z"),
+        ("en-US", "at 3pm tomorrow", "2026-03-05T14:00:00Z"),
+        ("en-US", "tomorrow at 10AM", "2026-03-05T09:00:00Z"),
+        ("en-US", "tomorrow at 3p.m.", "2026-03-05T14:00:00Z"),
+        ("en-US", "at noon on Friday", "2026-03-06T11:00:00Z"),
+        ("en-US", "half past four on Monday", "2026-03-09T15:30:00Z"),
+        ("en-US", "tonight at nine", "2026-03-04T20:00:00Z"),
+        ("es-ES", "el sábado a las 20:30", "2026-03-07T19:30:00Z"),
+        ("es-ES", "el viernes al mediodía", "2026-03-06T11:00:00Z"),
+        ("es-ES", "esta noche a las nueve", "2026-03-04T20:00:00Z"),
+    ],
+)
+def test_a_time_belongs_to_the_day_beside_it(language: str, said: str, moment: str) -> None:
+    assert answer(DATE, language, said) == moment  # F5, F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("it-IT", "lunedì o martedì"),
+        ("it-IT", "fine mese"),
+        ("en-US", "Monday or Tuesday"),
+        ("es-ES", "el lunes o el martes"),
+    ],
+)
+def test_what_names_no_single_day_is_left_to_a_model(language: str, said: str) -> None:
+    assert answer(DATE, language, said) is None  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "address"),
+    [
+        ("it-IT", "la mia mail è mario.rossi@example.com", "mario.rossi@example.com"),
+        ("it-IT", "mario punto rossi chiocciola example punto com", "mario.rossi@example.com"),
+        ("en-US", "it's ada dot lovelace at example dot com", "ada.lovelace@example.com"),
+        ("en-US", "ADA@Example.COM", "ADA@example.com"),
+        ("en-US", "ada@example.com, or rather grace@example.com", "grace@example.com"),
+        ("es-ES", "ana arroba example punto es", "ana@example.es"),
+        ("es-ES", "ana guion bajo gomez arroba example punto com", "ana_gomez@example.com"),
+        ("it-IT", "mario@", None),
+        ("it-IT", "info@example.com e vendite@example.com", None),
+    ],
+)
+def test_an_address_is_read_written_or_spelled(language: str, said: str, address: str | None) -> None:
+    assert answer(EMAIL, language, said) == address  # F5, F38
+
+
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [
+        ("a large one", "large"),
+        ("the Large", "large"),
+        ("LARGE!", "large"),
+        ("large ones", "large"),
+        ("large, no, medium", "medium"),
+        ("not the large, the small", "small"),
+        ("small please, not medium", "small"),
+        ("small or medium", None),
+        ("anything but small", None),
+        ("larger", None),
+        ("enlarge", None),
+        ("the biggest", None),
+    ],
+)
+def test_a_choice_is_one_of_its_words_and_neither_denied_nor_one_of_two(said: str, size: str | None) -> None:
+    assert answer(SIZE, "en-US", said) == size  # F5, F38
+
+
+@pytest.mark.parametrize("variable", [PEOPLE, PARKING, DATE, EMAIL])
+@pytest.mark.parametrize("language", ["it-IT", "en-US", "es-ES"])
+@pytest.mark.parametrize("said", ["", "hm", "…", "42nd street", "@", "a b c"])
+def test_what_says_nothing_of_it_finds_nothing(variable: VariableSpec, language: str, said: str) -> None:
+    value = answer(variable, language, said)
+    assert value is None or (variable is PEOPLE and value == 42)  # F38
