@@ -22,12 +22,13 @@ from api.endpoints import (
 )
 from api.problems import FindingReply, findings_reply
 from api.tags import TagReply, tag_reply
-from flow_engine.documents import VersionDifference, difference
+from flow_engine.documents import MergedVersion, VersionDifference, difference, merged
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.designing import Designing
+from flow_engine.use_cases.publishing import common_version
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
 
@@ -55,6 +56,10 @@ class VersionRowReply(TypedDict):
     createdAt: str
     parentVersionId: str | None
     weight: float | None
+
+
+class MergeReply(MergedVersion):
+    baseVersionId: str
 
 
 class VersionSaved(TypedDict):
@@ -143,6 +148,21 @@ class DesignerRoutes:
             for version in ("version_id", "other_version_id")
         ]
         return json_response(await asyncio.to_thread(_difference, *documents))
+
+    async def merge_versions(self, call: Call) -> Response:
+        tenant_id, flow_id = call.tenant_id, call.path("flow_id")
+        ours, theirs = call.path("version_id"), call.path("other_version_id")
+        base = call.query("baseVersionId") or common_version(
+            await self._flow_service.get_flow(tenant_id, flow_id), ours, theirs
+        )
+        documents = [
+            await self._flow_service.get_version_document(tenant_id, flow_id, version_id)
+            for version_id in (base, ours, theirs)
+        ]
+        found = await asyncio.to_thread(
+            lambda: merged(*(as_object(orjson.loads(each)) for each in documents))
+        )
+        return json_response(MergeReply(baseVersionId=base, **found))
 
     async def save_version(self, call: Call) -> Response:
         checked = await self._designing.check(call.path("flow_id"), call.body, author=call.principal.name)
@@ -255,6 +275,19 @@ class DesignerRoutes:
                 scopes=("designer",),
                 reply=VersionDifference,
                 problems=(404,),
+            ),
+            Endpoint(
+                method="GET",
+                path=_VERSIONS + "/{version_id}/merge/{other_version_id}",
+                handler=self.merge_versions,
+                summary="What both versions change of the one that they were made from, in one document",
+                audience="designers",
+                scopes=("designer",),
+                parameters=(
+                    Parameter("baseVersionId", "Instead of the nearest version that both were made from"),
+                ),
+                reply=MergeReply,
+                problems=(404, 409),
             ),
         ]
 

@@ -1,7 +1,13 @@
 """Flow documents: typed models, parsing with every error at once, checks."""
 
 from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment
-from flow_engine.documents.differences import VersionDifference, difference
+from flow_engine.documents.differences import (
+    MergeConflict,
+    MergedVersion,
+    VersionDifference,
+    difference,
+    merged,
+)
 from flow_engine.documents.media import (
     AudioMediaConfig,
     AudioMediaConfigPreset,
@@ -89,6 +95,8 @@ __all__ = [
     "McpToolParametersMap",
     "McpToolSelection",
     "MediaConfig",
+    "MergeConflict",
+    "MergedVersion",
     "PlacedCondition",
     "ReasonOfContact",
     "ReviewEnvironment",
@@ -108,6 +116,7 @@ __all__ = [
     "complete_version",
     "content_hash",
     "difference",
+    "merged",
     "normalise_name",
     "parse_date_time",
     "parse_document",

@@ -1,4 +1,5 @@
-"""What differs between two versions, by what things are and not by where they stand.
+"""What differs between two versions, by what things are and not by where they stand; two versions of one,
+merged by the same rules.
 
 1. Things that have an id (`_id`, or the property in `_KEYED`) are compared with the thing of the same id:
    their order is no difference, and neither is that of properties.
@@ -7,7 +8,7 @@
 4. Everything else is a value: one change for each that differs, with both sides.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -145,3 +146,99 @@ def _by_key(items: object, key: str) -> Mapping[str, object] | None:
             return None
         found[name] = item
     return found
+
+
+# --- two versions of one, merged ----------------------------------------------------------------
+
+
+class MergeConflict(TypedDict):
+    """What both versions made otherwise of the same: `path` as in `Change`, and what the base and the two
+    have there, null for nothing. The merged document has `ours`, or `theirs` where `ours` is nothing."""
+
+    path: str
+    base: object
+    ours: object
+    theirs: object
+
+
+class MergedVersion(TypedDict):
+    """`document` is without what the server sets, and has everything of both that is in no conflict."""
+
+    document: Mapping[str, object]
+    conflicts: Sequence[MergeConflict]
+
+
+def merged(
+    base: Mapping[str, object], ours: Mapping[str, object], theirs: Mapping[str, object]
+) -> MergedVersion:
+    """What both versions change of their base, in one document. Decoded JSON of any content.
+
+    Things are the same by their ids; what only one of the two has changed, added or removed is taken from it.
+    What was removed by one and changed by the other stays, as a conflict. Things stand in the order of
+    `ours`, and those that only `theirs` has after the one that they follow there.
+    """
+    conflicts: list[MergeConflict] = []
+    had, own, others = (
+        {name: value for name, value in side.items() if name not in SET_BY_SERVER}
+        for side in (base, ours, theirs)
+    )
+    document = _merged_objects(_Thing("version", "", (), "version"), (had, own, others), conflicts)
+    return MergedVersion(document=document, conflicts=conflicts)
+
+
+def _merged_objects(
+    thing: _Thing,
+    sides: tuple[Mapping[str, object], Mapping[str, object], Mapping[str, object]],
+    conflicts: list[MergeConflict],
+) -> dict[str, object]:
+    """A property of null is one that is not there; it is left where both agree on it."""
+    base, ours, theirs = sides
+    found: dict[str, object] = {}
+    for name in _in_order(ours, theirs):
+        what, key = _KEYED.get((thing.kind, name), ("", "_id"))
+        value = _merged_values(
+            _Thing(what, key, (*thing.path, name), ""),
+            (base.get(name), ours.get(name), theirs.get(name)),
+            conflicts,
+        )
+        if value is not None or (name in ours and name in theirs):
+            found[name] = value
+    return found
+
+
+def _merged_values(
+    place: _Thing, sides: tuple[object, object, object], conflicts: list[MergeConflict]
+) -> object:
+    """Of a property: `what` and `id` of the place are what its items are, and what identifies one."""
+    base, ours, theirs = sides
+    if same_json(ours, theirs) or same_json(base, theirs):
+        return ours
+    if same_json(base, ours):
+        return theirs
+    if all(isinstance(side, Mapping) for side in (ours, theirs)):
+        inner = _Thing("", "", place.path, place.kind)
+        return _merged_objects(inner, (as_object(base), as_object(ours), as_object(theirs)), conflicts)
+    had, own, others = (_by_key([] if side is None else side, place.id) for side in sides)
+    if had is not None and own is not None and others is not None:
+        kept: list[object] = []
+        for name in _in_order(own, others):
+            inner = _Thing("", "_id", (*place.path, name), place.what)
+            value = _merged_values(inner, (had.get(name), own.get(name), others.get(name)), conflicts)
+            kept += [] if value is None else [value]
+        return kept
+    place_of = pointer(*place.path)
+    conflicts.append(MergeConflict(path=place_of, base=base, ours=ours, theirs=theirs))
+    return theirs if ours is None else ours
+
+
+def _in_order(ours: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:
+    """The names of both: ours, with each that only theirs has after the one before it there."""
+    following: dict[str, list[str]] = {}
+    before = ""
+    for name in theirs:
+        if name in ours:
+            before = name
+        else:
+            following.setdefault(before, []).append(name)
+    first = [] if "" in ours else following.pop("", [])
+    return [*first, *(each for name in ours for each in (name, *following.get(name, ())))]

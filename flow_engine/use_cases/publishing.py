@@ -213,6 +213,33 @@ def tags_of(flow: FlowRecord, version_id: str) -> tuple[str, ...]:
     return tuple(entry.tag for entry in flow.tags if entry.version_id == version_id)
 
 
+def common_version(flow: FlowRecord, version_id: str, other_id: str) -> str:
+    """The nearest version that both were made from, by their parents; one of the two where it was made from
+    the other.
+
+    Raises LookElsewhere (`version_unknown`) and ReloadAndDecide (`no_common_version`).
+    """
+    parents = {entry.version_id: entry.parent_version_id for entry in flow.versions}
+    for wanted in (version_id, other_id):
+        find_entry(flow, wanted)
+    above: set[str] = set()
+    at: str | None = version_id
+    while at is not None and at not in above:
+        above.add(at)
+        at = parents.get(at)
+    at, seen = other_id, set[str]()
+    while at is not None and at not in seen:
+        if at in above:
+            return at
+        seen.add(at)
+        at = parents.get(at)
+    raise ReloadAndDecide(
+        "no_common_version",
+        f"{version_id!r} and {other_id!r} have no version in common among those that they were made from",
+        accepted=("the query parameter 'baseVersionId'",),
+    )
+
+
 def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ...]:
     """A row per version and tag, in the order of the saves; untagged versions only if asked for (F27). Each
     side of a split stands under its tag."""

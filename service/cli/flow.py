@@ -23,7 +23,7 @@ from adapters.outbound.policy import AllowList
 from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
-from flow_engine.documents import complete_version, difference, parse_json, parse_version
+from flow_engine.documents import complete_version, difference, merged, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
 from flow_engine.use_cases.submissions import Submissions
@@ -203,21 +203,7 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Tell what B changes of A, by ids: exit code 0 nothing, 1 something, 2 unreadable."""
-    versions: list[Mapping[str, object]] = []
-    for name in (before, after):
-        try:
-            version = unwrapped(parse_json(_bytes_of(name))).version
-        except OSError as error:
-            typer.echo(f"{name}: {error.strerror or 'cannot be read'}", err=True)
-            raise typer.Exit(UNREADABLE) from None
-        except CorrectTheInput as error:
-            typer.echo(f"{name}: {error.detail}", err=True)
-            raise typer.Exit(UNREADABLE) from None
-        if not isinstance(version, Mapping):
-            typer.echo(f"{name}: a version document is a JSON object", err=True)
-            raise typer.Exit(UNREADABLE)
-        versions.append(cast("Mapping[str, object]", version))
-    found = difference(*versions)
+    found = difference(_version_in(before), _version_in(after))
     if as_json:
         typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     else:
@@ -228,6 +214,42 @@ def diff(
             values = f": {' → '.join(shown)}" if each["change"] == "changed" else ""
             console.print(Text(f"{each['change']} {each['what']} {each['id']} {each['path']}{values}"))
     if found["changes"]:
+        raise typer.Exit(FOUND_WRONG)
+
+
+def _version_in(name: str) -> Mapping[str, object]:
+    """Of a file. What is none is told on standard error and ends the command with 2."""
+    try:
+        version = unwrapped(parse_json(_bytes_of(name))).version
+    except OSError as error:
+        typer.echo(f"{name}: {error.strerror or 'cannot be read'}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    except CorrectTheInput as error:
+        typer.echo(f"{name}: {error.detail}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    if not isinstance(version, Mapping):
+        typer.echo(f"{name}: a version document is a JSON object", err=True)
+        raise typer.Exit(UNREADABLE)
+    return cast("Mapping[str, object]", version)
+
+
+@commands.command("merge")
+def merge(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The version that the others were made from.")],
+    ours: Annotated[str, typer.Argument(metavar="OURS", help="The version that wins where both changed it.")],
+    theirs: Annotated[str, typer.Argument(metavar="THEIRS", help="The version to take the changes of.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print {document, conflicts} instead of the document alone.")
+    ] = False,
+) -> None:
+    """Print one version with what both change of BASE, by ids; conflicts on standard error: exit code 0 none,
+    1 some, 2 unreadable."""
+    found = merged(_version_in(base), _version_in(ours), _version_in(theirs))
+    typer.echo(orjson.dumps(found if as_json else found["document"], option=orjson.OPT_INDENT_2))
+    for each in found["conflicts"]:
+        sides = [json.dumps(each[side], ensure_ascii=False) for side in ("base", "ours", "theirs")]
+        typer.echo(f"conflict {each['path']}: {sides[0]} → {sides[1]} | {sides[2]}", err=True)
+    if found["conflicts"]:
         raise typer.Exit(FOUND_WRONG)
 
 

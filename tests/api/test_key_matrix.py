@@ -44,6 +44,7 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/flows/{flow_id}/versions/{version_id}/diff/{other_version_id}": {DESIGNER},
     "POST /v1/flows/{flow_id}/versions/validate": {DESIGNER},
     "PUT /v1/flows/{flow_id}/tags/{tag}": {DESIGNER},
+    "GET /v1/flows/{flow_id}/versions/{version_id}/merge/{other_version_id}": {DESIGNER},
     "GET /v1/flows/{flow_id}/tags/{tag}/outcomes": {DESIGNER},
     "POST /v1/flows/{flow_id}/migrations": {DESIGNER},
     "GET /v1/helpers/models": {DESIGNER},
