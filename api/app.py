@@ -27,6 +27,7 @@ from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
+from api.replays import ReplayRoutes
 from api.tags import TagRoutes
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
@@ -71,6 +72,7 @@ class Routes:
     schemas: SchemaRoutes
     operators: OperatorRoutes
     history: HistoryRoutes
+    replays: ReplayRoutes
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -85,6 +87,7 @@ class Routes:
             *self.schemas.endpoints(),
             *self.operators.endpoints(),
             *self.history.endpoints(),
+            *self.replays.endpoints(),
         ]
 
 

@@ -84,10 +84,14 @@ def load_samples(directory: Path = _DIRECTORY) -> tuple[SampleFlow, ...]:
     return tuple(samples)
 
 
+UNNAMED_FLOW = "flow"
+"""The flow of a version whose file names none."""
+
+
 @dataclass(frozen=True, slots=True)
 class VersionFile:
-    """What a file of a version document holds: the version, whatever it is, its flow's id (`flow` where the
-    file names none) and the JSON pointer of the version within the file."""
+    """What a file of a version document holds: the version, whatever it is, its flow's id (`UNNAMED_FLOW`
+    where the file names none) and the JSON pointer of the version within the file."""
 
     version: object
     flow_id: str
@@ -105,7 +109,7 @@ def unwrapped(raw: object) -> VersionFile:
     flow_id = json_values.as_object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
     return VersionFile(
         version=version if isinstance(raw, dict) else raw,
-        flow_id=flow_id if isinstance(flow_id, str) else "flow",
+        flow_id=flow_id if isinstance(flow_id, str) else UNNAMED_FLOW,
         place="/version" if wrapped else "",
     )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
     from channels.workspace import assistant as workspace_settings
+    from flow_engine.testing import replay_page as replay_reports
     from flow_engine.testing import report as scenario_results
     from memory import in_process as in_process_memory
     from service import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         mail_demo,
         mail_serve,
         memory_notices,
+        replaying,
         running,
         scenarios,
         voice,
@@ -54,6 +56,8 @@ __all__ = [
     "mail_demo",
     "mail_serve",
     "memory_notices",
+    "replay_reports",
+    "replaying",
     "running",
     "scenario_results",
     "scenarios",
@@ -76,6 +80,7 @@ _ELSEWHERE = {
     "gateway_settings": "channels.gateway.config",
     "gateway_usage": "channels.gateway.usage",
     "in_process_memory": "memory.in_process",
+    "replay_reports": "flow_engine.testing.replay_page",
     "scenario_results": "flow_engine.testing.report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",

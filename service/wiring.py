@@ -32,6 +32,7 @@ from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operators import OperatorRoutes
+from api.replays import ReplayRoutes
 from api.tags import TagRoutes
 from flow_engine.errors import CallTheOperator
 from flow_engine.listening.conclusions import RuleSummariser
@@ -56,6 +57,7 @@ from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.recordings import Recordings
+from flow_engine.use_cases.replays import Replays
 from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
@@ -253,9 +255,11 @@ def assemble(
     history = History(transactor, journal, listing)
     streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
     observer.streams_open_are(lambda: streams.open)
-    forks, recordings = Forks(history, transactor, journal, listing), Recordings(transactor, journal, listing)
+    forks, recordings = Forks(history, transactor, journal, listing), Recordings(versions, journal, listing)
     watching = HistoryRoutes(history, recordings, forks, streams)
-    application = _application(designing, prompts, transactor, agents, dependencies, (metrics, mcp, watching))
+    replaying = ReplayRoutes(Replays(designing, recordings, transactor.platform))
+    doors = (metrics, mcp, watching, replaying)
+    application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     opened = partial(dependencies.opened, settings, submissions)
@@ -277,10 +281,10 @@ def _application(
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
-    doors: tuple[Metrics, McpServer, HistoryRoutes],
+    doors: tuple[Metrics, McpServer, HistoryRoutes, ReplayRoutes],
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
-    metrics, mcp, watching = doors
+    metrics, mcp, watching, replaying = doors
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     routes = Routes(
@@ -289,6 +293,7 @@ def _application(
         designers=DesignerRoutes(designing),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
         history=watching,
+        replays=replaying,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         tags=TagRoutes(designing.flows, Rollouts(designing.flows, memory.outcomes, dependencies.clock)),
         diagrams=DiagramRoutes(designing.flows, Graphviz()),

@@ -69,7 +69,7 @@ class BackgroundWork:
         async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:
             if fresh.session is None or fresh.session.started_at != started_at:
                 return Decision(None)
-            return _reading(await self._transactor.resume(job.conversation, fresh), request, result)
+            return reading(await self._transactor.resume(job.conversation, fresh), request, result)
 
         miner = ActedOn(*job.conversation, MINER)
         effects = (await self._transactor.apply(miner, decide)).result
@@ -342,10 +342,10 @@ class BackgroundWork:
         await self._transactor.apply(job.conversation, decide)
 
 
-def _reading(
+def reading(
     runner: ConversationalFlowRunner, request: mining.MiningRequest, result: mining.MiningResult
 ) -> Decision[mining.MiningEffects | None]:
-    """A reading on the state as it is now; nothing when somebody else was faster."""
+    """What a reading comes to on the state as it is now; nothing when somebody else was faster."""
     state, turn = runner.loaded.mining, request.turn
     # Somebody has read since, and there is a later turn: this reading may be older than what is known.
     overtaken = state.mined_through != request.read_through and not mining.is_last_turn(turn, runner.loaded)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import orjson
 import pydantic
 from pydantic.alias_generators import to_camel
+from typing_extensions import TypedDict
 
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
@@ -28,10 +29,13 @@ from flow_engine.runtime.mining_state import MinedBy, encode_mining
 from flow_engine.runtime.privacy import Veil, values_stored
 from flow_engine.runtime.session import encode_session
 from flow_engine.runtime.storage import LoadedConversation
-from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.versions_in_use import Versions
 from flow_engine.values import utc_text
+from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
 
 FORMAT_VERSION = 1
+EXAMINED_AT_MOST, EXAMINED_AT_ONCE = 20_000, 200
+"""Conversations looked at for those of a tag."""
 
 
 class _Part(pydantic.BaseModel):
@@ -83,6 +87,75 @@ class Heard(_Part):
     previous_contacts: Sequence[Mapping[str, object]] | None = None
 
 
+class _Write(TypedDict):
+    varId: str
+    value: object
+    contactId: str
+    updatedBy: str
+    descriptionForLLM: Sequence[Mapping[str, str]] | None
+
+
+class _OfContact(TypedDict):
+    contactId: str
+
+
+class _NewContact(_OfContact):
+    channel: Channel
+    tenant: Mapping[str, object]
+    contact: Mapping[str, object]
+    language: str | None
+    conversationalFlowVersionId: str
+
+
+class _ChangeTask(_OfContact):
+    task: str
+
+
+class _Memory(TypedDict):
+    writes: Sequence[_Write]
+
+
+class _Utterance(_OfContact):
+    messageId: str
+    ts: pydantic.AwareDatetime
+    type: UtteranceType
+    src: Source
+    srcId: str | None
+    srcName: str | None
+    body: str | Mapping[str, object]
+    language: str | None
+
+
+class _End(_OfContact):
+    reason: str | None
+
+
+class _HumanTask(_End):
+    outcome: HumanOutcome
+
+
+_INPUTS: Mapping[str, pydantic.TypeAdapter[Any]] = {
+    "handle-new-contact": pydantic.TypeAdapter(_NewContact),
+    "change-task": pydantic.TypeAdapter(_ChangeTask),
+    "memory": pydantic.TypeAdapter(_Memory),
+    "handle-utterance": pydantic.TypeAdapter(_Utterance),
+    "handle-end-contact": pydantic.TypeAdapter(_End),
+    "handle-human-task": pydantic.TypeAdapter(_HumanTask),
+}
+"""What is read of the input of each request."""
+
+
+def _that_can_be_asked(given: Mapping[str, object]) -> Mapping[str, object]:
+    shape = _INPUTS.get(str(given.get("op")))
+    if shape is not None:
+        try:
+            shape.validate_python(given)
+        except pydantic.ValidationError as error:
+            problem = next(problems_of(error))
+            raise ValueError(f"{pointer(*problem.place)}: {problem.message}") from None
+    return given
+
+
 class RecordedEntry(_Part):
     """A commit: what it was asked for (`input.op` and the fields of the request), and what came of it. `at`
     is in UTC."""
@@ -90,7 +163,7 @@ class RecordedEntry(_Part):
     seq: int = pydantic.Field(ge=1)
     at: pydantic.AwareDatetime
     by: str
-    input: Mapping[str, object]
+    input: Annotated[Mapping[str, object], pydantic.AfterValidator(_that_can_be_asked)]
     outcome: Mapping[str, object]
     rationale: str | None = None
     heard: Heard | None = None
@@ -102,7 +175,8 @@ class RecordedEntry(_Part):
 
 class Recording(_Part):
     """`complete`: from the conversation's first commit on; elsewhere `start` is what was stored before the
-    first entry, in the form of a journal's `delta`. `entries` ascend by `seq`. Times are in UTC."""
+    first entry, or what a fork began with, in the form of a journal's `delta`. `entries` ascend by `seq`.
+    Times are in UTC."""
 
     format: Literal["flow-engine-recording"] = "flow-engine-recording"
     format_version: Literal[1] = FORMAT_VERSION
@@ -140,10 +214,31 @@ class Recordings:
     """Every method answers for one tenant: another's conversation looks exactly like an unknown one. Raises
     RetryLater while a store is away."""
 
-    def __init__(self, transactor: Transactor, journal: ConversationJournal, index: ConversationList) -> None:
-        self._transactor = transactor
+    def __init__(self, versions: Versions, journal: ConversationJournal, index: ConversationList) -> None:
+        self._versions = versions
         self._journal = journal
         self._index = index
+
+    async def newest(
+        self, tenant_id: str, *, flow_id: str | None, tag: str, at_most: int
+    ) -> list[ConversationRef]:
+        """Those whose version was chosen by the tag, by their start; of any flow where none is named. As many
+        as are found among the newest 20,000 of the tenant."""
+        found: list[ConversationRef] = []
+        until_ms, after = None, None
+        for _ in range(EXAMINED_AT_MOST // EXAMINED_AT_ONCE):
+            part = (
+                await self._index.newest(tenant_id, until_ms=until_ms, after=after, at_most=EXAMINED_AT_ONCE)
+            ).conversations
+            for each in part:
+                after, head = each.conversation_id, each.head
+                if head is not None:
+                    until_ms = int(head.started_at.timestamp() * 1000)
+                    if head.tag == tag and flow_id in (None, head.flow_id):
+                        found.append(ConversationRef(tenant_id, each.conversation_id))
+            if len(part) < EXAMINED_AT_ONCE or len(found) >= at_most:
+                break
+        return found[:at_most]
 
     async def recording(self, conversation: ConversationRef, *, in_clear: bool = False) -> Recording:
         """Of all that the journal keeps, at most some 5 MiB and the versions. Unless `in_clear`, which is for
@@ -154,9 +249,11 @@ class Recordings:
             conversation, entries[-1].seq if entries else 0, at_most=ENTRIES_AT_MOST
         ):
             entries.extend(page)
-        before = LoadedConversation() if not entries else entries[0].base or LoadedConversation()
-        if not entries or (entries[0].seq > 1 and before.session is None):
+        if not entries:
             raise unknown_conversation(conversation.conversation_id)
+        before = entries[0].base or LoadedConversation()
+        if entries[0].input.get("op") == "fork":  # which makes it out of nothing, by its delta
+            before = folded(before, entries[0])
         state = before
         for entry in entries:
             state = folded(entry.base or state, entry)
@@ -199,9 +296,7 @@ class Recordings:
         session = state.session
         if session is None:
             return None
-        flow = (
-            await self._transactor.versions.pinned(tenant_id, session.version_id, session.content_hash)
-        ).flow
+        flow = (await self._versions.pinned(tenant_id, session.version_id, session.content_hash)).flow
         if not flow.sensitive:
             return None
         veil = Veil(flow, values_stored(flow, state), instead=stand_in)
@@ -210,7 +305,7 @@ class Recordings:
         return veil
 
     async def _version(self, tenant_id: str, version_id: str, content_hash: str) -> RecordedVersion:
-        version = await self._transactor.versions.pinned(tenant_id, version_id, content_hash)
+        version = await self._versions.pinned(tenant_id, version_id, content_hash)
         return RecordedVersion(
             version_id=version_id, content_hash=content_hash, document=orjson.loads(version.document)
         )

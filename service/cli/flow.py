@@ -1,6 +1,7 @@
-"""`flow-engine flow`: check, draw, compare and test version documents, without a service.
+"""`flow-engine flow`: check, draw, compare, test and replay on version documents, without a service.
 
-Starts fast and touches nothing but the files: no store, no network, no model.
+Starts fast and touches nothing but the files: no store, no network, no model. `replay --from` alone reads the
+stores that the settings name.
 """
 
 import asyncio
@@ -40,7 +41,9 @@ SHOWN_CHARACTERS = 60
 _COLOURS: Mapping[Severity, str] = {"error": "bold red", "warning": "yellow"}
 _MARKS = {"✓": "green", "✗": "bold red"}
 
-commands = typer.Typer(no_args_is_help=True, help="Work on flow documents: validate, draw, compare, test.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Work on flow documents: validate, draw, compare, test, replay."
+)
 
 
 class FindingRow(TypedDict):
@@ -297,6 +300,59 @@ def play(
     if report.unreadable:
         raise typer.Exit(UNREADABLE)
     if report.failed or report.shortfalls:
+        raise typer.Exit(FOUND_WRONG)
+
+
+@commands.command("replay")
+def replay(
+    version: Annotated[Path, typer.Argument(metavar="VERSION", help="A version document, a draft too.")],
+    *,
+    conversations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Recordings, one JSON object a line.")
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TAG", help="Stored conversations whose version was chosen by this tag."
+        ),
+    ] = None,
+    last: Annotated[int, typer.Option(min=1, max=20_000, help="How many of them, the newest.")] = 100,
+    tenant: Annotated[str, typer.Option(help="Whose stored conversations.")] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_html: Annotated[bool, typer.Option("--html", help="Print an HTML page instead of lines.")] = False,
+    fail_over: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT", min=0, max=100, help="Most conversations that may take another path."
+        ),
+    ] = None,
+) -> None:
+    """Replay recorded conversations: exit code 0 done, 1 more than PERCENT on another path, 2 unreadable."""
+    if conversations is not None and tag is not None:
+        raise typer.BadParameter("give either --conversations or --from")
+    if conversations is None and tag is None:
+        raise typer.BadParameter("give --conversations FILE, or --from TAG")
+    if as_json and as_html:
+        raise typer.BadParameter("give either --json or --html")
+    settings, replaying = read_settings(Settings), late.replaying
+    source = replaying.Source(settings, conversations, tag, last, tenant)
+    try:
+        target = replaying.candidate(version, settings)
+        done = replaying.replay_on(target, source)
+    except replaying.Unreadable as unreadable:
+        for line in unreadable.lines:
+            typer.echo(line, err=True)
+        raise typer.Exit(UNREADABLE) from None
+    report, reports = done.report(), late.replay_reports
+    if as_json:
+        typer.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    elif as_html:
+        changes = done.prompt_changes.values()
+        typer.echo(reports.replay_page(report, changes, target.flow.version_id), nl=False)
+    else:
+        for line in reports.replay_lines(report):
+            typer.echo(line)
+    if fail_over is not None and reports.percent(report["summary"]) > fail_over:
         raise typer.Exit(FOUND_WRONG)
 
 

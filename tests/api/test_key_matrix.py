@@ -47,6 +47,7 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/flows/{flow_id}/versions/{version_id}/merge/{other_version_id}": {DESIGNER},
     "GET /v1/flows/{flow_id}/tags/{tag}/outcomes": {DESIGNER},
     "POST /v1/flows/{flow_id}/migrations": {DESIGNER},
+    "POST /v1/flows/{flow_id}/versions/{version_id}/replays": {DESIGNER, "operator"},
     "GET /v1/helpers/models": {DESIGNER},
     "GET /v1/helpers/voices": {DESIGNER},
     "GET /v1/helpers/stt-engines": {DESIGNER},

@@ -1,0 +1,64 @@
+"""The route that replays recorded conversations on another version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, model_validator
+from starlette.responses import Response
+
+from api.bodies import Body, Id
+from api.endpoints import Call, Endpoint, json_response
+from flow_engine.use_cases.replays import ReplayOrder, ReplayReply, Replays
+
+AT_MOST, LAST = 500, 100
+
+
+class ReplayBody(Body):
+    """Conversations by their ids, or the last ones whose version the tag `from` chose (100 if not said)."""
+
+    conversations: Annotated[tuple[Id, ...] | None, Field(strict=False, min_length=1, max_length=AT_MOST)] = (
+        None
+    )
+    from_tag: Annotated[Id | None, Field(alias="from")] = None
+    last: Annotated[int | None, Field(ge=1, le=AT_MOST)] = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ReplayBody:
+        if (self.conversations is None) == (self.from_tag is None) or (
+            self.last is not None and self.from_tag is None
+        ):
+            raise ValueError("give either 'conversations', or 'from' and 'last'")
+        return self
+
+
+_REPLAY = TypeAdapter(ReplayBody)
+
+
+class ReplayRoutes:
+    def __init__(self, replays: Replays) -> None:
+        self._replays = replays
+
+    async def replay(self, call: Call) -> Response:
+        body = call.parse(_REPLAY)
+        order = ReplayOrder(body.conversations or (), body.from_tag, body.last or LAST)
+        report = await self._replays.replay(
+            call.tenant_id, call.path("flow_id"), call.path("version_id"), order
+        )
+        return json_response(report)
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="POST",
+                path="/flows/{flow_id}/versions/{version_id}/replays",
+                handler=self.replay,
+                summary="What this version, a draft too, would have made of recorded conversations",
+                audience="designers",
+                scopes=("designer", "operator"),
+                body=_REPLAY,
+                reply=ReplayReply,
+                problems=(404,),
+                body_example={"from": "prod", "last": 100},
+            )
+        ]

@@ -1,0 +1,161 @@
+"""`flow-engine flow replay`: recordings of a file, or of the stores that the settings name, on a document."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from flow_engine.documents import parse_json
+from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError
+from flow_engine.json_values import as_object
+from flow_engine.ports.clock import SystemClock
+from flow_engine.ports.flow_store import FlowStore
+from flow_engine.runtime.compiled import CompiledFlow, compile_flow
+from flow_engine.runtime.platform import Platform
+from flow_engine.use_cases.flow_service import FlowService
+from flow_engine.use_cases.recordings import Recording, Recordings, read_recording
+from flow_engine.use_cases.replays import Replay
+from flow_engine.use_cases.submissions import Submissions
+from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flows.samples import UNNAMED_FLOW, unwrapped
+from service.settings import Settings
+from service.wiring import new_id, open_flow_database, open_memory
+from system_prompts.loader import load_system_prompts
+
+ADDRESS = "http://127.0.0.1:8080"
+
+
+class Unreadable(Exception):
+    """Something that was named cannot be used. Lines for standard error."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where conversations come from: a `file` of recordings, a JSON object a line, or the stores of the
+    settings. Of these the `last` ones of a tag."""
+
+    settings: Settings
+    file: Path | None = None
+    tag: str | None = None
+    last: int = 0
+    tenant_id: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document that conversations are replayed on. `flow_id` is None where its file names no flow."""
+
+    flow: CompiledFlow
+    flow_id: str | None
+
+
+def candidate(path: Path, settings: Settings) -> Candidate:
+    """The version of a file, a draft as if it were saved. Raises Unreadable with all that a save would
+    refuse."""
+    limits, shown, place = settings.document_limits, str(path), ""
+    submissions = Submissions(load_system_prompts(), limits, lambda: "version")
+    try:
+        file = unwrapped(parse_json(path.read_bytes(), limits))
+        raw, place = as_object(file.version), file.place
+        body = orjson.dumps({**raw, "draft": False} if raw else file.version)
+        now = datetime.now(UTC)
+        submission = submissions.check(body, flow_id=file.flow_id, created_by="replay", now=now)
+        flow = compile_flow(orjson.loads(submission.document), submission.entry.content_hash)
+    except OSError as error:
+        raise Unreadable(f"{shown}: {error.strerror or 'it cannot be read'}") from None
+    except CorrectTheInput as refused:
+        findings = [f"{shown}:{place}{f.pointer}: {f.code} {f.message}" for f in refused.findings]
+        raise Unreadable(*(findings or [f"{shown}: {refused.detail}"])) from None
+    return Candidate(flow, None if file.flow_id == UNNAMED_FLOW else file.flow_id)
+
+
+def platform() -> Platform:
+    """An installation without a service."""
+    return Platform(load_system_prompts(), lambda: ADDRESS, "markdown")
+
+
+def replay_on(target: Candidate, source: Source) -> Replay:
+    """Every recording of the source. Raises Unreadable for one that cannot be stepped, and where there is
+    none; CallTheOperator `redis_needed`, RetryLater."""
+    replay = Replay(target.flow, platform())
+
+    async def run() -> None:
+        async with aclosing(_chosen(source, target.flow_id)) as recordings:
+            async for place, recording in recordings:
+                try:
+                    await replay.add(recording)
+                except FlowEngineError as problem:
+                    raise Unreadable(f"{place}: {problem.code}: {problem.detail}") from problem
+
+    asyncio.run(run())
+    if not replay.rows:
+        where = f"tag {source.tag!r}" if source.file is None else str(source.file)
+        raise Unreadable(f"{where}: there is no conversation to replay")
+    return replay
+
+
+async def _chosen(source: Source, flow_id: str | None) -> AsyncGenerator[tuple[str, Recording]]:
+    """With the place of each, for messages."""
+    if source.file is not None:
+        for found in _of_file(source.file):
+            yield found
+        return
+    async with _opened(source.settings) as (recordings, flows):
+        # A document may name a flow that this installation does not have: then every flow's tag is meant.
+        known = flow_id is not None and await flows.get(source.tenant_id, flow_id) is not None
+        for conversation in await recordings.newest(
+            source.tenant_id,
+            flow_id=flow_id if known else None,
+            tag=source.tag or "",
+            at_most=source.last,
+        ):
+            found = await recordings.recording(conversation, in_clear=True)  # nothing of it is shown
+            yield conversation.conversation_id, found
+
+
+def _of_file(file: Path) -> Iterator[tuple[str, Recording]]:
+    """One after the other: a file may be larger than what there is of memory. Raises Unreadable."""
+    number = 0
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield f"{file}:{number}", read_recording(line)
+    except OSError as error:
+        raise Unreadable(f"{file}: {error.strerror or 'it cannot be read'}") from None
+    except CorrectTheInput as refused:
+        raise Unreadable(
+            *(f"{file}:{number}: {f.pointer or '/'} {f.code}: {f.message}" for f in refused.findings)
+        ) from None
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncGenerator[tuple[Recordings, FlowStore]]:
+    """Raises CallTheOperator `redis_needed`, RetryLater."""
+    if settings.redis_url is None:
+        raise CallTheOperator(
+            "redis_needed",
+            "set FLOW_ENGINE_REDIS_URL; without it conversations are kept inside `serve`: get recordings by "
+            "GET /v1/conversations/{id}/recording, or POST /v1/flows/{id}/versions/{vid}/replays",
+        )
+    memory, database = open_memory(settings), open_flow_database(settings)
+    try:
+        await database.connection.open()
+        flow_service = FlowService(
+            flows=database.flows, versions=database.versions, clock=SystemClock(), new_id=new_id
+        )
+        versions = VersionsInUse(flow_service, memory.definitions)
+        yield Recordings(versions, memory.journal, memory.listing), database.flows
+    finally:
+        await database.connection.close()
+        await memory.close()
