@@ -1,0 +1,318 @@
+"""Settings of the service: their defaults, their bounds, and every wrong one at once (F42–F46)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from flow_engine.documents import DocumentLimits
+from flow_engine.errors import CallTheOperator
+from service.cli import app
+from service.logs import StandardError, StandardOutput, configure_logging
+from service.settings import SECRET, Settings, read_settings, variable_of
+
+PREFIX = "FLOW_ENGINE_"
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Nothing of it is set but what the test sets."""
+    for name in Settings.model_fields:
+        monkeypatch.delenv(variable_of(name), raising=False)
+
+    def set_to(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(variable_of(name), value)
+
+    return set_to
+
+
+DEFAULTS: Mapping[str, object] = {
+    "redis_url": None,
+    "redis_cluster": False,
+    "redis_durability": "aof",
+    "redis_unsafe": False,
+    "redis_wait_replicas": 0,
+    "mongo_url": None,
+    "data_dir": Path(".data"),
+    "samples": True,
+    "api_keys_file": None,
+    "public_url": None,
+    "cors_origins": "",
+    "held_bytes": 16 * 1024 * 1024,
+    "memory_format": "markdown",
+    "outbound_allow": "",
+    "llm_model": None,
+    "llm_timeout_s": 10.0,
+    "llm_at_once": 16,
+    "llm_calls_per_minute": 600,
+    "max_document_bytes": 1_000_000,
+    "max_document_depth": 100,
+    "max_tasks": 300,
+    "rules_extraction": True,
+    "worker_in_serve": None,
+    "jobs_at_once": 16,
+    "job_lease_s": 15.0,
+    "job_timeout_s": 60.0,
+    "job_attempts": 10,
+    "events_kept": 100_000,
+    "cti_stream": None,
+    "webhook_url": None,
+    "webhook_secret": None,
+    "traces": None,
+    "worker_metrics_host": "127.0.0.1",
+    "worker_metrics_port": None,
+    "log_level": "info",
+}
+
+
+class TestDefaults:
+    def test_without_an_environment_everything_is_inside_this_process(self, environment: Any) -> None:
+        settings = read_settings(Settings)
+        assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS  # F42
+        assert settings.works_in_serve
+        assert settings.origins == ()
+        assert settings.document_limits == DocumentLimits(
+            max_bytes=1_000_000, max_depth=100, max_tasks=300
+        )  # F9
+
+    def test_every_setting_says_what_it_is(self) -> None:
+        for name, field in Settings.model_fields.items():
+            assert field.description, name
+
+    @pytest.mark.parametrize(
+        ("redis", "set_to", "works"),
+        [
+            (None, None, True),
+            ("redis://127.0.0.1:6379", None, False),
+            ("redis://127.0.0.1:6379", "true", True),
+            (None, "false", False),
+        ],
+    )
+    def test_serve_works_in_the_background_only_without_workers_beside_it(
+        self, environment: Any, redis: str | None, set_to: str | None, works: bool
+    ) -> None:
+        environment(**({"redis_url": redis} if redis else {}))
+        environment(**({"worker_in_serve": set_to} if set_to else {}))
+        assert read_settings(Settings).works_in_serve is works  # F41, F42
+
+    def test_settings_are_not_changed_once_they_are_read(self, environment: Any) -> None:
+        with pytest.raises(ValueError, match="frozen"):
+            read_settings(Settings).max_tasks = 3  # type: ignore[misc]
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("name", "text", "value"),
+        [
+            ("samples", "false", False),
+            ("samples", "0", False),
+            ("redis_cluster", "TRUE", True),
+            ("data_dir", "/srv/data", Path("/srv/data")),
+            ("held_bytes", "0", 0),
+            ("llm_timeout_s", "600", 600.0),
+            ("job_lease_s", "0.3", 0.3),
+            ("redis_wait_replicas", "10", 10),
+            ("worker_metrics_port", "65535", 65_535),
+            ("max_document_depth", "10", 10),
+            ("events_kept", "1000", 1_000),
+            ("log_level", "debug", "debug"),
+            ("traces", "console", "console"),
+            ("memory_format", "toon", "toon"),
+            ("public_url", "https://flows.example.com/engine", "https://flows.example.com/engine"),
+            ("webhook_secret", "sixteen-letters!", SecretStr("sixteen-letters!")),
+        ],
+    )
+    def test_a_variable_is_read_in_its_type(
+        self, environment: Any, name: str, text: str, value: object
+    ) -> None:
+        environment(**{name: text})
+        assert getattr(read_settings(Settings), name) == value  # F42
+
+    @pytest.mark.parametrize(
+        ("name", "text", "told"),
+        [
+            ("samples", "maybe", "Input should be a valid boolean, unable to interpret input"),
+            ("redis_durability", "some", "Input should be 'none', 'aof' or 'always'"),
+            ("memory_format", "xml", "Input should be 'markdown' or 'toon'"),
+            ("traces", "yes", "Input should be 'otlp' or 'console'"),
+            ("log_level", "INFO", "Input should be 'debug', 'info', 'warning' or 'error'"),
+            ("held_bytes", "-1", "Input should be greater than or equal to 0"),
+            ("redis_wait_replicas", "11", "Input should be less than or equal to 10"),
+            ("llm_timeout_s", "0", "Input should be greater than 0"),
+            ("llm_timeout_s", "nan", "Input should be less than or equal to 600"),
+            ("llm_timeout_s", "601", "Input should be less than or equal to 600"),
+            ("llm_at_once", "0", "Input should be greater than or equal to 1"),
+            ("max_document_bytes", "999", "Input should be greater than or equal to 1000"),
+            ("max_document_depth", "9", "Input should be greater than or equal to 10"),
+            ("max_tasks", "0", "Input should be greater than or equal to 1"),
+            ("jobs_at_once", "1001", "Input should be less than or equal to 1000"),
+            ("job_lease_s", "0.2", "Input should be greater than or equal to 0.3"),
+            ("job_timeout_s", "0", "Input should be greater than 0"),
+            ("events_kept", "999", "Input should be greater than or equal to 1000"),
+            ("worker_metrics_port", "65536", "Input should be less than or equal to 65535"),
+            (
+                "public_url",
+                "flows.example.com",
+                "Value error, accepted is http:// or https://, a host, and a path or none",
+            ),
+            (
+                "cors_origins",
+                "https://a.example, b.example",
+                "Value error, 'b.example' is no origin; accepted are such as https://editor.example:8443",
+            ),
+            (
+                "cors_origins",
+                "https://a.example/path",
+                "Value error, 'https://a.example/path' is no origin; accepted are such as "
+                "https://editor.example:8443",
+            ),
+        ],
+    )
+    def test_a_wrong_one_is_told_by_its_variable_with_what_would_do(
+        self, environment: Any, name: str, text: str, told: str
+    ) -> None:
+        environment(**{name: text})
+        with pytest.raises(CallTheOperator) as raised:
+            read_settings(Settings)
+        assert raised.value.code == "settings_invalid"
+        assert raised.value.detail == f"{PREFIX}{name.upper()}: {told}"
+
+    def test_all_that_are_wrong_are_told_at_once(self, environment: Any) -> None:
+        environment(redis_durability="some", max_tasks="0", samples="maybe")
+        with pytest.raises(CallTheOperator) as raised:
+            read_settings(Settings)
+        named = [part.partition(":")[0] for part in raised.value.detail.split("; ")]
+        assert named == [f"{PREFIX}{name}" for name in ("REDIS_DURABILITY", "SAMPLES", "MAX_TASKS")]
+
+    @pytest.mark.parametrize(
+        ("text", "origins"),
+        [
+            ("", ()),
+            (" , ,", ()),
+            ("https://a.example", ("https://a.example",)),
+            (" https://a.example ,http://localhost:3000,", ("https://a.example", "http://localhost:3000")),
+            ("http://[::1]:3000", ("http://[::1]:3000",)),
+        ],
+    )
+    def test_origins_are_read_between_commas(
+        self, environment: Any, text: str, origins: tuple[str, ...]
+    ) -> None:
+        environment(cors_origins=text)
+        assert read_settings(Settings).origins == origins  # F43
+
+    @pytest.mark.parametrize("name", ["cti_stream", "webhook_secret", "redis_url", "worker_metrics_port"])
+    def test_an_empty_variable_is_as_if_it_were_not_set(self, environment: Any, name: str) -> None:
+        environment(**{name: ""})
+        assert getattr(read_settings(Settings), name) is None  # peers 8
+
+    @pytest.mark.parametrize("secret", ["", "short", "fifteen-letters"])
+    def test_a_short_secret_is_none_and_never_shown(self, environment: Any, secret: str) -> None:
+        environment(webhook_secret=secret)
+        if not secret:
+            assert read_settings(Settings).webhook_secret is None
+            return
+        with pytest.raises(CallTheOperator) as raised:
+            read_settings(Settings)
+        assert secret not in raised.value.detail  # F46
+
+
+class TestShowing:
+    """`flow-engine settings` shows values, and of those that may carry a password all but it (F46)."""
+
+    def shown(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setenv("COLUMNS", "300")
+        done = CliRunner().invoke(app, ["settings"])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    @pytest.mark.parametrize(
+        ("name", "url", "line"),
+        [
+            ("redis_url", "redis://:hush@cache:6379/0", "redis://***@cache:6379/0"),
+            ("redis_url", "rediss://ada:hush@cache", "rediss://***@cache"),
+            ("mongo_url", "mongodb://ada:hu%40sh@a,b/flows?w=1", "mongodb://***@a,b/flows?w=1"),
+            ("webhook_url", "https://ada:hush@hooks.example.com/in", "https://***@hooks.example.com/in"),
+            ("redis_url", "redis://cache:6379/0", "redis://cache:6379/0"),
+        ],
+    )
+    def test_a_url_is_shown_without_its_password(
+        self, environment: Any, monkeypatch: pytest.MonkeyPatch, name: str, url: str, line: str
+    ) -> None:
+        environment(**{name: url})
+        shown = self.shown(monkeypatch)
+        assert name in SECRET
+        assert line in shown
+        assert "hush" not in shown
+        assert "hu%40sh" not in shown
+
+    def test_a_secret_is_stars(self, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        environment(webhook_secret="sixteen-letters!")
+        shown = self.shown(monkeypatch)
+        assert "**********" in shown
+        assert "sixteen-letters!" not in shown
+
+
+class TestLogs:
+    """One JSON object a line, of the level that is asked for and above it (F46)."""
+
+    def lines(self, written: str) -> list[dict[str, Any]]:
+        return [orjson.loads(line) for line in written.splitlines()]
+
+    @pytest.mark.parametrize(
+        ("level", "told"),
+        [
+            ("debug", ["debug", "info", "warning", "error"]),
+            ("info", ["info", "warning", "error"]),
+            ("warning", ["warning", "error"]),
+            ("error", ["error"]),
+        ],
+    )
+    @pytest.mark.parametrize("to", [StandardOutput, StandardError])
+    def test_lines_below_the_level_are_left_out(
+        self, capfdbinary: pytest.CaptureFixture[bytes], level: str, told: list[str], to: Any
+    ) -> None:
+        configure_logging(level, to=to)
+        log = structlog.get_logger("flow_engine.test")
+        for name in ("debug", "info", "warning", "error"):
+            getattr(log, name)("a_message", conversation_id="c-1")
+        written = capfdbinary.readouterr()
+        mine, other = (written.out, written.err) if to is StandardOutput else (written.err, written.out)
+        found = self.lines(mine.decode())
+        assert [line["level"] for line in found] == told
+        assert all(line["event"] == "a_message" for line in found)
+        assert all(line["conversation_id"] == "c-1" for line in found)
+        assert all(line["timestamp"].endswith("Z") for line in found)
+        assert other == b""
+
+    def test_an_error_has_its_frames_without_what_callers_sent(
+        self, capfdbinary: pytest.CaptureFixture[bytes]
+    ) -> None:
+        configure_logging("info")
+        secret = "+39 347 1234567"
+        try:
+            {}["absent" if secret else ""]
+        except KeyError:
+            structlog.get_logger("flow_engine.test").exception("a_bug")
+        (line,) = self.lines(capfdbinary.readouterr().out.decode())
+        assert (line["event"], line["level"]) == ("a_bug", "error")
+        assert line["exception"][0]["exc_type"] == "KeyError"
+        assert all("locals" not in frame for frame in line["exception"][0]["frames"])
+        assert secret not in str([frame.get("name") for frame in line["exception"][0]["frames"]])
+
+    def test_an_unknown_level_is_an_error(self) -> None:
+        with pytest.raises(KeyError):
+            configure_logging("loud")
+
+    def test_what_a_program_configured_ends_with_its_test(self) -> None:
+        with capture_logs() as captured:
+            structlog.get_logger("flow_engine.test").info("seen")
+        assert [line["event"] for line in captured] == ["seen"]
