@@ -63,6 +63,11 @@ class ConversationKeys:
         return f"{self.tag}::confirmation"
 
     @property
+    def forks(self) -> str:
+        """Sorted set: ids of conversations that were forked from this one, by when (ms since 1970)."""
+        return f"{self.tag}::forks"
+
+    @property
     def notices(self) -> str:
         """Channel: a notice of each change of the memory, `{conversationId, revision, memoryRevision}`. A
         JSON text."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import orjson
 from pydantic import TypeAdapter
 
+from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, ListedConversation, ListedPart
 from memory.codec import decode_instant
 from memory.driver import Driver, Script
@@ -44,6 +45,12 @@ def encode_head(head: ConversationHead) -> bytes:
 def encode_origin(head: ConversationHead) -> bytes:
     """What of a head stays as it was at the start. JSON in UTF-8."""
     return orjson.dumps({"tag": head.tag, "forked_from": head.forked_from})
+
+
+def forked_from(origin: bytes) -> str | None:
+    """The id of the conversation that another one was forked from, of what `encode_origin` wrote."""
+    fork = as_object(as_object(orjson.loads(origin)).get("forked_from"))
+    return None if not fork else str(fork["conversation_id"])
 
 
 class RedisConversationList:

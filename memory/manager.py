@@ -5,7 +5,7 @@ commit; `commit` compares the revision and writes everything, or nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -30,28 +30,24 @@ from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_
 from flow_engine.runtime.session import Session, decode_session, encode_session
 from memory import codec
 from memory.driver import Argument, Driver, Script, Value
+from memory.erasing import EARLY_JOB_DELAY, REPLY_LIFETIME_S, Eraser
 from memory.held import HeldConversations
 from memory.journal import journal_arguments
 from memory.keys import (
-    JOB_LEASES_KEY,
     JOBS_KEY,
-    LETTER_KEYS,
     ConversationKeys,
     definition_key,
     due_score,
     index_key,
-    job_owner,
 )
 
-REPLY_LIFETIME_S = 24 * 60 * 60
 TURNS_KEPT = 1_000
 """The newest messages of a conversation, as far as MAX_TURN_BYTES hold them."""
 MESSAGES_KEPT = 10_000
 """So many messages are known again, at least half as many: beyond it the older half is forgotten."""
 
-ERASED_EVENT_LIFETIME_S = 24 * 60 * 60
-EARLY_JOB_DELAY = timedelta(seconds=5)
-"""Longer than a commit takes: a job that is written down before its commit is not due meanwhile."""
+FORKS_LIFETIME_S = 400 * 24 * 60 * 60
+"""For how long after the last fork the forks of a conversation are known, in seconds."""
 
 _FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
 
@@ -82,9 +78,7 @@ class MemoryManager:
         self._commits = 0
         self._load = Script.read("load")
         self._commit = Script.read("commit")
-        self._erase = Script.read("erase")
-        self._erase_jobs = Script.read("erase_jobs")
-        self._forget_listed = Script.read("forget_listed")
+        self._eraser = Eraser(driver)
 
     async def load(
         self,
@@ -168,6 +162,8 @@ class MemoryManager:
             if begins and changes.session is not None and changes.journal is not None:
                 started = {conversation.conversation_id: float(due_score(changes.session.started_at))}
                 await self._driver.zadd(index_key(conversation.tenant_id), started)
+        if changes.forked is not None:
+            await self._note_fork(conversation, changes)
         self._commits += 1
         stamp = f"{self._process}{self._commits:x}"
         arguments = _arguments(conversation, keys, changes, stamp)
@@ -278,43 +274,18 @@ class MemoryManager:
         trace = await self._driver.hget(snapshot, f"trace:{job.kind}")
         return None if trace is None else trace.decode()
 
+    async def _note_fork(self, conversation: ConversationRef, changes: storage.Changes) -> None:
+        """Before the commit, so that an erasure of the original finds every fork that there is."""
+        head = None if changes.journal is None else changes.journal.head
+        fork = None if head is None else head.forked_from
+        if fork is not None:
+            forks = ConversationKeys.of(ConversationRef(conversation.tenant_id, fork.conversation_id)).forks
+            await self._driver.zadd(forks, {conversation.conversation_id: float(due_score(changes.now))})
+            await self._driver.expire(forks, FORKS_LIFETIME_S)
+
     async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
-        """First the jobs: one that is left would find nothing to do, but tell the conversation's name."""
-        keys = ConversationKeys.of(conversation)
-        relay = DueJob(Job("relay", conversation), erasure.now)
-        everything_of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
-        if await self._driver.hget(keys.named["snapshot"], "revision") is None:
-            return False
-        owner = job_owner(conversation)
-        await self._driver.run(self._erase_jobs, everything_of_jobs, {"owner": owner})
-        listed = {"index": index_key(conversation.tenant_id)}
-        await self._driver.run(self._forget_listed, listed, {"ids": [conversation.conversation_id]})
-        async for reply_key in self._driver.scan(keys.replies):
-            await self._driver.delete([reply_key])
-        if not self._driver.single_node:
-            await self._write_down([DueJob(relay.job, erasure.now + EARLY_JOB_DELAY)])
-        key = erasure.idempotency
-        script_keys = {
-            **keys.named,
-            "webhook_queue": keys.webhook_queue,
-            "confirmation": keys.confirmation,
-            "reply": keys.reply(key.key if key else None),
-        }
-        if self._driver.single_node:
-            script_keys["jobs"] = JOBS_KEY
-        receipt = codec.encode_reply_head(key.fingerprint, 200) + erasure.receipt if key else b""
-        args: Mapping[str, Argument] = {
-            "event": erasure.event,
-            "event_lifetime": ERASED_EVENT_LIFETIME_S,
-            "receipt": receipt,
-            "receipt_lifetime": REPLY_LIFETIME_S,
-            "relay_due": due_score(relay.due_at),
-            "relay_job": relay.job.name,
-        }
-        erased = bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
+        erased = await self._eraser.erase(conversation, erasure)
         self._held.forget(conversation)
-        if not self._driver.single_node:
-            await self._write_down([relay])
         return erased
 
     async def _acknowledge_again(self, conversation: ConversationRef, keys: ConversationKeys) -> None:

@@ -29,6 +29,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job
 from flow_engine.runtime.events import kind_of
 from memory.driver import Driver, Script, Value
+from memory.erasing import forget_events
 from memory.keys import EVENTS_KEY, ConversationKeys, event_shares_key
 
 WEBHOOK_QUEUE_LIFETIME_S = 7 * 24 * 60 * 60
@@ -84,6 +85,10 @@ class RedisEvents:
         moved = int(await self._driver.run(self._move, queues, {**rules, **shared, "events": ids}))
         if moved < 0:
             raise used_up
+        taken = moved < len(events) and not self._driver.single_node
+        # By others who moved them, or erased the conversation: then they were appended too late.
+        if taken and await self._driver.hget(keys.named["snapshot"], "revision") is None:
+            await forget_events(self._driver, conversation)
         return moved
 
     async def for_webhook(self, conversation: ConversationRef, *, at_most: int) -> Sequence[QueuedEvent]:

@@ -42,7 +42,7 @@ from urllib.parse import quote
 import orjson
 
 from flow_engine.documents import Checkpoint
-from flow_engine.ports.dialogue import DialogueTurn, encoded_id
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, encoded_id
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.mining_state import ReachedCheckpoint
 from flow_engine.runtime.session import Session
@@ -167,13 +167,13 @@ def _message(
     )
 
 
-def erasure_event(session: Session, ts: datetime) -> bytes:
-    """The last event of a conversation: nothing of it but whose it was. A JSON text in UTF-8. `ts` is
+def erasure_event(conversation: ConversationRef, ts: datetime) -> bytes:
+    """The last event of a conversation, which tells its id and nothing else. A JSON text in UTF-8. `ts` is
     aware."""
     return orjson.dumps(
         {
-            "eventId": _event_id(session, "erased"),
-            "conversationId": session.conversation_id,
+            "eventId": _id_of(conversation, ts, "erased"),
+            "conversationId": conversation.conversation_id,
             "ts": utc_text(ts),
             "body": {"subtype": "conversation_erased"},
             "type": "system",
@@ -183,10 +183,15 @@ def erasure_event(session: Session, ts: datetime) -> bytes:
 
 
 def _event_id(session: Session, name: str) -> str:
-    """`name` is ASCII already and unique in the conversation. What is too long for a header is a digest."""
-    started_ms = int(session.started_at.timestamp() * 1000)
-    owner = f"{encoded_id(session.tenant_id)}:{encoded_id(session.conversation_id)}"
-    whole = f"{owner}:{started_ms}:{name}"
+    """`name` is ASCII already and unique in the conversation."""
+    conversation = ConversationRef(session.tenant_id, session.conversation_id)
+    return _id_of(conversation, session.started_at, name)
+
+
+def _id_of(conversation: ConversationRef, since: datetime, name: str) -> str:
+    """What is too long for a header is a digest."""
+    owner = f"{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}"
+    whole = f"{owner}:{int(since.timestamp() * 1000)}:{name}"
     return whole if len(whole) <= EVENT_ID_CHARS else sha256(whole.encode()).hexdigest()
 
 

@@ -310,7 +310,7 @@ class Conversations:
         if loaded.session is None:
             raise unknown
         receipt = ErasureReply(conversationId=conversation.conversation_id, erasedAt=utc_text(now))
-        erasure = Erasure(erasure_event(loaded.session, now), orjson.dumps(receipt), now, idempotency)
+        erasure = Erasure(erasure_event(conversation, now), orjson.dumps(receipt), now, idempotency)
         if not await self._transactor.memory.erase(conversation, erasure):
             raise unknown
         return FinalReply(200, erasure.receipt)

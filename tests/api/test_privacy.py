@@ -312,3 +312,51 @@ async def test_what_a_conversation_leaves_behind_when_it_begins_anew_is_masked(s
         (former,) = (await scene.memory.conversations.load(ref, with_turns=True)).former
         expected = "It is [hidden]" if sensitive else "It is NEEDLE-80A01H501U"
         assert [turn.body for turn in former.turns] == [expected]
+
+
+async def erased(scene: Scene, conversation: str) -> int:
+    return (await scene.http.delete(f"/v1/conversations/{conversation}")).status_code
+
+
+async def forked(scene: Scene, original: str, fork: str) -> None:
+    reply = await scene.post(f"/v1/conversations/{original}/fork", {"atRevision": 1, "conversationId": fork})
+    assert reply.status_code == 201, reply.text
+
+
+async def test_forks_are_erased_with_what_they_were_forked_from(scene: Scene) -> None:  # journal: DELETE
+    await scene.started()
+    await forked(scene, "conv-1", "fork-1")
+    await forked(scene, "fork-1", "fork-2")
+    await forked(scene, "conv-1", "fork-3")
+    assert await erased(scene, "fork-3") == 200
+    await scene.started(conversationId="fork-3", contactId="call-9")  # its own, under the id of a fork
+    assert await erased(scene, "conv-1") == 200
+    for gone in ("conv-1", "fork-1", "fork-2"):
+        assert (await scene.http.get(f"/v1/conversations/{gone}")).status_code == 404
+        (word,) = await scene.events(gone)
+        assert word["body"] == {"subtype": "conversation_erased"}
+        assert word.keys() == {"eventId", "conversationId", "ts", "body", "type", "src"}
+    assert (await scene.http.get("/v1/conversations/fork-3")).status_code == 200
+    listed = (await scene.http.get("/v1/conversations")).json()["conversations"]
+    assert [row["conversationId"] for row in listed] == ["fork-3"]
+
+
+async def test_an_erased_fork_leaves_its_original(scene: Scene) -> None:  # journal: DELETE
+    await scene.started()
+    await forked(scene, "conv-1", "fork-1")
+    assert await erased(scene, "fork-1") == 200
+    assert (await scene.http.get("/v1/conversations/conv-1")).status_code == 200
+
+
+async def test_a_live_contact_is_over_with_its_conversation(scene: Scene) -> None:  # journal: DELETE
+    await scene.started()
+    assert await erased(scene, "conv-1") == 200
+    for reply in (
+        await scene.say("m1", "Hello?"),
+        await scene.change("visit"),
+        await scene.end(reason="hangup"),
+        await scene.write(entry("plain", "x")),
+        await scene.http.get("/v1/prompt/conv-1"),
+    ):
+        assert (reply.status_code, reply.json()["code"]) == (404, "conversation_unknown")
+    assert len(await scene.events()) == 1

@@ -11,9 +11,11 @@ from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
+from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.storage import Conflict, Erasure, LoadedConversation
 from flow_engine.use_cases.delivery import Relay
+from memory import erasing
 from memory.connection import RedisMemory, connect
 from memory.in_process import embedded
 from memory.keys import JOBS_KEY, ConversationKeys
@@ -109,13 +111,57 @@ async def test_who_was_at_work_on_it_writes_nothing_more(store: RedisMemory) -> 
     assert await client_of(store).zscore(JOBS_KEY, held.job.name) is None
 
 
-async def test_the_events_already_sent_get_word_behind_them(store: RedisMemory) -> None:  # contract 18
+def events_of(store: RedisMemory) -> tuple[RedisEvents, Relay]:
+    events = RedisEvents(store.driver, Routing(10_000, webhook=False))
+    schedule = RedisJobSchedule(store.driver).schedule
+    return events, Relay(events, Clock(), Unobserved(), schedule, has_webhook=False)
+
+
+async def told(store: RedisMemory, ref: ConversationRef) -> list[str]:
+    found = await in_stream(client_of(store), ref)
+    return [entry["event"] for entry in found if entry["conversation"] == ref.conversation_id]
+
+
+async def test_the_events_already_sent_are_taken_back_and_word_follows(
+    store: RedisMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # contract 18, journal: DELETE
+    monkeypatch.setattr(erasing, "EVENTS_AT_ONCE", 2)
     talk = await lived(store)
-    events = RedisEvents(store.driver, Routing(1_000, webhook=False))
-    relay = Relay(events, Clock(), Unobserved(), RedisJobSchedule(store.driver).schedule, has_webhook=False)
+    neighbour = Conversation(store, ConversationRef(talk.ref.tenant_id, "n"))
+    stranger = Conversation(store, ConversationRef("stranger", talk.ref.conversation_id))
+    _, relay = events_of(store)
+    for other in (neighbour, stranger):
+        await other.start(events=tuple(b'{"eventId":"%d"}' % number for number in range(3)))
+        await relay.relay(Job("relay", other.ref))
+    await relay.relay(Job("relay", talk.ref))
+    assert await told(store, talk.ref) == ['{"eventId":"1"}']
+    await store.conversations.erase(talk.ref, ERASURE)
+    assert await told(store, talk.ref) == []
+    await relay.relay(Job("relay", talk.ref))
+    assert await told(store, talk.ref) == [ERASED.decode()]
+    assert await names_of(store, talk.ref) == set()
+    assert [len(await told(store, other.ref)) for other in (neighbour, stranger)] == [3, 3]
+
+
+async def test_word_of_an_earlier_erasure_stays_and_what_only_looks_like_it_goes(
+    store: RedisMemory,
+) -> None:  # journal: DELETE
+    talk = Conversation.fresh(store)
+    word = erasure_event(talk.ref, T0)
+    reported = (
+        b'{"eventId":"2","body":{"subtype":"conversation_erased"},"type":"system","src":"bot","meta":null}'
+    )
+    await talk.start(events=(word, reported))
+    _, relay = events_of(store)
     await relay.relay(Job("relay", talk.ref))
     await store.conversations.erase(talk.ref, ERASURE)
-    await relay.relay(Job("relay", talk.ref))
-    told = [entry["event"] for entry in await in_stream(client_of(store), talk.ref)]
-    assert told == ['{"eventId":"1"}', ERASED.decode()]
-    assert await names_of(store, talk.ref) == set()
+    assert await told(store, talk.ref) == [word.decode()]
+
+
+async def test_what_is_sent_on_while_it_is_erased_is_taken_back(store: RedisMemory) -> None:
+    talk = await lived(store)
+    events, _ = events_of(store)
+    waiting = await events.in_outbox(talk.ref, at_most=9)
+    assert await store.conversations.erase(talk.ref, ERASURE)
+    assert await events.publish(talk.ref, waiting) == 0
+    assert await told(store, talk.ref) == []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_engine.documents import Checkpoint
-from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
 from flow_engine.runtime import events
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.mining_state import ReachedCheckpoint
@@ -176,8 +176,8 @@ class TestSystemMessages:
         assert system(number, "x")["eventId"] == f"acme:conv%201:{STARTED_MS}:{name}"  # F40
 
     def test_of_an_erased_conversation_nothing_is_told_but_whose_it_was(self) -> None:
-        assert orjson.loads(events.erasure_event(SESSION, NOW)) == {  # contract 18
-            "eventId": f"acme:conv%201:{STARTED_MS}:erased",
+        assert orjson.loads(events.erasure_event(ConversationRef("acme", "conv 1"), NOW)) == {  # contract 18
+            "eventId": f"acme:conv%201:{int(NOW.timestamp() * 1000)}:erased",
             "conversationId": "conv 1",
             "ts": "2026-01-15T23:30:00Z",
             "body": {"subtype": "conversation_erased"},
