@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from channels.workspace import assistant as workspace_settings
     from flow_engine.testing import replay_page as replay_reports
     from flow_engine.testing import report as scenario_results
+    from flow_engine.testing import simulation, yaml_text
     from memory import in_process as in_process_memory
     from service import (
         background,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         replaying,
         running,
         scenarios,
+        simulating,
         voice,
         voice_demo,
         voice_manager,
@@ -61,6 +63,8 @@ __all__ = [
     "running",
     "scenario_results",
     "scenarios",
+    "simulating",
+    "simulation",
     "voice",
     "voice_demo",
     "voice_flows",
@@ -71,6 +75,7 @@ __all__ = [
     "workspace_run",
     "workspace_settings",
     "workspace_terminal",
+    "yaml_text",
 ]
 
 _ELSEWHERE = {
@@ -82,9 +87,11 @@ _ELSEWHERE = {
     "in_process_memory": "memory.in_process",
     "replay_reports": "flow_engine.testing.replay_page",
     "scenario_results": "flow_engine.testing.report",
+    "simulation": "flow_engine.testing.simulation",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",
     "workspace_settings": "channels.workspace.assistant",
+    "yaml_text": "flow_engine.testing.yaml_text",
 }
 
 

@@ -82,6 +82,23 @@ def run_tests(submission: Submission, flow_id: str, tests: bytes) -> report.Scen
 
 
 @asynccontextmanager
+async def installed_flow(document: Path, options: RunOptions) -> AsyncGenerator[InstalledFlow]:
+    """A version document or sample file, ready to be talked to. Raises CorrectTheInput `flow_unusable` with
+    every reason."""
+    async with _open_run(options, perf_counter) as opened:
+        try:
+            flow = await opened.install(document)
+        except _FlowRefused as refused:
+            reasons = [f"{_shown(document)}{message}" for message in refused.messages]
+            raise CorrectTheInput(
+                "flow_unusable",
+                "\n".join(reasons),
+                [Finding("", "flow_unusable", reason) for reason in reasons],
+            ) from None
+        yield flow
+
+
+@asynccontextmanager
 async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> AsyncGenerator[_Run]:
     prompts = load_system_prompts()
     database, memory = SqliteDatabase(MEMORY), embedded()

@@ -51,8 +51,8 @@ def _short_for(key: str, kind: type = str) -> pydantic.BeforeValidator:
     return pydantic.BeforeValidator(expand)
 
 
-def _entries(value: object) -> object:
-    """`{variable: value}` stands for a list of entries that say no more than that."""
+def entries(value: object) -> object:
+    """Of the memory: `{variable: value}` stands for a list of entries that say no more than that."""
     if isinstance(value, dict):
         values = cast("dict[str, object]", value)
         return [{"varId": var, "value": found} for var, found in values.items()]
@@ -63,7 +63,7 @@ def _texts(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:
+def not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:
     """Asked after the items: pydantic's own rule counts one that is refused as not there."""
     if not items:
         raise refused("accepted is a list of at least one")
@@ -199,7 +199,7 @@ class Say(Shape):
 
 class Remember(Shape):
     memory: Annotated[
-        tuple[MemoryEntryBody, ...], pydantic.BeforeValidator(_entries), pydantic.AfterValidator(_not_empty)
+        tuple[MemoryEntryBody, ...], pydantic.BeforeValidator(entries), pydantic.AfterValidator(not_empty)
     ]
 
 
@@ -264,7 +264,7 @@ class Scenario(Shape):
     tenant: _Facts = pydantic.Field(default_factory=dict[str, object])
     contact: _Facts = pydantic.Field(default_factory=dict[str, object])
     steps: Annotated[
-        tuple[Annotated[Step, pydantic.Discriminator(_kind)], ...], pydantic.AfterValidator(_not_empty)
+        tuple[Annotated[Step, pydantic.Discriminator(_kind)], ...], pydantic.AfterValidator(not_empty)
     ]
 
     @pydantic.model_validator(mode="after")
@@ -279,7 +279,7 @@ class ScenarioFile(Shape):
     document of at most 512 KiB. Refused without a scenario."""
 
     flow: _Text | None = None
-    scenarios: Annotated[tuple[Scenario, ...], pydantic.AfterValidator(_not_empty)]
+    scenarios: Annotated[tuple[Scenario, ...], pydantic.AfterValidator(not_empty)]
 
 
 def kind_of(step: Step) -> str:

@@ -4,7 +4,7 @@ Mistakes are of the text, of the shape, and of the names of tasks, variables and
 expected of.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -117,29 +117,34 @@ def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
     with its line, `lines` counted from 1.
     """
     mistakes: list[Mistake] = []
-    included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
-    tools = {tool.tool_name for tool in included if tool.tool_name is not None}
     for number, scenario in enumerate(suite.file.scenarios):
         for index, step in enumerate(scenario.steps):
-            if not isinstance(step, format.Expect):
-                continue
-            for key, names in named_by(step.expect).items():
-                if key in ("missing", "memory"):
-                    code, what = "unknown_variable", "variable"
-                    unknown = [name for name in names if flow.variables.resolve(name) is None]
-                    known = [variable.name for variable in flow.variables]
-                elif key == "mcp_tools":
-                    code, what = "unknown_tool", "tool of an MCP server"
-                    unknown, known = [name for name in names if name not in tools], sorted(tools)
-                else:
-                    code, what = "unknown_task", "task"
-                    unknown = [name for name in names if flow.task_named(name) is None]
-                    known = [task.name for task in flow.tasks.values()]
-                if unknown:
+            if isinstance(step, format.Expect):
+                for key, code, message in unknown_in(step.expect, flow):
                     at: Path = ("scenarios", number, "steps", index, "expect", key)
-                    message = f"the flow has no {what} {listed(unknown)}; it has {listed(known)}"
                     mistakes.append(Mistake(suite.root.line_of(at), pointer(*at), code, message))
     return mistakes
+
+
+def unknown_in(expected: format.ExpectBody, flow: CompiledFlow) -> Iterator[tuple[str, str, str]]:
+    """The key, a code and a message for each list of names that the flow does not have. Empty when it has
+    all."""
+    included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
+    tools = {tool.tool_name for tool in included if tool.tool_name is not None}
+    for key, names in named_by(expected).items():
+        if key in ("missing", "memory"):
+            code, what = "unknown_variable", "variable"
+            unknown = [name for name in names if flow.variables.resolve(name) is None]
+            known = [variable.name for variable in flow.variables]
+        elif key == "mcp_tools":
+            code, what = "unknown_tool", "tool of an MCP server"
+            unknown, known = [name for name in names if name not in tools], sorted(tools)
+        else:
+            code, what = "unknown_task", "task"
+            unknown = [name for name in names if flow.task_named(name) is None]
+            known = [task.name for task in flow.tasks.values()]
+        if unknown:
+            yield key, code, f"the flow has no {what} {listed(unknown)}; it has {listed(known)}"
 
 
 def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:

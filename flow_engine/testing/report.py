@@ -253,25 +253,26 @@ def as_junit(report: RunReport) -> bytes:
     root = Xml.Element("testsuites", _counts(report.scenarios, _unusable(report.files)))
     for file in report.files:
         counts = _counts(file.scenarios, _unusable([file]))
-        suite = Xml.SubElement(root, "testsuite", {"name": _clean(file.file), **counts})
+        suite = Xml.SubElement(root, "testsuite", {"name": clean(file.file), **counts})
         for scenario in file.scenarios:
             played, failure = scenario.played, scenario.played.failure
-            names = {"name": _clean(played.name), "classname": _clean(file.file)}
+            names = {"name": clean(played.name), "classname": clean(file.file)}
             case = Xml.SubElement(suite, "testcase", {**names, "time": f"{played.seconds:.6f}"})
             if failure is not None:
                 where = f"{file.file}:{scenario.failed_at}: {failure.kind}"
-                _add_problem(case, "failure", where, failure.messages)
+                add_problem(case, "failure", where, failure.messages)
         if file.mistakes:
-            case = Xml.SubElement(suite, "testcase", {"name": "the file", "classname": _clean(file.file)})
+            case = Xml.SubElement(suite, "testcase", {"name": "the file", "classname": clean(file.file)})
             mistakes = [f"{m.line}: {m.pointer} {m.code}: {m.message}" for m in file.mistakes]
-            _add_problem(case, "error", "the file cannot be used", mistakes)
+            add_problem(case, "error", "the file cannot be used", mistakes)
     Xml.indent(root)
     return Xml.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _add_problem(case: Xml.Element, kind: str, message: str, lines: Iterable[str]) -> None:
-    problem = Xml.SubElement(case, kind, {"message": _clean(message)})
-    problem.text = _clean("\n".join(lines))
+def add_problem(case: Xml.Element, kind: str, message: str, lines: Iterable[str]) -> None:
+    """Of JUnit: `kind` is `failure` or `error`."""
+    problem = Xml.SubElement(case, kind, {"message": clean(message)})
+    problem.text = clean("\n".join(lines))
 
 
 def _unusable(files: Iterable[FileReport]) -> int:
@@ -288,6 +289,6 @@ def _counts(scenarios: Iterable[ScenarioReport], unusable: int) -> dict[str, str
     }
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Without the characters that XML cannot hold, even escaped."""
     return _NOT_IN_XML.sub("\ufffd", text)

@@ -51,7 +51,7 @@ class Played:
 async def play(scenario: format.Scenario, flow: InstalledFlow, stopwatch: Callable[[], float]) -> Played:
     """`stopwatch` counts seconds from any beginning."""
     started = stopwatch()
-    player = _Player(scenario, flow.stage())
+    player = Player(scenario, flow.stage())
     failure = await player.play()
     seconds = stopwatch() - started
     return Played(scenario.name, seconds, failure, frozenset(player.entered), frozenset(player.taken))
@@ -73,7 +73,7 @@ async def play_all(
 
 
 @dataclass
-class _Player:
+class Player:
     scenario: format.Scenario
     stage: Stage
     contact_id: str = NOBODY

@@ -27,6 +27,7 @@ from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import complete_version, difference, merged, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
+from flow_engine.ports.models import ModelFailed
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import unwrapped
 from service import late
@@ -353,6 +354,56 @@ def replay(
         for line in reports.replay_lines(report):
             typer.echo(line)
     if fail_over is not None and reports.percent(report["summary"]) > fail_over:
+        raise typer.Exit(FOUND_WRONG)
+
+
+@commands.command("simulate")
+def simulate(
+    version: Annotated[Path, typer.Argument(metavar="VERSION", help="A version document, or a sample file.")],
+    *,
+    persona: Annotated[Path, typer.Option(metavar="FILE", help="YAML of who talks to the flow.")],
+    runs: Annotated[
+        int | None, typer.Option(min=1, max=1_000, help="Conversations; left out: as many as recorded, or 1.")
+    ] = None,
+    recorded: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Play these runs; no model is asked.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the runs here, for --recorded.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Who plays persona and agent; left out: FLOW_ENGINE_LLM_MODEL.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
+    ] = None,
+) -> None:
+    """Let a persona talk to a version: exit code 0 all runs passed, 1 not, 2 unreadable or no model."""
+    order = late.simulating.Order(version, persona, runs, recorded, record, model)
+    try:
+        done = late.simulating.simulate(order, read_settings(Settings))
+        if junit is not None:
+            junit.write_bytes(late.simulation.as_junit(done.persona, done.verdicts))
+    except OSError as error:
+        typer.echo(f"{error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    except late.yaml_text.FileRejected as rejected:
+        for mistake in rejected.mistakes:
+            typer.echo(f"line {mistake.line}: {mistake.pointer} {mistake.code}: {mistake.message}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    except ModelFailed as failed:
+        typer.echo(f"the model failed: {failed}", err=True)
+        raise typer.Exit(UNREADABLE) from None
+    if as_json:
+        typer.echo(
+            orjson.dumps(late.simulation.as_json(done.persona, done.verdicts), option=orjson.OPT_INDENT_2)
+        )
+    else:
+        _print_marked(
+            late.simulation.lines(done.persona, done.verdicts), Console(highlight=False, soft_wrap=True)
+        )
+    if not all(verdict.passed for verdict in done.verdicts):
         raise typer.Exit(FOUND_WRONG)
 
 

@@ -1,0 +1,206 @@
+"""A persona and an agent that talk to each other, each played by a model, while the flow holds the state.
+
+The agent has the prompt that the flow gives it at each turn, and two tools: `change_task`, and
+`remember_values` in place of the flow's own tools, whose servers a simulation never calls. What they said and
+did is a run that can be played again without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+from pydantic import ValidationError
+
+from flow_engine.json_values import as_object
+from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ToolSpec, ask, instruction
+from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.testing.bench import InstalledFlow
+from flow_engine.testing.expectations import Outcome
+from flow_engine.testing.simulation import (
+    AgentAction,
+    Opinion,
+    Persona,
+    Run,
+    RunVerdict,
+    Simulation,
+    Turn,
+    refusal_of,
+)
+from flow_engine.values import JsonValue
+
+MOST_STEPS = 8
+"""Answers of the agent's model within one turn: then it has said what it has said."""
+_LONGEST = 4_000
+
+_PERSONA = """You play a person who has contacted a service. Stay in your role; you are never the service.
+Your name: {name}
+What you want: {goal}
+How you feel: {mood}
+You speak: {language}
+What you know, and tell when you are asked: {knowledge}
+Answer with the next thing that you say, as one says it aloud: short, one matter at a time. Set `done` when
+you have got what you want, or have given up, and say goodbye then."""
+_PERSONA_SAYS = {
+    "type": "object",
+    "properties": {"say": {"type": "string"}, "done": {"type": "boolean"}},
+    "required": ["say", "done"],
+    "additionalProperties": False,
+}
+_JUDGE = """You read a dialogue between a person and a service. The person wanted: {goal}
+Say whether that was reached, and why, in one sentence."""
+_JUDGE_SAYS = {
+    "type": "object",
+    "properties": {"reached": {"type": "boolean"}, "why": {"type": "string"}},
+    "required": ["reached", "why"],
+    "additionalProperties": False,
+}
+_TOOLS = (
+    ToolSpec(
+        "change_task",
+        "Move the conversation to another of the reachable tasks.",
+        {
+            "type": "object",
+            "properties": {"task": {"type": "string", "description": "The task's name."}},
+            "required": ["task"],
+        },
+    ),
+    ToolSpec(
+        "remember_values",
+        "Stands in for every other tool that the prompt names: store what such a tool would have found or "
+        "done, as values of variables by their names.",
+        {
+            "type": "object",
+            "properties": {"values": {"type": "object", "additionalProperties": True}},
+            "required": ["values"],
+        },
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Who plays the persona and gives an opinion, and who plays the agent."""
+
+    user: LanguageModel
+    agent: LanguageModel
+
+
+async def converse(
+    persona: Persona, flow: InstalledFlow, models: Models, number: int
+) -> tuple[Run, RunVerdict]:
+    """A conversation of at most `max_turns` turns, as a run, and what became of it. Raises ModelFailed."""
+    simulation = Simulation(persona, flow)
+    await simulation.open()
+    dialogue = _Dialogue(simulation, models)
+    turns: list[Turn] = []
+    done = False
+    while not done and len(turns) < persona.max_turns and refusal_of(simulation.last) is None:
+        words, done = await dialogue.user_says()
+        await simulation.hear(words)
+        turns.append(Turn(user=words, agent=tuple(await dialogue.agent_answers())))
+    opinion = await dialogue.opinion()
+    return Run(turns=tuple(turns)), await simulation.verdict(number, len(turns), opinion)
+
+
+class _Dialogue:
+    def __init__(self, simulation: Simulation, models: Models) -> None:
+        self._simulation = simulation
+        self._models = models
+        self._said: list[tuple[str, str]] = []
+
+    async def user_says(self) -> tuple[str, bool]:
+        """The next words of the persona, and whether they are the last."""
+        persona = self._simulation.persona
+        system = _PERSONA.format(
+            name=persona.name,
+            goal=persona.goal,
+            mood=persona.mood,
+            language=persona.language,
+            knowledge=orjson.dumps(persona.knowledge).decode(),
+        )
+        mine = [Message("assistant" if who == "user" else "user", words) for who, words in self._said]
+        begin = [Message("user", "The line is open. Begin.")] if not mine or mine[0].role != "user" else []
+        request = LLMRequest(
+            (Message("system", system), *begin, *mine),
+            output_schema=_PERSONA_SAYS,
+            purpose="simulated_user",
+        )
+        answer = as_object((await ask(self._models.user, request)).data)
+        words = str(answer.get("say") or "").strip()[:_LONGEST] or "…"
+        self._said.append(("user", words))
+        return words, answer.get("done") is True
+
+    async def agent_answers(self) -> Sequence[AgentAction]:
+        """What the agent does about the last words: its tools first, then what it says."""
+        actions: list[AgentAction] = []
+        own: list[Message] = []
+        for _ in range(MOST_STEPS):
+            history = [Message("user" if who == "user" else "assistant", words) for who, words in self._said]
+            request = LLMRequest(
+                (Message("system", await self._prompt()), *history, *own),
+                tools=_TOOLS,
+                purpose="simulated_agent",
+            )
+            message = (await ask(self._models.agent, request)).message
+            own.append(message)
+            for call in message.tool_calls:
+                action = _action(call.name, call.arguments)
+                if action is None:
+                    result: dict[str, JsonValue] = {"error": "these arguments cannot be used"}
+                else:
+                    outcome = await self._simulation.do(action)
+                    code = refusal_of(outcome)
+                    actions.append(action if code is None else action.model_copy(update={"refused": code}))
+                    result = _result(outcome)
+                own.append(Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
+            if not message.tool_calls:
+                words = message.content.strip()[:_LONGEST]
+                if words:
+                    actions.append(AgentAction(say=words))
+                    await self._simulation.do(actions[-1])
+                    self._said.append(("agent", words))
+                break
+        return actions
+
+    async def opinion(self) -> Opinion:
+        persona = self._simulation.persona
+        dialogue = "\n".join(f"{who}: {words}" for who, words in self._said)
+        request = LLMRequest(
+            instruction(_JUDGE.format(goal=persona.goal), dialogue or "Nobody said anything."),
+            output_schema=_JUDGE_SAYS,
+            temperature=0,
+            purpose="simulation_opinion",
+        )
+        answer = as_object((await ask(self._models.user, request)).data)
+        return Opinion(answer.get("reached") is True, " ".join(str(answer.get("why") or "").split())[:500])
+
+    async def _prompt(self) -> str:
+        stage = self._simulation.player.stage
+        loaded = await stage.transactor.memory.load(stage.conversation)
+        runner = await stage.transactor.resume(stage.conversation, loaded)
+        prompt = compose_prompt(runner)
+        return f"{prompt.prefix}{prompt.volatile}"
+
+
+def _action(tool: str, arguments: object) -> AgentAction | None:
+    """None for arguments that are no action."""
+    given = as_object(arguments)
+    fields = {"change_task": ("change_task", "task"), "remember_values": ("memory", "values")}.get(tool)
+    if fields is None:
+        return None
+    name, argument = fields
+    try:
+        return AgentAction.model_validate({name: given.get(argument)})
+    except ValidationError:
+        return None
+
+
+def _result(outcome: Outcome) -> dict[str, JsonValue]:
+    """What the agent's model is answered. JSON values."""
+    if outcome.refusal is not None:
+        return {"result": False, "code": outcome.refusal["code"], "reason": outcome.refusal["reason"]}
+    if outcome.problem is not None:
+        return {"error": outcome.problem.detail}
+    return {"result": True, "command": outcome.command}

@@ -1,0 +1,294 @@
+"""Simulated users: who they are, what was said in a run of one, and whether the flow did what it should.
+
+A run is judged by the chart: what the persona's `expect` says of task, values and refusals at its end, and
+that nothing was refused on the way but what the recording marks. A recording is played as it was said, by the
+use cases that the API calls, so that it needs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+from xml.etree import ElementTree as Xml
+
+import pydantic
+import yaml
+from pydantic import ValidationError
+
+from flow_engine.documents.findings import problems_of
+from flow_engine.errors import pointer
+from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.testing import format
+from flow_engine.testing.bench import InstalledFlow
+from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
+from flow_engine.testing.parsing import unknown_in
+from flow_engine.testing.report import FAILED, PASSED, add_problem, clean
+from flow_engine.testing.running import Player
+from flow_engine.testing.yaml_text import FileRejected, Mistake, read_yaml
+from flow_engine.vocabulary import Channel
+
+MOST_TURNS = 100
+MOST_RUNS = 1_000
+
+_Read = TypeVar("_Read", bound=format.Shape)
+_Name = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
+_Words = Annotated[str, pydantic.Field(min_length=1, max_length=4_000)]
+
+
+class Persona(format.Shape):
+    """Who talks to the flow, what for, and what has come of it when all went well. `language` is BCP 47,
+    `contact` and `tenant` what the agent's program would send of them."""
+
+    name: _Name
+    goal: _Words
+    mood: _Words
+    language: _Name
+    channel: Channel | None = None
+    knowledge: Mapping[str, object] = pydantic.Field(default_factory=dict[str, object])
+    contact: Mapping[str, object] = pydantic.Field(default_factory=dict[str, object])
+    tenant: Mapping[str, object] = pydantic.Field(default_factory=dict[str, object])
+    expect: format.ExpectBody
+    max_turns: Annotated[int, pydantic.Field(alias="maxTurns", ge=1, le=MOST_TURNS)] = 12
+
+
+class AgentAction(format.Shape):
+    """One thing that the agent did. `refused` is the code that it was refused with when it was recorded."""
+
+    change_task: str | None = None
+    memory: Annotated[tuple[format.MemoryEntryBody, ...], pydantic.BeforeValidator(format.entries)] | None = (
+        None
+    )
+    say: _Words | None = None
+    refused: str | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_thing(self) -> AgentAction:
+        done = [name for name in ("change_task", "memory", "say") if getattr(self, name) is not None]
+        if len(done) != 1:
+            raise format.refused("accepted is exactly one of 'change_task', 'memory' and 'say'")
+        return self
+
+
+class Turn(format.Shape):
+    """What the user said, and what the agent did about it; without `user` the agent begins."""
+
+    user: _Words | None = None
+    agent: tuple[AgentAction, ...] = ()
+
+
+class Run(format.Shape):
+    turns: Annotated[
+        tuple[Turn, ...], pydantic.Field(max_length=MOST_TURNS), pydantic.AfterValidator(format.not_empty)
+    ]
+
+
+class Recording(format.Shape):
+    """Runs as they were said: `{runs: [{turns: [{user, agent: […]}]}]}`, YAML in UTF-8."""
+
+    runs: Annotated[
+        tuple[Run, ...], pydantic.Field(max_length=MOST_RUNS), pydantic.AfterValidator(format.not_empty)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a model thinks of a run. It never decides."""
+
+    reached: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """`failures` are lines, empty for a run that passed; `number` counts from 1."""
+
+    number: int
+    turns: int
+    failures: tuple[str, ...]
+    opinion: Opinion | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_file(shape: type[_Read], text: bytes) -> _Read:
+    """A persona or a recording. Raises FileRejected with every mistake. YAML in UTF-8, at most 512 KiB."""
+    root, mistakes = read_yaml(text)
+    try:
+        read = shape.model_validate(root.value)
+    except ValidationError as error:
+        mistakes = [
+            *mistakes,
+            *(
+                Mistake(root.line_of(found.place), pointer(*found.place), found.kind, found.message)
+                for found in problems_of(error)
+            ),
+        ]
+        raise FileRejected(mistakes) from None
+    if mistakes:
+        raise FileRejected(mistakes)
+    return read
+
+
+def unknown_to(persona: Persona, flow: CompiledFlow) -> list[str]:
+    """What the persona expects of tasks, variables and tools that the flow does not have. Lines."""
+    return [message for _, _, message in unknown_in(persona.expect, flow)]
+
+
+def write_recording(recording: Recording) -> str:
+    """YAML, as `read_file` reads it."""
+    runs = [{"turns": [_written(turn) for turn in run.turns]} for run in recording.runs]
+    return yaml.safe_dump({"runs": runs}, allow_unicode=True, sort_keys=False, width=110)
+
+
+def _written(turn: Turn) -> dict[str, object]:
+    actions: list[dict[str, object]] = []
+    for action in turn.agent:
+        given = action.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+        actions.append(given)
+    said: dict[str, object] = {} if turn.user is None else {"user": turn.user}
+    return {**said, "agent": actions}
+
+
+# --- playing ------------------------------------------------------------------------------------
+
+
+class Simulation:
+    """One conversation of a persona with a flow, step by step."""
+
+    def __init__(self, persona: Persona, flow: InstalledFlow) -> None:
+        scenario = format.Scenario.model_construct(
+            name=persona.name,
+            channel=persona.channel,
+            language=persona.language,
+            tenant=persona.tenant,
+            contact=persona.contact,
+            steps=(),
+        )
+        self.persona = persona
+        self.player = Player(scenario, flow.stage())
+        self.last = Outcome(kind="contact")
+        self.failures: list[str] = []
+
+    async def open(self) -> None:
+        self.last = await self.player.act(format.OpenContact(contact=format.NewContactBody()))
+        self._note("the contact", None)
+
+    async def hear(self, words: str) -> None:
+        """The user's turn."""
+        self.last = await self.player.act(format.Say(utterance=format.UtteranceBody(body=words)))
+        self._note(f"user: {words!r}", None)
+
+    async def do(self, action: AgentAction) -> Outcome:
+        """The agent's: what is refused and not marked so is a failure of the run."""
+        step: format.Action
+        if action.change_task is not None:
+            step, shown = (
+                format.ChangeTask(change_task=action.change_task),
+                f"change_task: {action.change_task}",
+            )
+        elif action.memory is not None:
+            names = ", ".join(entry.var_id for entry in action.memory)
+            step, shown = format.Remember(memory=action.memory), f"memory: {names}"
+        else:
+            words = action.say or ""
+            step, shown = format.Say(utterance=format.UtteranceBody(body=words, src="bot")), f"say: {words!r}"
+        self.last = await self.player.act(step)
+        self._note(shown, action.refused)
+        return self.last
+
+    async def verdict(self, number: int, turns: int, opinion: Opinion | None = None) -> RunVerdict:
+        stage = self.player.stage
+        loaded = await stage.transactor.memory.load(stage.conversation)
+        runner = None if loaded.session is None else await stage.transactor.resume(stage.conversation, loaded)
+        missed = [f"at the end, {line}" for line in differences(self.persona.expect, Seen(self.last, runner))]
+        return RunVerdict(number, turns, (*self.failures, *missed), opinion)
+
+    def _note(self, shown: str, marked: str | None) -> None:
+        code = refusal_of(self.last)
+        if code is not None and code != marked:
+            self.failures += (f"{shown}: {line}" for line in unexpected(self.last))
+
+
+def refusal_of(outcome: Outcome) -> str | None:
+    """The code of what was refused, or of the problem; None when it went through."""
+    if outcome.refusal is not None:
+        return str(outcome.refusal["code"])
+    return None if outcome.problem is None else outcome.problem.code
+
+
+async def play(persona: Persona, run: Run, flow: InstalledFlow, number: int) -> RunVerdict:
+    """A recorded run, as it was said. Nothing of it is raised."""
+    simulation = Simulation(persona, flow)
+    await simulation.open()
+    for turn in run.turns:
+        if turn.user is not None:
+            await simulation.hear(turn.user)
+        for action in turn.agent:
+            await simulation.do(action)
+    return await simulation.verdict(number, len(run.turns))
+
+
+# --- what comes of them -------------------------------------------------------------------------
+
+
+def pass_k(verdicts: Sequence[RunVerdict]) -> float:
+    """pass^k with k of all runs: 1.0 when each of them passed, else 0.0; 0.0 for none."""
+    return float(bool(verdicts) and all(verdict.passed for verdict in verdicts))
+
+
+def as_json(persona: Persona, verdicts: Sequence[RunVerdict]) -> Mapping[str, Any]:
+    """JSON values. `passK` is pass^k over all runs, 0 to 1; `results` has each run."""
+    passed = sum(verdict.passed for verdict in verdicts)
+    return {
+        "persona": persona.name,
+        "runs": len(verdicts),
+        "passed": passed,
+        "failed": len(verdicts) - passed,
+        "passK": pass_k(verdicts),
+        "results": [
+            {
+                "run": verdict.number,
+                "passed": verdict.passed,
+                "turns": verdict.turns,
+                "failures": verdict.failures,
+                "opinion": verdict.opinion
+                and {"reached": verdict.opinion.reached, "why": verdict.opinion.why},
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def lines(persona: Persona, verdicts: Sequence[RunVerdict]) -> Iterator[str]:
+    """What a terminal shows of the runs."""
+    yield f"{persona.name}: {persona.goal}"
+    for verdict in verdicts:
+        mark = PASSED if verdict.passed else FAILED
+        yield f"  {mark} run {verdict.number}, {verdict.turns} turns"
+        yield from (f"      {line}" for line in verdict.failures)
+        if verdict.opinion is not None:
+            reached = "reached" if verdict.opinion.reached else "not reached"
+            yield f"      a model's opinion: the goal is {reached}: {verdict.opinion.why}"
+    passed = sum(verdict.passed for verdict in verdicts)
+    yield f"{passed} passed, {len(verdicts) - passed} failed, pass^{len(verdicts)} {pass_k(verdicts):g}"
+
+
+def as_junit(persona: Persona, verdicts: Sequence[RunVerdict]) -> bytes:
+    """One test suite for the persona, a case for each run. XML in UTF-8."""
+    failed = str(sum(not verdict.passed for verdict in verdicts))
+    counts = {"tests": str(len(verdicts)), "failures": failed, "errors": "0"}
+    root = Xml.Element("testsuites", counts)
+    suite = Xml.SubElement(root, "testsuite", {"name": clean(persona.name), **counts})
+    for verdict in verdicts:
+        name = {"name": f"run {verdict.number}", "classname": clean(persona.name)}
+        case = Xml.SubElement(suite, "testcase", name)
+        if not verdict.passed:
+            add_problem(case, "failure", "the run failed", verdict.failures)
+    Xml.indent(root)
+    return Xml.tostring(root, encoding="utf-8", xml_declaration=True)

@@ -1,0 +1,89 @@
+"""`flow-engine flow simulate`: personas that talk to a version, as it was recorded or by a model."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.models.factory import build_model
+from flow_engine.errors import CallTheOperator
+from flow_engine.ports.clock import SystemClock
+from flow_engine.ports.models import LanguageModel, NoModel
+from flow_engine.testing import simulated_user, simulation
+from flow_engine.testing.bench import InstalledFlow
+from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
+from service.scenarios import RunOptions, installed_flow
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`recorded` is played in place of a model; `record` is where the runs are written. `runs` counts."""
+
+    version: Path
+    persona: Path
+    runs: int | None
+    recorded: Path | None
+    record: Path | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    persona: simulation.Persona
+    verdicts: Sequence[simulation.RunVerdict]
+
+
+def simulate(order: Order, settings: Settings) -> Simulated:
+    """Raises FileRejected for a persona or a recording, OSError for what cannot be read, CallTheOperator
+    `llm_not_configured` where a model is needed and none is set, ModelFailed."""
+    model = NoModel() if order.recorded else build_model(_of_model(settings, order.model), SystemClock())
+    if order.recorded is None and isinstance(model, NoModel):
+        raise CallTheOperator(
+            "llm_not_configured",
+            "no model is set to play the persona: set FLOW_ENGINE_LLM_MODEL, or give --model or --recorded",
+        )
+    return asyncio.run(simulate_with(order, settings, model))
+
+
+async def simulate_with(order: Order, settings: Settings, model: LanguageModel) -> Simulated:
+    """By that model, unless recorded runs are played. Raises as `simulate`."""
+    persona = simulation.read_file(simulation.Persona, _read(order.persona))
+    recording = None
+    if order.recorded is not None:
+        recording = simulation.read_file(simulation.Recording, _read(order.recorded))
+    options = RunOptions(limits=settings.document_limits)
+    async with installed_flow(order.version, options) as flow:
+        unknown = simulation.unknown_to(persona, flow.flow)
+        if unknown:
+            raise FileRejected([Mistake(1, "/expect", "unknown_name", message) for message in unknown])
+        if recording is not None:
+            return Simulated(persona, await _replayed(persona, recording, flow, order.runs))
+        pairs = [
+            await simulated_user.converse(persona, flow, simulated_user.Models(model, model), number)
+            for number in range(1, (order.runs or 1) + 1)
+        ]
+    if order.record is not None:
+        text = simulation.write_recording(simulation.Recording(runs=tuple(run for run, _ in pairs)))
+        order.record.write_text(text, encoding="utf-8")
+    return Simulated(persona, [verdict for _, verdict in pairs])
+
+
+async def _replayed(
+    persona: simulation.Persona, recording: simulation.Recording, flow: InstalledFlow, runs: int | None
+) -> list[simulation.RunVerdict]:
+    """Fewer recorded runs than asked for are played again from the first."""
+    recorded = recording.runs
+    return [
+        await simulation.play(persona, recorded[number % len(recorded)], flow, number + 1)
+        for number in range(runs or len(recorded))
+    ]
+
+
+def _of_model(settings: Settings, model: str | None) -> Settings:
+    return settings if model is None else settings.model_copy(update={"llm_model": model})
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
