@@ -8,6 +8,7 @@
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
+# make proof-rollout  a tag split over 10,000 conversations: shares, sides, and a worse version rolled back
 # make bench  round trips, throughput and memory, measured on this machine, against budgets
 # make bench-voice  how many calls one core holds
 # make bench-gateway  what the gateway adds to a request, beside a bare relay and LiteLLM's proxy
@@ -20,7 +21,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test long conformance browser clients check proof proof-mail bench bench-voice bench-gateway lock
+.PHONY: run test long conformance browser clients check proof proof-mail proof-rollout bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -52,6 +53,9 @@ proof: .venv/dev.stamp
 
 proof-mail: .venv/dev.stamp
 	$(BIN)/python -m tests.channels.mail.once_only
+
+proof-rollout: .venv/dev.stamp
+	$(BIN)/python -m tests.proof.rollout
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks
