@@ -11,7 +11,7 @@
 -- OPTIONS: forked forked_turns
 -- OPTIONS: journal segment_entries segment_bytes journal_bytes updated_at
 -- OPTIONS: head origin index_score index_member index_kept
--- WITH: state_of
+-- WITH: state_of whole_of
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
 -- The definition, the jobs and the index are given only where one server holds every slot. What is not wanted
 -- is left out: an expected revision, the reply where the request carries no idempotency key, a session that
@@ -21,7 +21,7 @@
 -- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
 -- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone,
 -- "1". Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
--- the answer tells the state before and after it.
+-- the answer tells the state before and after it. Who expected a state, and lost, gets the newer one.
 -- `journal` is the commit's entry, "" for none. Entries are numbered without gaps and kept in segments; the
 -- first of a segment stands beside the whole state before it, so the oldest segments make room as wholes.
 -- `journaled` is the stamp of the last commit with an entry: where another came after it, a segment begins.
@@ -218,8 +218,10 @@ if arg.message_id ~= '' and (redis.call('HEXISTS', key.messages, arg.message) ==
   return {'seen'}
 end
 local state_before = state_of(key)
-if arg.expected_state ~= '' and state_before ~= arg.expected_state
-  or revision('revision') ~= arg.expected_revision
+if arg.expected_state ~= '' and state_before ~= arg.expected_state then
+  return {'lost', state_before, whole_of(key)}
+end
+if revision('revision') ~= arg.expected_revision
   or arg.expected_memory_revision ~= '' and revision('memoryRevision') ~= arg.expected_memory_revision
   or arg.expected_mining_revision ~= '' and revision('miningRevision') ~= arg.expected_mining_revision then
   return {'lost'}

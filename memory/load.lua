@@ -1,7 +1,7 @@
 -- Reads a conversation at one instant.
 -- KEYS: snapshot tenant mined tools previous utterances reply
 -- ARGV: with_turns known
--- WITH: state_of
+-- WITH: state_of whole_of
 -- `with_turns` is "1" to read the utterances and the former conversations too. `known` is the state that the
 -- caller holds, "" for none: while it is the stored one, what makes it up is not read again.
 local turns, former = {}, {}
@@ -18,15 +18,4 @@ local state = state_of(key)
 if state ~= '' and state == arg.known then
   return {state, turns, former, reply}
 end
-return {
-  state,
-  turns,
-  former,
-  reply,
-  redis.call('HMGET', key.snapshot, 'session', 'memoryRevision', 'memoryUpdatedAt',
-    'lastUserTurn', 'mining', 'miningRevision'),
-  redis.call('GET', key.tenant),
-  redis.call('HGETALL', key.mined),
-  redis.call('HGETALL', key.tools),
-  redis.call('LRANGE', key.previous, 0, -1),
-}
+return {state, turns, former, reply, whole_of(key)}

@@ -173,7 +173,7 @@ class MemoryManager:
             await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
         match verdict:
             case b"lost":
-                return storage.Conflict()
+                return storage.Conflict(self._decode(conversation, keys, rest[0], rest[1:]) if rest else None)
             case b"seen":
                 await self._driver.confirm(keys.confirmation)
                 return storage.DuplicateMessage()

@@ -350,8 +350,14 @@ def _memory_age(inputs: PromptInput) -> str:
     seconds = _seconds_since(updated, inputs.now)
     unit, length = _age_unit(seconds)
     ago = inputs.sections[f"ago_{unit}"].format(n=seconds // length)
-    when = _local(updated, inputs.tenant).replace(microsecond=0, tzinfo=None).isoformat(" ")
+    when = _second_of(updated.replace(microsecond=0), tenant_zone(inputs.tenant))
     return inputs.sections["memory_updated"].format(when=when, ago=ago)
+
+
+@lru_cache(maxsize=256)
+def _second_of(moment: datetime, zone: tzinfo) -> str:
+    """The same for all conversations of a zone that were written to in that second."""
+    return moment.astimezone(zone).replace(tzinfo=None).isoformat(" ")
 
 
 def _seconds_since(moment: datetime, now: datetime) -> int:

@@ -272,7 +272,10 @@ class AlreadyAnswered(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Another writer was faster: load again and decide again."""
+    """Another writer was faster: load again and decide again. `newer` is what was found in place of the
+    state that was expected, if one was."""
+
+    newer: LoadedConversation | None = None
 
 
 class DuplicateMessage(msgspec.Struct, frozen=True):

@@ -137,20 +137,24 @@ class Transactor:
         Raises ReloadAndDecide `revision_conflict` after ATTEMPTS, CorrectTheInput `conversation_too_large`.
         The reply's body are bytes of JSON.
         """
-        held = None if with_turns else self.memory.held(conversation)
+        newer, held = None, None if with_turns else self.memory.held(conversation)
         if held is not None:
-            reply = await self._run_on_held(conversation, idempotency, decide, held)
-            if reply is not None:
-                return reply
+            outcome = await self._run_on_held(conversation, idempotency, decide, held)
+            if isinstance(outcome, FinalReply):
+                return outcome
+            newer = outcome.newer
         for _ in range(ATTEMPTS):
-            loaded = await self.memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
+            loaded = newer or await self.memory.load(
+                conversation, idempotency=idempotency, with_turns=with_turns
+            )
             if idempotency is not None and loaded.replay is not None:
                 return self._replayed(idempotency, loaded.replay)
             transition = await decide(loaded)
             _check_size(transition)
-            reply = await self._commit(conversation, idempotency, transition, loaded)
-            if reply is not None:
-                return reply
+            outcome = await self._commit(conversation, idempotency, transition, loaded)
+            if isinstance(outcome, FinalReply):
+                return outcome
+            newer = None
         raise await self._conflict(conversation)
 
     async def _run_on_held(
@@ -159,13 +163,13 @@ class Transactor:
         idempotency: IdempotencyKey | None,
         decide: Callable[[storage.LoadedConversation], Awaitable[Transition]],
         held: storage.LoadedConversation,
-    ) -> FinalReply | None:
-        """One trip instead of two. None when what is held may be over: then it has to be read."""
+    ) -> FinalReply | storage.Conflict:
+        """One trip instead of two; what is held may be over, then the newer state comes with the loss."""
         try:
             transition = await decide(held)
             _check_size(transition)
         except FlowEngineError:
-            return None
+            return storage.Conflict()
         return await self._commit(conversation, idempotency, transition, held, expected_state=held.state)
 
     async def apply(
@@ -186,7 +190,8 @@ class Transactor:
             if decision.transition is None:
                 return decision
             _check_size(decision.transition)
-            if await self._commit(conversation, None, decision.transition, loaded) is not None:
+            outcome = await self._commit(conversation, None, decision.transition, loaded)
+            if isinstance(outcome, FinalReply):
                 return decision
         raise await self._conflict(conversation)
 
@@ -198,8 +203,7 @@ class Transactor:
         loaded: storage.LoadedConversation,
         *,
         expected_state: bytes = b"",
-    ) -> FinalReply | None:
-        """None when another writer was faster."""
+    ) -> FinalReply | storage.Conflict:
         changes = to_changes(transition, idempotency, expected_state, by=conversation.by)
         match await self.memory.commit(conversation, changes):
             case storage.Committed() as done:
@@ -217,10 +221,10 @@ class Transactor:
                 return self._replayed(idempotency, earlier.reply)
             case storage.DuplicateMessage() if transition.on_seen is not None:
                 return FinalReply(transition.on_seen.status, transition.on_seen.body(loaded.memory_revision))
-            case _:
+            case lost:
                 if not expected_state:
                     self.observer.count("commits_lost")
-                return None
+                return lost if isinstance(lost, storage.Conflict) else storage.Conflict()
 
     async def _conflict(self, conversation: ConversationRef) -> ReloadAndDecide:
         self.observer.count("revision_conflicts")

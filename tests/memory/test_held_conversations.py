@@ -22,6 +22,7 @@ from memory.driver import Driver, Script
 from memory.held import HeldConversations
 from memory.in_process import embedded
 from memory.manager import MemoryManager
+from tests.api.harness import clinic, entry, open_scene
 from tests.memory.conversation_samples import (
     LIFETIME_S,
     T0,
@@ -77,6 +78,9 @@ class Processes:
         assert isinstance(outcome, Committed | Conflict)
         if held is not None:
             assert isinstance(outcome, Committed) == (held.state == stored.state)
+            if isinstance(outcome, Conflict):  # whoever loses gets what is stored in the same trip
+                assert outcome.newer == stored
+                assert manager.held(ref) in (None, stored)
 
     def changes(self, action: str, ref: ConversationRef, base: LoadedConversation) -> dict[str, Any] | None:
         if action == "start":
@@ -162,6 +166,22 @@ async def test_what_is_unchanged_is_not_sent_again() -> None:
     assert driver.answers[1] < driver.answers[0] / 4
     await manager.set_vars(ref, {"name": written(["Ana"])}, lifetime_s=LIFETIME_S, now=T0)
     assert (await other.load(ref)).tools["name"].value == ["Ana"]
+
+
+@pytest.mark.anyio
+async def test_a_write_on_what_is_over_takes_two_trips() -> None:  # F15
+    server = FakeServer()
+    async with open_scene(clinic(), server=server) as one, open_scene(clinic(), server=server) as other:
+        await one.started()
+        await other.write(entry("size", "S"))
+        await one.write(entry("size", "M"))  # what `other` holds is over
+        memory = other.memory
+        counting: Any = Counting(memory.driver)
+        memory.conversations._driver = counting
+        await other.written(entry("size", "S"))
+        assert len(counting.answers) == 2
+        found = (await one.http.get("/v1/memory/conv-1")).json()["vars"]
+        assert [each["value"] for each in found if each["name"] == "size"] == ["S"]
 
 
 @pytest.mark.anyio
