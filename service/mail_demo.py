@@ -143,7 +143,26 @@ async def _demonstrate() -> int:
     typer.echo(NOTE)
     async with _shop() as (loaded, outbound):
         for sample in SAMPLES:
-            if await _told(sample, loaded, outbound) == "error":
+            box, mail = loaded.config.every_mailbox[0], parse_mail(sample.raw)
+            judgement = routing.judge(loaded.config, box, mail)
+            typer.echo(f"\n✉ {mail.subject!r}: {sample.title}")
+            trust = "authenticated" if judgement.is_authenticated else "spoofable"
+            may = "may be answered" if judgement.sends else "answers become drafts"
+            to = judgement.profile or judgement.route
+            typer.echo(f"  rule {judgement.rule or 'none'} → {to}; sender {trust}, {may}")
+            trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)
+            outcome = await trial.run(mail, judgement)
+            told = trial.told(outcome)
+            for call in cast("list[dict[str, JsonValue]]", told["tool_calls"]):
+                typer.echo("\n".join(item_lines(call)))
+            if outcome.automatic is not None:
+                typer.echo(f"  automatic ({outcome.automatic}): never answered")
+            if outcome.label is not None:
+                typer.echo(f"  label {outcome.label}")
+            for mail_out in cast("list[dict[str, JsonValue]]", told["outbox"]):
+                typer.echo("\n".join(item_lines(mail_out)))
+            typer.echo(f"  {outcome.status}{'' if outcome.error is None else ': ' + outcome.error}")
+            if outcome.status == "error":
                 code = 1
     return code
 
@@ -171,31 +190,6 @@ async def _shop() -> AsyncGenerator[tuple[loading.LoadedConfig, GuardedClient]]:
             yield replace(loaded, config=config), outbound
         finally:
             await outbound.aclose()
-
-
-async def _told(sample: Sample, loaded: loading.LoadedConfig, outbound: GuardedClient) -> str:
-    """Works on one mail and prints what happens; how it ended."""
-    box, mail = loaded.config.every_mailbox[0], parse_mail(sample.raw)
-    judgement = routing.judge(loaded.config, box, mail)
-    typer.echo(f"\n✉ {mail.subject!r}: {sample.title}")
-    trust = "authenticated" if judgement.is_authenticated else "spoofable"
-    may = "may be answered" if judgement.sends else "answers become drafts"
-    typer.echo(
-        f"  rule {judgement.rule or 'none'} → {judgement.profile or judgement.route}; sender {trust}, {may}"
-    )
-    trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)
-    outcome = await trial.run(mail, judgement)
-    told = trial.told(outcome)
-    for call in cast("list[dict[str, JsonValue]]", told["tool_calls"]):
-        typer.echo("\n".join(item_lines(call)))
-    if outcome.automatic is not None:
-        typer.echo(f"  automatic ({outcome.automatic}): never answered")
-    if outcome.label is not None:
-        typer.echo(f"  label {outcome.label}")
-    for mail_out in cast("list[dict[str, JsonValue]]", told["outbox"]):
-        typer.echo("\n".join(item_lines(mail_out)))
-    typer.echo(f"  {outcome.status}{'' if outcome.error is None else ': ' + outcome.error}")
-    return outcome.status
 
 
 @asynccontextmanager

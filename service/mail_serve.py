@@ -82,7 +82,12 @@ async def mail_service(
         logins = Logins(os.environ, await stack.enter_async_context(httpx2.AsyncClient(trust_env=False)))
         flows = flow.FlowConversations(os.environ, partial(_connections, settings), clock)
         stack.push_async_callback(flows.aclose)
-        store, state = await _stores(database, clock)
+        runs, calls = wiring.records_of(database, "agent_runs"), wiring.records_of(database, "llm_calls")
+        events, state = wiring.records_of(database, "email_events"), wiring.records_of(database, "mail_state")
+        for table in (runs, calls, events, state):  # made where they are missing, for whoever reads the audit
+            await table.get(TENANT, "")
+        holder = f"{socket.gethostname()}-{wiring.new_id()}"
+        store = RunStore(RunTables(runs, calls, events), clock, tenant_id=TENANT, holder=holder)
 
         opened = _OpenMailboxes(config, logins, stack, metrics, store, state)
         boxes = {box.name: opened.parts(box) for box in config.every_mailbox}
@@ -133,17 +138,6 @@ class _OpenMailboxes:
         arrivals = Arrivals(arrived, partial(self.metrics.trouble, box.name))
         connection = self.connection(box)
         return Intake(self.config, box, connection, self.store, self.state, arrivals, since=since)
-
-
-async def _stores(database: wiring.FlowDatabase, clock: wiring.SystemClock) -> tuple[RunStore, RecordStore]:
-    """The runs, and what is remembered of mailboxes. Tables that are missing are made, for whoever reads the
-    audit."""
-    runs, calls = wiring.records_of(database, "agent_runs"), wiring.records_of(database, "llm_calls")
-    events, state = wiring.records_of(database, "email_events"), wiring.records_of(database, "mail_state")
-    for table in (runs, calls, events, state):
-        await table.get(TENANT, "")
-    holder = f"{socket.gethostname()}-{wiring.new_id()}"
-    return RunStore(RunTables(runs, calls, events), clock, tenant_id=TENANT, holder=holder), state
 
 
 def _connections(

@@ -101,32 +101,29 @@ class Supervisor:
         try:
             with _signals_into(self._signals) as woken:
                 while self._workers or self._starts_at:
-                    self._turn(woken)
+                    for slot in [slot for slot, at in self._starts_at.items() if at <= time.monotonic()]:
+                        del self._starts_at[slot]
+                        self._start(slot)
+                    channels = (worker.channel for worker in self._workers if worker.channel is not None)
+                    ends = (worker.process.sentinel for worker in self._workers)
+                    wait([woken, *channels, *ends], self._seconds_left())
+                    with suppress(BlockingIOError):
+                        woken.recv(4096)
+                    self._obey_signals()
+                    for worker in tuple(self._workers):
+                        status = worker.process.exitcode
+                        self._hear(worker)  # what it has told last too
+                        if status is not None:
+                            self._ended(worker, status)
+                    self._answer_if_collected()
+                    for worker in self._workers:
+                        if worker.killed_at <= time.monotonic():
+                            worker.killed_at = float("inf")
+                            worker.process.kill()
         finally:
             for worker in self._workers:  # none, unless something here is wrong
                 worker.process.kill()
         return self._status
-
-    def _turn(self, woken: socket.socket) -> None:
-        for slot in [slot for slot, at in self._starts_at.items() if at <= time.monotonic()]:
-            del self._starts_at[slot]
-            self._start(slot)
-        channels = (worker.channel for worker in self._workers if worker.channel is not None)
-        ends = (worker.process.sentinel for worker in self._workers)
-        wait([woken, *channels, *ends], self._seconds_left())
-        with suppress(BlockingIOError):
-            woken.recv(4096)
-        self._obey_signals()
-        for worker in tuple(self._workers):
-            status = worker.process.exitcode
-            self._hear(worker)  # what it has told last too
-            if status is not None:
-                self._ended(worker, status)
-        self._answer_if_collected()
-        for worker in self._workers:
-            if worker.killed_at <= time.monotonic():
-                worker.killed_at = float("inf")
-                worker.process.kill()
 
     def _seconds_left(self) -> float | None:
         times = [*self._starts_at.values(), self._collect_until, *(w.killed_at for w in self._workers)]

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import typer
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from adapters.outbound.client import GuardedClient
-from adapters.outbound.policy import AllowList
+from adapters.outbound.policy import AllowList, host_and_port
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.carriers.table import CARRIERS, CarrierName
 from channels.voice.manager import agents_list, configs, fleet, processes
@@ -96,7 +95,8 @@ async def _manage(
 ) -> None:
     async with AsyncExitStack() as stack:
         # Naming the business API is allowing it.
-        allowed = AllowList.parse(f"{settings.outbound_allow},{_host_and_port(options.api_url)}")
+        named = filter(None, (settings.outbound_allow, host_and_port(options.api_url)))
+        allowed = AllowList.parse(",".join(named))
         api, local = GuardedClient(allowed), GuardedClient(AllowList.parse("127.0.0.1"))
         stack.push_async_callback(api.aclose)
         stack.push_async_callback(local.aclose)
@@ -138,12 +138,6 @@ async def _manage(
         loop.add_signal_handler(signal.SIGHUP, manager.refresh_now)
         typer.echo(f"Agents of {options.api_url}, state in {directory.path}. Ctrl-C stops them.", err=True)
         await manager.run()
-
-
-def _host_and_port(url: str) -> str:
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 class BridgeSettings(BaseSettings):

@@ -36,31 +36,30 @@ def chat(options: Options, *, resume: str | None) -> int:
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            _talk(runner, runner.run(stack.enter_async_context(at_work(options, resume))))
+            work = runner.run(stack.enter_async_context(at_work(options, resume)))
+            console, workspace, session = Console(), work.workspace, work.session
+            readline.set_auto_history(False)  # it would keep the answers to questions too
+            for line in workspace.store.history():
+                readline.add_history(line)
+            head = f"{workspace.root.path} · {work.name} · session {session}. "
+            console.print(
+                Text(f"{head}Ctrl-D ends it; a line that ends in \\ goes on.", style="dim"), soft_wrap=True
+            )
+            with Keys() as keys:
+                for prompt in _prompts(console, keys):
+                    workspace.store.remember(session, prompt)
+                    screen = _Screen(console, keys)
+                    try:
+                        runner.run(keys.stopping(_turn(work, prompt, screen)))
+                    except (KeyboardInterrupt, asyncio.CancelledError):
+                        screen.pause()
+                        console.print("[yellow]stopped[/yellow]")
+                        workspace.resume(session)
+                    finally:
+                        screen.pause()
         finally:
             runner.run(stack.aclose())
     return 0
-
-
-def _talk(runner: asyncio.Runner, work: Work) -> None:
-    console, workspace, session = Console(), work.workspace, work.session
-    readline.set_auto_history(False)  # it would keep the answers to questions too
-    for line in workspace.store.history():
-        readline.add_history(line)
-    head = f"{workspace.root.path} · {work.name} · session {session}. "
-    console.print(Text(f"{head}Ctrl-D ends it; a line that ends in \\ goes on.", style="dim"), soft_wrap=True)
-    with Keys() as keys:
-        for prompt in _prompts(console, keys):
-            workspace.store.remember(session, prompt)
-            screen = _Screen(console, keys)
-            try:
-                runner.run(keys.stopping(_turn(work, prompt, screen)))
-            except (KeyboardInterrupt, asyncio.CancelledError):
-                screen.pause()
-                console.print("[yellow]stopped[/yellow]")
-                workspace.resume(session)
-            finally:
-                screen.pause()
 
 
 class Keys:

@@ -63,7 +63,14 @@ class FakeServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         both: list[asyncio.Future[Any]] = []
         try:
-            received = await _read(reader)
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            request, *lines = head.strip().split("\r\n")
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+            }
+            content = await reader.readexactly(int(headers.get("content-length", "0")))
+            body: Body = json.loads(content) if content else {}
+            received = Received(request.split(" ")[1], headers, body, content)
             answering = asyncio.ensure_future(self.answer(received, writer))
             both = [answering, asyncio.ensure_future(reader.read(1))]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -78,15 +85,6 @@ class FakeServer:
             for each in both:
                 each.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-
-
-async def _read(reader: asyncio.StreamReader) -> Received:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    request, *lines = head.strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    content = await reader.readexactly(int(headers.get("content-length", "0")))
-    body: Body = json.loads(content) if content else {}
-    return Received(request.split(" ")[1], headers, body, content)
 
 
 @dataclass(frozen=True, slots=True)

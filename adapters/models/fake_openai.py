@@ -140,7 +140,9 @@ class _Reply:
         text = cast("str", message.get("content") or "")
         calls = cast("list[dict[str, Any]]", message.get("tool_calls") or [])
         written = len(text) + sum(len(call["function"]["arguments"]) for call in calls)
-        usage = self._usage(written)
+        read = sum(len(str(message.get("content"))) for message in self.received.body.get("messages", []))
+        tokens = [estimated_tokens(length) for length in (read, written)]
+        usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
         if not self._streams:
             choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
             await self.raw(orjson.dumps(self._object("chat.completion", [choice], usage)))
@@ -150,7 +152,14 @@ class _Reply:
         for piece in scripted.pieces(text):
             await self._delta({"content": piece})
         for index, call in enumerate(calls):
-            await self._streamed_call(index, call)
+            function = call["function"]
+            named = {"name": function["name"], "arguments": ""}
+            await self._delta(
+                {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": named}]}
+            )
+            for piece in scripted.pieces(function["arguments"]):
+                more = {"index": index, "function": {"arguments": piece}}
+                await self._delta({"tool_calls": [more]})
         await self._delta({}, finish)
         await self._event(self._object("chat.completion.chunk", [], usage))
         await self._write(b"data: [DONE]\n\n")
@@ -164,16 +173,6 @@ class _Reply:
         await self._head(200, "text/event-stream")
         while True:
             await self._delta({"content": text})
-
-    async def _streamed_call(self, index: int, call: Mapping[str, Any]) -> None:
-        function = call["function"]
-        named = {"name": function["name"], "arguments": ""}
-        await self._delta(
-            {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": named}]}
-        )
-        for piece in scripted.pieces(function["arguments"]):
-            more = {"index": index, "function": {"arguments": piece}}
-            await self._delta({"tool_calls": [more]})
 
     async def _delta(self, delta: Mapping[str, Any], finish: str | None = None) -> None:
         await self._event(self._chunk(delta, finish))
@@ -191,11 +190,6 @@ class _Reply:
             "choices": choices,
             "usage": usage,
         }
-
-    def _usage(self, written: int) -> dict[str, int]:
-        read = sum(len(str(message.get("content"))) for message in self.received.body.get("messages", []))
-        tokens = [estimated_tokens(length) for length in (read, written)]
-        return {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
 
     async def _event(self, payload: object) -> None:
         await self._write(b"data: " + orjson.dumps(payload) + b"\n\n")

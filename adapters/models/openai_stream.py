@@ -13,7 +13,7 @@ https://platform.openai.com/docs/api-reference/chat-streaming
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -236,16 +236,12 @@ def _message(message: models.Message) -> Mapping[str, Any]:
         written["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         written["content"] = message.content or None
-        written["tool_calls"] = _written_calls(message.tool_calls)
+        written["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": orjson.dumps(dict(call.arguments)).decode()},
+            }
+            for call in message.tool_calls
+        ]
     return written
-
-
-def _written_calls(calls: Sequence[models.ToolCall]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": orjson.dumps(dict(call.arguments)).decode()},
-        }
-        for call in calls
-    ]

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
+from pydantic_core import PydanticCustomError
+
 from flow_engine.ports.models import ModelFailed
 
 Provider = Literal["openai", "azure", "google", "groq", "vllm", "ollama", "local"]
@@ -76,6 +78,15 @@ def _named(provider: object, model: object, written: object) -> ModelName:
     if known is None or not name or len(name) > _LONGEST or not name.isprintable():
         raise _unknown(written)
     return ModelName(known, name)
+
+
+def model_names(text: str) -> str:
+    """The validator of a property that holds such a list: the text as it is, or the error `unknown_model`."""
+    try:
+        parse_model_names(text)
+    except UnknownModelName as unknown:
+        raise PydanticCustomError("unknown_model", "{reason}", {"reason": str(unknown)}) from unknown
+    return text
 
 
 def _unknown(written: object) -> UnknownModelName:

@@ -179,7 +179,15 @@ class ModelBridge:
         async def answer(
             messages: list[ai_messages.ModelMessage], info: AgentInfo
         ) -> ai_messages.ModelResponse:
-            return _response(await shown(self._model, self._request(run, messages, info), run))
+            answer = await shown(self._model, self._request(run, messages, info), run)
+            calls = [
+                ai_messages.ToolCallPart(call.name, dict(call.arguments), tool_call_id=call.id)
+                for call in answer.message.tool_calls
+            ]
+            return ai_messages.ModelResponse(
+                parts=[ai_messages.TextPart(answer.text), *calls] if answer.text else calls,
+                usage=RequestUsage(input_tokens=answer.input_tokens, output_tokens=answer.output_tokens),
+            )
 
         return FunctionModel(answer, model_name=self._row.model or "installation")
 
@@ -203,17 +211,6 @@ class ModelBridge:
             purpose="agent",
             conversation=run.conversation,
         )
-
-
-def _response(answer: models.LLMAnswer) -> ai_messages.ModelResponse:
-    calls = [
-        ai_messages.ToolCallPart(call.name, dict(call.arguments), tool_call_id=call.id)
-        for call in answer.message.tool_calls
-    ]
-    return ai_messages.ModelResponse(
-        parts=[ai_messages.TextPart(answer.text), *calls] if answer.text else calls,
-        usage=RequestUsage(input_tokens=answer.input_tokens, output_tokens=answer.output_tokens),
-    )
 
 
 async def shown(model: models.LanguageModel, request: models.LLMRequest, run: Run) -> models.LLMAnswer:

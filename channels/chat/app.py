@@ -72,7 +72,23 @@ class Connection:
         await self._socket.accept()
         try:
             hello = await self._hello()
-            await self._serve(hello)
+            tenant_id = self._principal.tenant_id
+            bus, store = self._sessions.bus, self._sessions.store
+            users = f"users:{tenant_id}:{hello.user}"
+            ref, state = await self._session(hello)
+            heard, arrived = self._heard, self._arrived
+            try:
+                # A connection listens before it has a number: whoever gets a higher one is heard.
+                await bus.listen(users, arrived)
+                await bus.listen(frames_topic(ref), heard)
+                self._number = await store.arrive(tenant_id, hello.user)
+                self._sessions.observer.count("chat_connections")
+                await bus.publish(users, b"%d" % self._number)
+                await self._welcome(ref, state, hello)
+                await self._talk(ref)
+            finally:
+                await bus.unlisten(frames_topic(ref), heard)
+                await bus.unlisten(users, arrived)
         except _Closed as closed:
             await self._close(closed)
         except (WebSocketDisconnect, RuntimeError):
@@ -80,25 +96,6 @@ class Connection:
         except FlowEngineError as error:
             log.warning("connection_closed", code=error.code)
             await self._close(_Closed(TRY_LATER, _error(error.code, error.detail)))
-
-    async def _serve(self, hello: frames.Hello) -> None:
-        tenant_id = self._principal.tenant_id
-        bus, store = self._sessions.bus, self._sessions.store
-        users = f"users:{tenant_id}:{hello.user}"
-        ref, state = await self._session(hello)
-        heard, arrived = self._heard, self._arrived
-        try:
-            # A connection listens before it has a number: whoever gets a higher one is heard.
-            await bus.listen(users, arrived)
-            await bus.listen(frames_topic(ref), heard)
-            self._number = await store.arrive(tenant_id, hello.user)
-            self._sessions.observer.count("chat_connections")
-            await bus.publish(users, b"%d" % self._number)
-            await self._welcome(ref, state, hello)
-            await self._talk(ref)
-        finally:
-            await bus.unlisten(frames_topic(ref), heard)
-            await bus.unlisten(users, arrived)
 
     # Hello ------------------------------------------------------------------------------------------
 
@@ -169,28 +166,27 @@ class Connection:
         while True:
             try:
                 frame = await self._received()
-                await self._take(ref, frame)
+                sessions = self._sessions
+                match frame:
+                    case frames.UserMessage(id=message_id, content=content):
+                        outcome = await sessions.submit(ref, message_id, content)
+                        if outcome == "duplicate":
+                            self._tell(
+                                _error("duplicate", "a message with this id was taken already", message_id)
+                            )
+                        elif outcome == "busy":
+                            self._tell(_error("busy", "too many messages wait for an answer", message_id))
+                    case frames.Cancel(id=message_id):
+                        await sessions.cancel(ref, message_id)
+                    case frames.Confirm(call=call, decision=decision):
+                        await sessions.confirm(ref, call, decision)
+                    case frames.Hello():
+                        self._tell(_error("hello_again", "the session has begun already"))
             except frames.BadFrame as bad:
                 self._bare.put_nowait(_bad(bad))
                 self._news.put_nowait(None)
             except RetryLater as away:
                 self._tell(_error(away.code, away.detail))
-
-    async def _take(self, ref: SessionRef, frame: frames.ClientFrame) -> None:
-        sessions = self._sessions
-        match frame:
-            case frames.UserMessage(id=message_id, content=content):
-                outcome = await sessions.submit(ref, message_id, content)
-                if outcome == "duplicate":
-                    self._tell(_error("duplicate", "a message with this id was taken already", message_id))
-                elif outcome == "busy":
-                    self._tell(_error("busy", "too many messages wait for an answer", message_id))
-            case frames.Cancel(id=message_id):
-                await sessions.cancel(ref, message_id)
-            case frames.Confirm(call=call, decision=decision):
-                await sessions.confirm(ref, call, decision)
-            case frames.Hello():
-                self._tell(_error("hello_again", "the session has begun already"))
 
     async def _write(self, ref: SessionRef) -> None:
         while True:
@@ -316,7 +312,9 @@ def chat_app(
 
     async def socket(websocket: WebSocket) -> None:
         try:
-            principal = _admitted(websocket, tokens, doorkeeper)
+            # A query never holds an API key: those stand in logs.
+            token = websocket.query_params.get("token")
+            principal = tokens.holder(token) if token is not None else doorkeeper.admit(websocket, ("chat",))
         except CorrectTheInput as refusal:
             log.info("socket_refused", code=refusal.code)
             await websocket.close(REFUSED)
@@ -353,9 +351,3 @@ async def _verdict(probe: Probe) -> str:
     except FlowEngineError as error:
         return error.detail
     return "ok"
-
-
-def _admitted(websocket: WebSocket, tokens: Tokens, doorkeeper: Doorkeeper) -> Principal:
-    """Raises CorrectTheInput. A query never holds an API key: those stand in logs."""
-    token = websocket.query_params.get("token")
-    return tokens.holder(token) if token is not None else doorkeeper.admit(websocket, ("chat",))

@@ -94,7 +94,17 @@ class Orchestrator:
         if named not in scores:
             told = "the orchestrator named no agent that can be talked to"
             return Decision(candidates, None, 0.0, "refuse", told, "model")
-        return self._by_model(candidates, named, scores[named], confidence)
+        settings = self._settings
+        sure, fits = confidence >= settings.chat_min_confidence, scores[named] >= settings.chat_min_score
+        if sure and fits:
+            told = "confidence and score are high enough"
+            return Decision(candidates, named, confidence, "accept", told, "model")
+        if sure or confidence >= settings.chat_clarify_confidence:
+            told = "the score is too low" if sure else "the confidence is middling"
+            others = [each.agent for each in candidates if each.agent != named and each.score > 0]
+            return Decision(candidates, named, confidence, "clarify", told, "model", [named, *others[:2]])
+        told = f"the confidence is below {settings.chat_clarify_confidence:g}"
+        return Decision(candidates, None, confidence, "refuse", told, "model")
 
     def breaks_out(self, agents: Agents, asking: str, text: str) -> str | None:
         """The agent that a message fits clearly better than the one that has asked; None where none does."""
@@ -119,21 +129,6 @@ class Orchestrator:
             return Decision(candidates, near[0], None, "clarify", told, "scores", near)
         told = f"the best score, ahead by {settings.chat_margin:g}; no model is configured"
         return Decision(candidates, near[0], None, "accept", told, "scores")
-
-    def _by_model(
-        self, candidates: Sequence[Candidate], agent: str, score: float, confidence: float
-    ) -> Decision:
-        settings = self._settings
-        sure, fits = confidence >= settings.chat_min_confidence, score >= settings.chat_min_score
-        if sure and fits:
-            told = "confidence and score are high enough"
-            return Decision(candidates, agent, confidence, "accept", told, "model")
-        if sure or confidence >= settings.chat_clarify_confidence:
-            told = "the score is too low" if sure else "the confidence is middling"
-            others = [each.agent for each in candidates if each.agent != agent and each.score > 0]
-            return Decision(candidates, agent, confidence, "clarify", told, "model", [agent, *others[:2]])
-        told = f"the confidence is below {settings.chat_clarify_confidence:g}"
-        return Decision(candidates, None, confidence, "refuse", told, "model")
 
     def _request(
         self, agents: Agents, candidates: Sequence[Candidate], text: str, context: Context

@@ -275,7 +275,17 @@ class FlowAgents:
         declared = [tool.declaration() for tool in scene.tools.tools]
         request = models.LLMRequest(
             messages=(models.Message("system", scene.data.prompt), *asked.before, *talk.said),
-            tools=[*map(_spec, declared if change is None else [change, *declared]), *_OWN_TOOLS],
+            tools=[
+                *(
+                    models.ToolSpec(
+                        str(each["name"]),
+                        str(each["description"]),
+                        cast("Mapping[str, object]", each["parameters"]),
+                    )
+                    for each in (declared if change is None else [change, *declared])
+                ),
+                *_OWN_TOOLS,
+            ],
             model=row.model,
             max_tokens=MAX_TOKENS,
             temperature=TEMPERATURE if row.temperature is None else row.temperature,
@@ -377,11 +387,6 @@ def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:
         "task_type": data.task_type,
         "task_status": data.task_status,
     }
-
-
-def _spec(declared: Mapping[str, JsonValue]) -> models.ToolSpec:
-    parameters = cast("Mapping[str, object]", declared["parameters"])
-    return models.ToolSpec(str(declared["name"]), str(declared["description"]), parameters)
 
 
 def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:

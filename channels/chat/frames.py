@@ -251,9 +251,9 @@ class AnswerFrames:
             self._due = self._pace.after(self._loop.time())
             await self._append("dialogue", "acting", piece)
 
-    async def _settled(self) -> None:
-        """Once every piece is in the log, without a pause. Who waits here may be cancelled; the pieces are
-        written."""
+    async def _send(
+        self, frame_type: FrameType, state: State, content: JsonValue, *, final: bool = False
+    ) -> None:
         self._pace.streaming.discard(self)
         self._due = 0.0
         if self._pause is not None:
@@ -263,11 +263,6 @@ class AnswerFrames:
             await asyncio.shield(self._sending)
             self._sending = None
         self._due = 0.0
-
-    async def _send(
-        self, frame_type: FrameType, state: State, content: JsonValue, *, final: bool = False
-    ) -> None:
-        await self._settled()
         if not self.is_finished:
             self.final_state = state if final else None
             await self._append(frame_type, state, content, final=final)

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias, cast
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from adapters.models.providers import UnknownModelName, parse_model_names
+from adapters.models.providers import model_names
 from channels.http_tools.documents import HttpTool, ObjectSchema, ToolName, UrlText
 from channels.mail.loading import load_config
 from flow_engine.documents.findings import findings_of
@@ -40,14 +40,6 @@ ApprovalLevel = Literal["allow", "prompt", "forbid"]
 def _a_language(text: str) -> str:
     if not _LANGUAGE.fullmatch(text):
         raise PydanticCustomError("language", "accepted is a language such as 'it' or 'it-IT'")
-    return text
-
-
-def _a_model(text: str) -> str:
-    try:
-        parse_model_names(text)
-    except UnknownModelName as unknown:
-        raise PydanticCustomError("unknown_model", "{reason}", {"reason": str(unknown)}) from unknown
     return text
 
 
@@ -109,7 +101,7 @@ class AgentRow(pydantic.BaseModel):
         ]
         | None
     ) = None
-    model: Annotated[str, pydantic.AfterValidator(_a_model)] | None = None
+    model: Annotated[str, pydantic.AfterValidator(model_names)] | None = None
     temperature: Annotated[float, pydantic.Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, pydantic.Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     num_ctx: Annotated[int, pydantic.Field(ge=1, le=10_000_000)] | None = None

@@ -269,12 +269,18 @@ class AgentTable:
         """The record with the row and one more line of its history."""
         at = self._clock.now()
         old = cast("list[JsonValue]", [] if record is None else record.body["history"])
+        was: Fields = before.fields if before else {}
+        now: Fields = after.fields if after else {}
         line: dict[str, JsonValue] = {
             "revision": after.revision if after else before.revision + 1 if before else 1,
             "at": utc_text(at),
             "by": by,
             "action": action,
-            "changes": _changes(before, after),
+            "changes": {
+                field: {"before": was.get(field), "after": now.get(field)}
+                for field in {**was, **now}
+                if was.get(field) != now.get(field)
+            },
         }
         row: JsonValue = None if after is None else {"revision": after.revision, "fields": dict(after.fields)}
         history: list[JsonValue] = [*old, line]
@@ -306,16 +312,6 @@ def _row(record: Record) -> StoredRow | None:
     if stored is None:
         return None
     return StoredRow(cast("int", stored["revision"]), whole(cast("Fields", stored["fields"])))
-
-
-def _changes(before: StoredRow | None, after: StoredRow | None) -> dict[str, JsonValue]:
-    old: Fields = before.fields if before else {}
-    new: Fields = after.fields if after else {}
-    return {
-        name: {"before": old.get(name), "after": new.get(name)}
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    }
 
 
 def _unknown(name: str) -> LookElsewhere:

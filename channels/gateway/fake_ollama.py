@@ -63,7 +63,12 @@ class FakeOllama(fake_http.FakeServer):
         if isinstance(step, OllamaError) and step.status != 200:
             await _write(writer, step.status, [orjson.dumps({"error": step.message})])
         elif received.path == "/api/embed":
-            await _write(writer, 200, [orjson.dumps(_embedded(received.body))])
+            body = received.body
+            texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+            read = sum(answers.estimated_tokens(len(text)) for text in texts)
+            vectors = [fake_openai.word_vector(text, body.get("dimensions", 64)) for text in texts]
+            reply = {"model": body["model"], "embeddings": vectors, "prompt_eval_count": read}
+            await _write(writer, 200, [orjson.dumps(reply)])
         elif received.path != "/api/chat":
             await _write(writer, 404, [b"404 page not found"])
         elif received.body.get("stream", True):
@@ -110,13 +115,6 @@ def _end(body: fake_http.Body, step: OllamaAnswer) -> dict[str, Any]:
         **counted,
         **step.more,
     }
-
-
-def _embedded(body: fake_http.Body) -> dict[str, Any]:
-    texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-    read = sum(answers.estimated_tokens(len(text)) for text in texts)
-    vectors = [fake_openai.word_vector(text, body.get("dimensions", 64)) for text in texts]
-    return {"model": body["model"], "embeddings": vectors, "prompt_eval_count": read}
 
 
 async def _write(writer: asyncio.StreamWriter, status: int, parts: Sequence[bytes]) -> None:

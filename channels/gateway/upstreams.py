@@ -122,7 +122,12 @@ class OpenAiUpstream:
         return
 
     async def ask(self, request: ApiRequest, model: str, operation: Operation) -> AsyncGenerator[Part]:
-        content = _content(request, model, operation)
+        changed: JsonObject = {} if model == request.model else {"model": model}
+        if operation == "chat" and request.streams and not request.wants_usage:
+            options: Any = request.body.get("stream_options")
+            if options is None or isinstance(options, dict):
+                changed["stream_options"] = {**cast("JsonObject", options or {}), "include_usage": True}
+        content = written({**request.body, **changed}) if changed else request.raw
         if operation == "embeddings" or not request.streams:
             yield await self._wire.whole(_PATHS[operation], content)
             return
@@ -166,13 +171,3 @@ def broken_off(parsed: JsonObject) -> ApiError:
     error = cast("JsonObject", found) if isinstance(found, dict) else {"message": str(found)}
     defaults: JsonObject = {"message": "the backend broke off", "type": "upstream_error", "code": None}
     return ApiError(502, "", error={**defaults, **error})
-
-
-def _content(request: ApiRequest, model: str, operation: Operation) -> bytes:
-    """The bytes that came where nothing is to be changed."""
-    changed: JsonObject = {} if model == request.model else {"model": model}
-    if operation == "chat" and request.streams and not request.wants_usage:
-        options: Any = request.body.get("stream_options")
-        if options is None or isinstance(options, dict):
-            changed["stream_options"] = {**cast("JsonObject", options or {}), "include_usage": True}
-    return written({**request.body, **changed}) if changed else request.raw

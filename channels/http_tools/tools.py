@@ -16,7 +16,7 @@ import structlog
 
 from adapters.models.tools import Arguments, Tool, Verdict
 from channels.http_tools.body_builders import BodyRefused, BuilderRegistry
-from channels.http_tools.documents import BuiltinTool, HttpTool, PreStep
+from channels.http_tools.documents import BuiltinTool, HttpTool
 from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
 from channels.http_tools.scope import Scope, Values
 from flow_engine.ports.models import ToolSpec
@@ -175,7 +175,22 @@ class ToolExecutor:
     async def _call(self, tool: HttpTool, run: _Run) -> tuple[JsonValue, Outcome]:
         try:
             for number, step in enumerate(tool.pre_steps, start=1):
-                await self._step(step, number, run)
+                request = step.request
+                reply = None if request is None else await self._caller.send(request, run.scope())
+                scope = run.scope()
+                extracted = {name: path.first(reply, scope) for name, path in step.extract.items()}
+                run.pre.update(extracted)
+                scope = run.scope()
+                if any(
+                    condition is not None and condition.holds(scope, reply, extracted)
+                    for condition in (step.fail_if, step.condition)
+                ):
+                    reason = step.description or f"step {number} before the call failed"
+                    raise _StepFailed(
+                        {"error": reason}
+                        if step.fail_return is None
+                        else step.fail_return.render(scope, reply)
+                    )
             built: JsonValue = None
             if tool.body_builder is not None:
                 context = run.context
@@ -192,23 +207,6 @@ class ToolExecutor:
         run.context.ctx.update({key: path.first(reply, scope) for key, path in tool.store_in_ctx.items()})
         self._set_flags(tool.on_success_flags, run)
         return reply if tool.on_success is None else tool.on_success.answer.render(run.scope(), reply), "ok"
-
-    async def _step(self, step: PreStep, number: int, run: _Run) -> None:
-        """Raises CallFailed, _StepFailed."""
-        request = step.request
-        reply = None if request is None else await self._caller.send(request, run.scope())
-        scope = run.scope()
-        extracted = {name: path.first(reply, scope) for name, path in step.extract.items()}
-        run.pre.update(extracted)
-        scope = run.scope()
-        if any(
-            condition is not None and condition.holds(scope, reply, extracted)
-            for condition in (step.fail_if, step.condition)
-        ):
-            reason = step.description or f"step {number} before the call failed"
-            raise _StepFailed(
-                {"error": reason} if step.fail_return is None else step.fail_return.render(scope, reply)
-            )
 
     def _set_flags(self, flags: tuple[str, ...], run: _Run) -> None:
         if flags:

@@ -98,7 +98,10 @@ def compose(
         whole["Auto-Submitted"] = "auto-replied"
         whole["X-Auto-Response-Suppress"] = "All"
     text = letter.body.replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
-    for kind, content in (("plain", text), ("html", _as_html(text))):
+    paragraphs = [html.escape(each).replace("\n", "<br>\n") for each in re.split(r"\n{2,}", text.strip())]
+    body = "\n".join(f"<p>{each}</p>" for each in paragraphs)
+    page = f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"></head><body>\n{body}\n</body></html>\n'
+    for kind, content in (("plain", text), ("html", page)):
         part = MIMEText(content, kind, cast("str", _UTF8))  # a Charset is taken too
         del part["MIME-Version"]
         whole.attach(part)
@@ -115,9 +118,3 @@ def compose(
 def new_message_id(run_id: str, number: int, box: config.MailboxConfig) -> str:
     """That of the run's mail with this number (RFC 5322), the same again at every attempt."""
     return f"<{run_id}.{number}@{addresses.domain_of(box.own_address)}>"
-
-
-def _as_html(text: str) -> str:
-    paragraphs = [html.escape(each).replace("\n", "<br>\n") for each in re.split(r"\n{2,}", text.strip())]
-    body = "\n".join(f"<p>{each}</p>" for each in paragraphs)
-    return f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"></head><body>\n{body}\n</body></html>\n'

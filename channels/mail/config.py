@@ -14,7 +14,7 @@ import pydantic
 import re2
 from pydantic_core import PydanticCustomError
 
-from adapters.models.providers import UnknownModelName, parse_model_names
+from adapters.models.providers import model_names
 from adapters.models.tools import Verdict
 from channels.http_tools.documents import Compiled, Document, HttpTool, ObjectSchema, Text, ToolName
 from channels.mail.addresses import normal_address, normal_domain
@@ -55,14 +55,6 @@ def _address_or_domain(text: str) -> str | None:
     return found if found is not None and "." in found else None
 
 
-def _a_model(text: str) -> str:
-    try:
-        parse_model_names(text)
-    except UnknownModelName as unknown:
-        raise PydanticCustomError("unknown_model", "{reason}", {"reason": str(unknown)}) from unknown
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class SearchPattern:
     """A regular expression of RE2: found in time linear to the text, case-sensitive unless `(?i)`. One that
@@ -98,7 +90,7 @@ _A_KEYWORD = "an IMAP keyword: letters, digits and signs in ASCII, without space
 Keyword: TypeAlias = Annotated[
     Text, _accepts(_A_KEYWORD, lambda text: text if _KEYWORD.fullmatch(text) else None)
 ]
-ModelText: TypeAlias = Annotated[Text, pydantic.AfterValidator(_a_model)]
+ModelText: TypeAlias = Annotated[Text, pydantic.AfterValidator(model_names)]
 Environment: TypeAlias = Annotated[Text, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _AN_ORIGIN = "an address such as https://api.example.com"
 Origin: TypeAlias = Annotated[

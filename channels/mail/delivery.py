@@ -141,7 +141,26 @@ class ImapMailbox:
     async def send(self, mail: OutgoingMail) -> Delivery:
         known = await self._parts.state.intend(mail.message_id)
         if known is None:
-            return await self._attempt(mail)
+            sender = self._parts.sender
+            if sender is None:
+                return await self._drafted(mail, "the mailbox has no SMTP server")
+            for pause_s in (*SMTP_PAUSES_S, None):
+                try:
+                    await sender.send(mail.sender, mail.recipients, mail.content)
+                except smtp.DeliveryUnknown:
+                    return await self._resolved(mail, UNKNOWN)
+                except (RetryLater, CallTheOperator) as no_login:
+                    return await self._drafted(mail, no_login.detail)
+                except smtp.NotSent as refused:
+                    if pause_s is None or not refused.may_pass:
+                        return await self._drafted(mail, str(refused))
+                    await self._parts.pause(pause_s)
+                else:
+                    break
+            await self._parts.state.became(mail.message_id, "sent", None)
+            await self._append_once(self._parts.box.folders.sent, mail, ("\\Seen",))
+            self._parts.observe("sent")
+            return Delivery("sent")
         state, reason = cast("OutboxState", known["state"]), cast("str | None", known.get("reason"))
         if state == "intent":
             return await self._resolved(mail, UNKNOWN)
@@ -150,28 +169,6 @@ class ImapMailbox:
             return Delivery("sent")
         await self.draft(mail)
         return Delivery("drafted", reason)
-
-    async def _attempt(self, mail: OutgoingMail) -> Delivery:
-        sender = self._parts.sender
-        if sender is None:
-            return await self._drafted(mail, "the mailbox has no SMTP server")
-        for pause_s in (*SMTP_PAUSES_S, None):
-            try:
-                await sender.send(mail.sender, mail.recipients, mail.content)
-            except smtp.DeliveryUnknown:
-                return await self._resolved(mail, UNKNOWN)
-            except (RetryLater, CallTheOperator) as no_login:
-                return await self._drafted(mail, no_login.detail)
-            except smtp.NotSent as refused:
-                if pause_s is None or not refused.may_pass:
-                    return await self._drafted(mail, str(refused))
-                await self._parts.pause(pause_s)
-            else:
-                break
-        await self._parts.state.became(mail.message_id, "sent", None)
-        await self._append_once(self._parts.box.folders.sent, mail, ("\\Seen",))
-        self._parts.observe("sent")
-        return Delivery("sent")
 
     async def _resolved(self, mail: OutgoingMail, reason: str) -> Delivery:
         """Nobody knows whether the message went out."""

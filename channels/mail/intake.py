@@ -142,7 +142,12 @@ class Intake:
             uids = sorted({*uids, *since})
         async for mails in self._batches(state, uids):
             for mail in mails:
-                await self._take(mail)
+                id_, row = await asyncio.to_thread(self.row, mail)
+                if await self._runs.add(id_, row):
+                    log.info("mail_taken_in", mailbox=self._box.name, run=id_, rule=row.rule, route=row.route)
+                    self._arrivals.arrived()
+                elif row.work is not None:
+                    await self._runs.moved(id_, row.work.place)
         self._since = None
         seen = max([begun.next_uid - 1 if state.uid_validity == begun.uid_validity else 0, *uids])
         await self._advance(state.uid_validity, max(seen + 1, state.uid_next))
@@ -216,14 +221,6 @@ class Intake:
             if uid is not None:
                 batch.append(uid)
                 weight += size
-
-    async def _take(self, mail: FetchedMail) -> None:
-        id_, row = await asyncio.to_thread(self.row, mail)
-        if await self._runs.add(id_, row):
-            log.info("mail_taken_in", mailbox=self._box.name, run=id_, rule=row.rule, route=row.route)
-            self._arrivals.arrived()
-        elif row.work is not None:
-            await self._runs.moved(id_, row.work.place)
 
     def row(self, mail: FetchedMail) -> tuple[str, RunRow]:
         """The run of a mail and its id, as it begins. Takes seconds for a large mail; nothing is stored."""

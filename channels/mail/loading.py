@@ -84,7 +84,13 @@ def _cross_findings(
     if not isinstance(raw, dict):
         return
     profiles, tools = _object(_object(raw.get("agent")).get("profiles")), _object(raw.get("tools"))
-    yield from _mailbox_findings(raw)
+    one, several = raw.get("mailbox"), _list(raw.get("mailboxes"))
+    if (one is None) == (not several):
+        yield Finding("/mailbox", "missing_property", "accepted is either `mailbox` or `mailboxes`")
+    names = [_object(box).get("name") for box in several]
+    for number, name in enumerate(names):
+        if name is not None and name in names[:number]:
+            yield Finding(pointer("mailboxes", number, "name"), "name_taken", f"{name!r} is there before")
     yield from _rule_findings(_list(_object(raw.get("routing")).get("rules")), profiles)
     for name in sorted(MAIL_TOOLS & tools.keys()):
         message = f"{name!r} is a tool of every mail agent; accepted is another name"
@@ -94,30 +100,16 @@ def _cross_findings(
         file = _object(profile).get("system_prompt_file")
         if isinstance(file, str) and file:
             try:
-                prompts[name] = _prompt(directory / file)
+                with (directory / file).open("rb") as opened:
+                    data = opened.read(MOST_PROMPT_BYTES + 1)
+                if len(data) > MOST_PROMPT_BYTES:
+                    raise ValueError(f"it has more than {MOST_PROMPT_BYTES} bytes")
+                prompts[name] = data.decode("utf-8-sig")
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 message = f"{file!r} cannot be read: {reason}; accepted is a text file"
                 yield Finding(_at(name, "system_prompt_file"), "file_absent", message)
     yield from base_url_findings(raw)
-
-
-def _prompt(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MOST_PROMPT_BYTES + 1)
-    if len(data) > MOST_PROMPT_BYTES:
-        raise ValueError(f"it has more than {MOST_PROMPT_BYTES} bytes")
-    return data.decode("utf-8-sig")
-
-
-def _mailbox_findings(raw: Mapping[str, JsonValue]) -> Iterator[Finding]:
-    one, several = raw.get("mailbox"), _list(raw.get("mailboxes"))
-    if (one is None) == (not several):
-        yield Finding("/mailbox", "missing_property", "accepted is either `mailbox` or `mailboxes`")
-    names = [_object(box).get("name") for box in several]
-    for number, name in enumerate(names):
-        if name is not None and name in names[:number]:
-            yield Finding(pointer("mailboxes", number, "name"), "name_taken", f"{name!r} is there before")
 
 
 def _rule_findings(rules: list[JsonValue], profiles: Mapping[str, JsonValue]) -> Iterator[Finding]:

@@ -122,6 +122,10 @@ def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> P
     raw_lists = {name: _lists(message, name) for name in _LISTS}
     ids = [identifier for value in whole.values("Message-ID") for identifier in _ids(value, bare=True)]
     references = [each for value in whole.values("References") for each in _ids(value)]
+    named = [value for name in ("From", "To", "Date", "Subject") for value in whole.values(name)]
+    ends = [at + len(gap) for gap in (b"\r\n\r\n", b"\n\n") if (at := raw.find(gap)) >= 0]
+    body = raw[min(ends) :] if ends else b""
+    lines = body.replace(b"\r\n", b"\n").rstrip()
     return replace(
         whole,
         message_id=ids[0] if ids else None,
@@ -141,7 +145,7 @@ def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> P
         invitations=tuple(found.invitations),
         size=len(raw) if size is None else size,
         is_cut=size is not None and size > len(raw),
-        digest=_digest(raw, whole),
+        digest=sha256("\0".join(named).encode() + b"\0" + lines).hexdigest(),
     )
 
 
@@ -177,14 +181,6 @@ def _date(values: tuple[str, ...]) -> datetime | None:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, LookupError, TypeError, OverflowError):
         return None
-
-
-def _digest(raw: bytes, mail: ParsedMail) -> str:
-    named = [value for name in ("From", "To", "Date", "Subject") for value in mail.values(name)]
-    ends = [at + len(gap) for gap in (b"\r\n\r\n", b"\n\n") if (at := raw.find(gap)) >= 0]
-    body = raw[min(ends) :] if ends else b""
-    lines = body.replace(b"\r\n", b"\n").rstrip()
-    return sha256("\0".join(named).encode() + b"\0" + lines).hexdigest()
 
 
 def _parameter(read: Callable[[], str | None]) -> str | None:
@@ -233,28 +229,30 @@ class _Parts:
             self._forwarded(part)
         elif children is not None:
             if content_type == "multipart/alternative":
-                children = _alternatives(children)
+                # One version of a text is read: the plain one, unless it is empty; calendars always.
+                kinds = [(_parameter(each.get_content_type), each) for each in children]
+                plain = [each for kind, each in kinds if kind == "text/plain" and _payload(each).strip()][:1]
+                calendars = [each for kind, each in kinds if kind == "text/calendar"]
+                others = [each for kind, each in kinds if kind not in ("text/plain", "text/calendar")]
+                children = [*(plain or others[-1:] or children[:1]), *calendars]
             for child in children if depth < _DEEPEST else ():
                 self.read(child, depth + 1)
         else:
-            self._leaf(part, content_type)
-
-    def _leaf(self, part: Message, content_type: str) -> None:
-        name = header_text(_parameter(part.get_filename) or "")
-        disposition = (_parameter(part.get_content_disposition) or "").lower()
-        charset = _parameter(part.get_content_charset)
-        if content_type == "text/calendar":
-            self.invitations += invitations(_payload(part), charset)
-        is_text = content_type in ("text/plain", "text/html") or not content_type.startswith(_NO_TEXT)
-        if disposition != "attachment" and not name and is_text and content_type != "text/calendar":
-            text = decoded(_payload(part)[:MOST_BYTES], charset)
-            is_html = content_type == "text/html"
-            whole = html_text(text)[:MOST_TEXT] if is_html else tidy(text[:MOST_TEXT])
-            self._texts.append(whole)
-            own = html_text(text, own=not self._is_forward)[:MOST_TEXT] if is_html else whole
-            self._own.append(own_words(own, is_forward=self._is_forward))
-        elif content_type != "text/calendar" or name:
-            self._attach(part, content_type, name, charset, disposition)
+            name = header_text(_parameter(part.get_filename) or "")
+            disposition = (_parameter(part.get_content_disposition) or "").lower()
+            charset = _parameter(part.get_content_charset)
+            if content_type == "text/calendar":
+                self.invitations += invitations(_payload(part), charset)
+            is_text = content_type in ("text/plain", "text/html") or not content_type.startswith(_NO_TEXT)
+            if disposition != "attachment" and not name and is_text and content_type != "text/calendar":
+                text = decoded(_payload(part)[:MOST_BYTES], charset)
+                is_html = content_type == "text/html"
+                whole = html_text(text)[:MOST_TEXT] if is_html else tidy(text[:MOST_TEXT])
+                self._texts.append(whole)
+                own = html_text(text, own=not self._is_forward)[:MOST_TEXT] if is_html else whole
+                self._own.append(own_words(own, is_forward=self._is_forward))
+            elif content_type != "text/calendar" or name:
+                self._attach(part, content_type, name, charset, disposition)
 
     def _attach(
         self, part: Message, content_type: str, name: str, charset: str | None, disposition: str
@@ -292,15 +290,6 @@ def _children(part: Message) -> list[Message] | None:
     """The parts of a part; None for one that is text or data."""
     payload = cast("list[object] | str | None", part.get_payload())
     return [child for child in payload if isinstance(child, Message)] if isinstance(payload, list) else None
-
-
-def _alternatives(parts: list[Message]) -> list[Message]:
-    """The one version of a text that is read: the plain one, unless it is empty; calendars always."""
-    texts = [part for part in parts if (_parameter(part.get_content_type) or "") == "text/plain"]
-    plain = [part for part in texts if _payload(part).strip()][:1]
-    calendars = [part for part in parts if _parameter(part.get_content_type) == "text/calendar"]
-    others = [part for part in parts if part not in texts and part not in calendars]
-    return [*(plain or others[-1:] or parts[:1]), *calendars]
 
 
 def _payload(part: Message) -> bytes:

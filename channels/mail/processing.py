@@ -140,32 +140,27 @@ class _Work:
             if isinstance(settings.draft, config.Drafting):
                 if spent is not None:
                     return ports.RunOutcome("error", self._progress, error=spent, label=label)
-                text = await self._draft(model, settings.draft, name, read, found or ports.Classification())
+                turns = self._progress.turns
+                text = turns[-1].content if turns else None
+                if text is None and draft_letter(self._run.mail, self._run.judgement, "") is not None:
+                    answer = await write_draft(
+                        model,
+                        self._config.pipeline,
+                        settings.draft,
+                        name,
+                        found or ports.Classification(),
+                        read,
+                    )
+                    text = answer.text.strip()
+                    await self._asked(answer, turns=(ports.StoredTurn(role="assistant", content=text),))
+                letter = None if text is None else draft_letter(self._run.mail, self._run.judgement, text)
+                if letter is not None:
+                    await self._desk.draft(letter)
         except models.ModelFailed as failure:
             counted = self._progress.iterations + 1
             progress = self._progress.model_copy(update={"iterations": counted})
             return ports.RunOutcome("error", progress, error=str(failure), label=label)
         return ports.RunOutcome("completed", self._progress, final_message=text, label=label)
-
-    async def _draft(
-        self,
-        model: models.LanguageModel,
-        drafting: config.Drafting,
-        name: str | None,
-        read: str,
-        found: ports.Classification,
-    ) -> str | None:
-        """The draft's text, once it is in Drafts; None where there is nobody to write to."""
-        turns = self._progress.turns
-        text = turns[-1].content if turns else None
-        if text is None and draft_letter(self._run.mail, self._run.judgement, "") is not None:
-            answer = await write_draft(model, self._config.pipeline, drafting, name, found, read)
-            text = answer.text.strip()
-            await self._asked(answer, turns=(ports.StoredTurn(role="assistant", content=text),))
-        letter = None if text is None else draft_letter(self._run.mail, self._run.judgement, text)
-        if letter is not None:
-            await self._desk.draft(letter)
-        return text
 
     # An agent ---------------------------------------------------------------------------------------
 

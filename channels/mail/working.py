@@ -216,33 +216,19 @@ class RunWorker:
         await held.event(ports.MailEvent("received", facts={"route": held.row.route, "job": held.row.job}))
         work = asyncio.ensure_future(self._process(held))
         try:
-            await self._hold(held, work)
+            while not work.done():
+                await asyncio.wait({work}, timeout=self._tuning.lease_s / 3)
+                if not work.done():
+                    try:
+                        await held.renew()
+                    except RetryLater:  # nobody can take it over either
+                        log.warning("lease_not_renewed")
         except asyncio.CancelledError:
             await self._ended(work)
             await held.give_back(0.0)
             raise
         finally:
             await self._ended(work)
-        await self._after(held, work)
-
-    async def _hold(self, held: HeldRun, work: asyncio.Future[ports.RunOutcome]) -> None:
-        """Renews the lease until the work is done. Raises RunTakenOver."""
-        while not work.done():
-            await asyncio.wait({work}, timeout=self._tuning.lease_s / 3)
-            if not work.done():
-                try:
-                    await held.renew()
-                except RetryLater:  # nobody can take it over either
-                    log.warning("lease_not_renewed")
-
-    async def _ended(self, work: asyncio.Future[ports.RunOutcome]) -> None:
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()  # read, so that asyncio does not report it as forgotten
-
-    async def _after(self, held: HeldRun, work: asyncio.Future[ports.RunOutcome]) -> None:
         match work.exception():
             case None:
                 await self._finish(held, work.result())
@@ -254,6 +240,13 @@ class RunWorker:
                 await held.give_back(pause_s, delayed=True)
             case failure:
                 await self._failed(held, failure)
+
+    async def _ended(self, work: asyncio.Future[ports.RunOutcome]) -> None:
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # read, so that asyncio does not report it as forgotten
 
     async def _failed(self, held: HeldRun, failure: BaseException) -> None:
         reason = str(failure) if isinstance(failure, FlowEngineError) else type(failure).__name__

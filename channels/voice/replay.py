@@ -320,7 +320,18 @@ class _Outbound:
         answers = self._answers[method, path]
         if not answers:
             return OutboundReply(200, b"{}")
-        return _reply(answers.popleft() if len(answers) > 1 else answers[0])
+        message = answers.popleft() if len(answers) > 1 else answers[0]
+        match message.get("failed"):
+            case None:
+                status = message.get("status", 200)
+                body = orjson.dumps(message.get("answer"))
+                return OutboundReply(status if isinstance(status, int) else 200, body)
+            case "refused":
+                raise OutboundRefused("the address was refused when this was recorded")
+            case "late":
+                raise OutboundFailed("no reply in time when this was recorded") from TimeoutError()
+            case _:
+                raise OutboundFailed("no usable reply when this was recorded")
 
 
 class OutboundTransport(httpx2.AsyncBaseTransport):
@@ -339,21 +350,6 @@ class OutboundTransport(httpx2.AsyncBaseTransport):
         except (OutboundFailed, OutboundRefused) as error:
             raise httpx2.ConnectError(str(error), request=request) from error
         return httpx2.Response(reply.status, content=reply.body)
-
-
-def _reply(message: Mapping[str, JsonValue]) -> OutboundReply:
-    """What was recorded of a call, as it came. Raises as the call did."""
-    match message.get("failed"):
-        case None:
-            status = message.get("status", 200)
-            body = orjson.dumps(message.get("answer"))
-            return OutboundReply(status if isinstance(status, int) else 200, body)
-        case "refused":
-            raise OutboundRefused("the address was refused when this was recorded")
-        case "late":
-            raise OutboundFailed("no reply in time when this was recorded") from TimeoutError()
-        case _:
-            raise OutboundFailed("no usable reply when this was recorded")
 
 
 def _of(message: JsonValue, *place: str) -> str:

@@ -166,7 +166,15 @@ class CallRunner:
     async def _script(self) -> None:
         taken = await self._opened()
         if isinstance(taken, ports.Refused):
-            await self._refuse(taken)
+            self._log.info("call_refused", speaks=taken.say is not None)
+            self._unspoken = taken.say
+            # Whom the business does not want is not put through to it where the model is not to be had.
+            otherwise: ports.EndReason = "refused" if self._stage is Stage.CHECKING else "model_unreachable"
+            if taken.say is None:
+                self.call.end("refused")
+            elif await self._connected(self._plan.apology_settings, otherwise):
+                self._unspoken = None
+                self.call.say_last(taken.say)
         if not isinstance(taken, ports.SessionSettings):
             return
         self._stage = Stage.CONNECTING
@@ -204,17 +212,6 @@ class CallRunner:
             self.call.end(otherwise)
             return False
         return True
-
-    async def _refuse(self, refused: ports.Refused) -> None:
-        self._log.info("call_refused", speaks=refused.say is not None)
-        self._unspoken = refused.say
-        # A caller whom the business does not want is not put through to it where the model is not to be had.
-        otherwise: ports.EndReason = "refused" if self._stage is Stage.CHECKING else "model_unreachable"
-        if refused.say is None:
-            self.call.end("refused")
-        elif await self._connected(self._plan.apology_settings, otherwise):
-            self._unspoken = None
-            self.call.say_last(refused.say)
 
     def _begin_lifecycle(self) -> asyncio.Task[None]:
         self._on_start = asyncio.create_task(self._tried(self._lifecycle.began(), "start_not_told"))

@@ -10,7 +10,7 @@
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -104,19 +104,15 @@ class CommandLine:
 def read_line(line: str) -> CommandLine:
     """A line as UTF-8 text. Never raises: what cannot be read is not `parsed`."""
     tree = _PARSER.parse(line.encode("utf-8", "surrogateescape"))
-    nodes = list(_walk(tree.root_node))
+    nodes: list[Node] = []
+    waiting = [tree.root_node]
+    while waiting:
+        nodes.append(waiting.pop())
+        waiting += reversed(nodes[-1].children)
     parsed = not tree.root_node.has_error and "\0" not in line
     plain = parsed and all(_is_plain(node) for node in nodes)
     commands = tuple(command for node in nodes if (command := _simple(node)) is not None)
     return CommandLine(commands, plain and bool(commands), parsed and bool(commands))
-
-
-def _walk(node: Node) -> Iterator[Node]:
-    waiting = [node]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        waiting.extend(reversed(found.children))
 
 
 def _is_plain(node: Node) -> bool:
@@ -137,7 +133,9 @@ def _simple(node: Node) -> SimpleCommand | None:
     words: list[str] = []
     for child in node.children:
         if child.type == "command_name" or child.type in _WORDS or not child.is_named:
-            words += _expanded(_text(child))
+            word = _text(child)
+            match = re.fullmatch(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)", word)
+            words += [f"{match[1]}{each}{match[3]}" for each in match[2].split(",")] if match else [word]
     # Quotes are gone, braces are single words again: `{git,push}` runs `git push`.
     name = _text(node.child_by_field_name("name") or node.children[0])
     return SimpleCommand(tuple(words), not re.search(r"[*?\[{~]", name))
@@ -173,12 +171,6 @@ def _ansi(text: str) -> str:
 
     pattern = r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U0{0,2}[0-9a-fA-F]{1,6}|[0-7]{1,3}|.)"
     return re.sub(pattern, one, text, flags=re.DOTALL)
-
-
-def _expanded(word: str) -> list[str]:
-    """Braces as bash expands them, one level of them."""
-    match = re.fullmatch(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)", word)
-    return [f"{match[1]}{each}{match[3]}" for each in match[2].split(",")] if match else [word]
 
 
 def starts_with(command: Sequence[str], prefix: Sequence[str]) -> bool:

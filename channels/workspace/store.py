@@ -233,7 +233,16 @@ class Store:
         )
         return [
             StoredMessage(
-                row[0], Message(row[1], row[2], row[3], _calls(row[4])), row[5] or "", row[6], row[7]
+                row[0],
+                Message(
+                    row[1],
+                    row[2],
+                    row[3],
+                    tuple(ToolCall(c["id"], c["name"], c["arguments"]) for c in orjson.loads(row[4] or "[]")),
+                ),
+                row[5] or "",
+                row[6],
+                row[7],
             )
             for row in rows
         ]
@@ -305,7 +314,3 @@ class Store:
         self.database.executemany(
             "UPDATE changes SET undone_at = ? WHERE id = ?", [(now, change.id) for change in changes]
         )
-
-
-def _calls(text: str | None) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(c["id"], c["name"], c["arguments"]) for c in orjson.loads(text or "[]"))

@@ -67,7 +67,12 @@ def load_config(
         raise ConfigRefused([*found, *base_url_findings(raw)]) from error
     problems = [*check_builders(config.tools, builders), *base_url_findings(raw)]
     if audio_formats is not None:
-        problems += _formats(config, audio_formats)
+        for name in ("input_audio_format", "output_audio_format"):  # what a line cannot carry is noise on it
+            audio_format: str = getattr(config.openai, name)
+            if audio_format not in audio_formats:
+                message = f"{audio_format!r} cannot be played on the carrier's line"
+                message += f"; accepted: {listed(audio_formats)}"
+                problems.append(Finding(pointer("openai", name), "audio_format_not_carried", message))
     if problems:
         raise ConfigRefused(problems)
     return Loaded(config, tuple(review(config, raw)), sha256(content).hexdigest())
@@ -81,15 +86,6 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         message = f"{str(path)!r} cannot be read: {error.strerror or error}"
         raise ConfigRefused([Finding("", "not_readable", message)]) from error
-
-
-def _formats(config: VoiceConfig, carried: Collection[str]) -> Iterator[Finding]:
-    """What a line cannot carry is noise on it."""
-    for name in ("input_audio_format", "output_audio_format"):
-        audio_format: str = getattr(config.openai, name)
-        if audio_format not in carried:
-            message = f"{audio_format!r} cannot be played on the carrier's line; accepted: {listed(carried)}"
-            yield Finding(pointer("openai", name), "audio_format_not_carried", message)
 
 
 # The file as JSON: what is asked of it before its content is looked at ----------------------------------

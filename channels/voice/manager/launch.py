@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -127,7 +126,10 @@ def watch(family: Family, control: socket.socket, wakeups: int, stop_s: float) -
         if wakeups in ready:
             os.read(wakeups, 4096)
         if control.fileno() in ready:
-            message = _hear(control)
+            try:
+                message = control.recv(4096)
+            except ConnectionError:
+                message = b""
             if not message:
                 events.unregister(control)
             if b"k" in message:
@@ -135,17 +137,6 @@ def watch(family: Family, control: socket.socket, wakeups: int, stop_s: float) -
             elif kill_at is None:
                 family.signal(signal.SIGTERM)
                 kill_at = None if message else time.monotonic() + stop_s
-
-
-def _hear(control: socket.socket) -> bytes:
-    try:
-        return control.recv(4096)
-    except ConnectionError:
-        return b""
-
-
-def _awake(number: int, frame: FrameType | None) -> None:
-    """A signal that has a handler is written to the wakeup descriptor."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -158,7 +149,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     wakeups, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, _awake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only so that it wakes
     control = socket.socket(fileno=control_fd)
     family = Family(spawn(arguments[3:]))
     with suppress(OSError):  # gone already: the reading below sees it

@@ -153,7 +153,10 @@ class SipPhone(asyncio.DatagramProtocol):
                 reply = await self.request("REGISTER", uri, [*headers, *proof], number=self._numbers)
             except TimeoutError:
                 raise RegistrationFailed("the server does not answer") from None
-            is_moved = self._see_address(reply)
+            via = reply.first("via")
+            host, port = _RECEIVED.search(via), _RPORT.search(via)
+            seen = (host[1] if host else self._address[0], int(port[1]) if port else self._address[1])
+            is_moved, self._address = seen != self._address, seen
             if 200 <= reply.status < 300 and not is_moved:
                 expires = re.search(r"expires=([0-9]+)", reply.first("contact")) or re.match(
                     r"([0-9]+)", reply.first("expires")
@@ -183,14 +186,6 @@ class SipPhone(asyncio.DatagramProtocol):
             )
         except messages.NotSip as error:
             raise RegistrationFailed(str(error)) from error
-
-    def _see_address(self, reply: messages.SipMessage) -> bool:
-        """Whether the server sees another address than the one that was named to it."""
-        via = reply.first("via")
-        host, port = _RECEIVED.search(via), _RPORT.search(via)
-        seen = (host[1] if host else self._address[0], int(port[1]) if port else self._address[1])
-        is_moved, self._address = seen != self._address, seen
-        return is_moved
 
     async def _leave(self) -> None:
         if self._calls:

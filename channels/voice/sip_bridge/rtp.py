@@ -109,21 +109,18 @@ class RtpStream(asyncio.DatagramProtocol):
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            self._send_packet()
+            audio = bytes(self._waiting[:PACKET_BYTES])
+            del self._waiting[:PACKET_BYTES]
+            payload = audio + SILENCE[len(audio) :]
+            payload = payload.translate(A_LAW_OF_MU) if self._offer.payload_type == _A_LAW else payload
+            self._sent += 1
+            stamp = self._sent * PACKET_BYTES & 0xFFFF_FFFF
+            head = _HEAD.pack(_VERSION, self._offer.payload_type, self._sent & 0xFFFF, stamp, self._source)
+            if self._transport is not None:
+                self._transport.sendto(head + payload, self._remote)
+            self._reach(len(audio))
             due = max(due + PACKET_S, loop.time() - 5 * PACKET_S)
             await asyncio.sleep(due - loop.time())
-
-    def _send_packet(self) -> None:
-        audio = bytes(self._waiting[:PACKET_BYTES])
-        del self._waiting[:PACKET_BYTES]
-        payload = audio + SILENCE[len(audio) :]
-        payload = payload.translate(A_LAW_OF_MU) if self._offer.payload_type == _A_LAW else payload
-        self._sent += 1
-        stamp = self._sent * PACKET_BYTES & 0xFFFF_FFFF
-        head = _HEAD.pack(_VERSION, self._offer.payload_type, self._sent & 0xFFFF, stamp, self._source)
-        if self._transport is not None:
-            self._transport.sendto(head + payload, self._remote)
-        self._reach(len(audio))
 
     def _reach(self, sent: int) -> None:
         self._marks = deque((max(0, left - sent), name) for left, name in self._marks)
@@ -146,7 +143,10 @@ class RtpStream(asyncio.DatagramProtocol):
         kind, number = data[1] & 0x7F, int.from_bytes(data[2:4], "big")
         payload = data[_HEAD.size + 4 * (data[0] & 0x0F) :]
         if kind == self._offer.events_type:
-            self._take_event(int.from_bytes(data[4:8], "big"), payload)
+            stamp = int.from_bytes(data[4:8], "big")
+            if payload and stamp != self._event and payload[0] < len(KEYS):
+                self._event = stamp
+                self._pressed(KEYS[payload[0]])
         elif kind == self._offer.payload_type and payload and not self._is_late(number):
             self._heard(payload.translate(MU_LAW_OF_A) if kind == _A_LAW else payload)
 
@@ -154,9 +154,3 @@ class RtpStream(asyncio.DatagramProtocol):
         late = self._last is not None and not 0 < (number - self._last) & 0xFFFF < 0x8000
         self._last = self._last if late else number
         return late
-
-    def _take_event(self, stamp: int, payload: bytes) -> None:
-        """A key's packets are sent again and again, with one timestamp (RFC 4733)."""
-        if payload and stamp != self._event and payload[0] < len(KEYS):
-            self._event = stamp
-            self._pressed(KEYS[payload[0]])

@@ -26,13 +26,10 @@ class Refusal:
     param: str | None = None
 
 
-def _models() -> Iterator[tuple[str, type[BaseModel]]]:
-    union = get_args(RealtimeClientEvent)[0]
-    for model in cast("tuple[type[BaseModel], ...]", get_args(union)):
-        yield get_args(model.model_fields["type"].annotation)[0], model
-
-
-_MODELS: Final = dict(_models())
+_MODELS: Final[dict[str, type[BaseModel]]] = {
+    get_args(model.model_fields["type"].annotation)[0]: model
+    for model in cast("tuple[type[BaseModel], ...]", get_args(get_args(RealtimeClientEvent)[0]))
+}
 VOICES: Final = ("alloy", "ash", "ballad", "coral", "echo", "sage", "shimmer", "verse", "marin", "cedar")
 
 

@@ -48,19 +48,20 @@ def _task_fields(settings: ports.SessionSettings) -> dict[str, JsonValue]:
     return {
         "type": "realtime",
         "instructions": settings.instructions,
-        "tools": [_declaration(tool) for tool in settings.tools],
+        # A session is refused whole for one field that the wire does not know, such as `strict`.
+        "tools": [
+            {"type": "function"} | {key: tool[key] for key in _DECLARED if key in tool}
+            for tool in settings.tools
+        ],
         "tool_choice": "auto",
     }
 
 
-def _declaration(tool: Mapping[str, JsonValue]) -> JsonValue:
-    """A session is refused whole for one field that the wire does not know, such as `strict`."""
-    known = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
-    return {"type": "function", **known}
-
-
 def _message(role: str, content_type: str, content: str) -> dict[str, JsonValue]:
     return {"type": "message", "role": role, "content": [{"type": content_type, "text": content}]}
+
+
+_DECLARED = ("name", "description", "parameters")
 
 
 def _turns_of(settings: ports.SessionSettings) -> dict[str, JsonValue]:

@@ -90,7 +90,13 @@ class MessageSocket(WSListener):
             transport.send_close(frame.get_close_code())
             transport.disconnect()
         elif kind in (_TEXT, WSMsgType.CONTINUATION):
-            self._add_part(frame)
+            self._parts.append(frame.get_payload_as_bytes())
+            if sum(map(len, self._parts)) > self._max_message:
+                log.warning("socket_given_up", reason="a message is too large")
+                self.drop()
+            elif frame.fin:
+                whole, self._parts = b"".join(self._parts), []
+                self.message(whole)
         elif kind == WSMsgType.BINARY:
             self.unreadable("a binary frame")
 
@@ -109,15 +115,6 @@ class MessageSocket(WSListener):
 
     def resume_writing(self) -> None:
         self.is_congested = False
-
-    def _add_part(self, frame: WSFrame) -> None:
-        self._parts.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._parts)) > self._max_message:
-            log.warning("socket_given_up", reason="a message is too large")
-            self.drop()
-        elif frame.fin:
-            whole, self._parts = b"".join(self._parts), []
-            self.message(whole)
 
 
 _settling: set[asyncio.Task[None]] = set()

@@ -5,7 +5,7 @@ Frames are parsed whole: that costs 0.4 µs for 20 ms of audio, too little for a
 to be worth believing frames that are not what they seem.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 import orjson
@@ -106,7 +106,7 @@ class TwilioStreams:
 
     def decoder(self) -> Decoder:
         """Twilio sends its frames in order over one WebSocket, so nothing is kept between them."""
-        return _events
+        return lambda frame: () if (event := decode_line(frame)) is None else (event,)
 
     def line(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> Line:
         return TwilioLine(stream_id, send, close)
@@ -121,8 +121,3 @@ class TwilioStreams:
         timestamp = str(media.get("timestamp"))
         is_count = timestamp.isascii() and timestamp.isdigit()
         return RecordedFrame(is_audio=True, at_ms=float(timestamp) if is_count else None)
-
-
-def _events(frame: bytes) -> Sequence[events.LineEvent | events.Unreadable]:
-    event = decode_line(frame)
-    return () if event is None else (event,)
