@@ -24,6 +24,7 @@ from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
+from flow_engine.values import whole_number_in
 
 PREFIX = "/v1"
 MAX_KEY_LENGTH = 255
@@ -128,12 +129,12 @@ class Call:
 
 
 def whole_number(name: str, text: str, *, at_least: int, at_most: int) -> int:
-    """The value of a parameter of the path or the query. `at_most` has 12 digits at most. Raises
+    """The value of a parameter of the path or the query. `at_most` has 15 digits at most. Raises
     CorrectTheInput `<name>_invalid`."""
-    # Python refuses to read thousands of digits, so their number is looked at first.
-    if not (text.isascii() and text.isdigit() and len(text) <= 12 and at_least <= int(text) <= at_most):
+    number = whole_number_in(text)
+    if number is None or not at_least <= number <= at_most:
         raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from {at_least} to {at_most}")
-    return int(text)
+    return number
 
 
 def refused_parameter(code: str, message: str) -> CorrectTheInput:

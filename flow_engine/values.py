@@ -171,6 +171,12 @@ def listed(items: Iterable[object]) -> str:
     return ", ".join(every[:_LISTED]) + (f" and {rest} more" if rest > 0 else "") if every else "none"
 
 
+def whole_number_in(text: str) -> int | None:
+    """The number that a header, a path or a query holds: 1 to 15 decimal digits of ASCII. None for anything
+    else: Python refuses to read thousands of digits."""
+    return int(text) if len(text) <= 15 and text.isascii() and text.isdigit() else None
+
+
 def utc_text(moment: datetime) -> str:
     """An aware moment as `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, the fraction only when there is one. Raises
     OverflowError for a moment whose year in UTC is before 1 or after 9999."""

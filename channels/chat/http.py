@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from flow_engine import errors
 from flow_engine.ports.telemetry import Observer, Tracing
-from flow_engine.values import JsonValue
+from flow_engine.values import JsonValue, whole_number_in
 
 MAX_BODY_BYTES: Final = 1_000_000
 BODY_WITHIN_S: Final = 20.0
@@ -96,12 +96,12 @@ class Call:
         tag = self.request.headers.get("if-match")
         if tag is None or tag.strip() == "*":
             return None
-        text = tag.strip().removeprefix("W/").strip('"')
-        if not (text.isascii() and text.isdigit() and len(text) < 16):
+        revision = whole_number_in(tag.strip().removeprefix("W/").strip('"'))
+        if revision is None:
             raise errors.CorrectTheInput(
                 "revision_stale", 'If-Match names no revision; accepted is such as "3"'
             )
-        return int(text)
+        return revision
 
 
 Handler = Callable[[Call], Awaitable[Response]]

@@ -19,6 +19,7 @@ from flow_engine.values import (
     VariableSpec,
     canonical,
     listed,
+    whole_number_in,
 )
 from flow_engine.vocabulary import VariableType
 
@@ -446,3 +447,13 @@ class TestEmail:
 
     def test_a_blank_one_is_no_value(self) -> None:  # F5
         assert accepted("email", "  ") is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * 15, 10**15 - 1)])
+def test_digits_are_read_as_the_number_that_they_write(text: str, number: int) -> None:  # F36
+    assert whole_number_in(text) == number
+
+
+@pytest.mark.parametrize("text", ["", " 1", "+1", "-1", "1.0", "1_0", "²", "٣", "1" * 16, "1" * 5000])
+def test_what_is_no_short_run_of_digits_is_no_number(text: str) -> None:  # F36
+    assert whole_number_in(text) is None

@@ -24,6 +24,7 @@ import structlog
 from adapters.http_door import problem
 from channels.voice.carriers.carrier import AskElsewhere, CallDocuments, Instruction, Reject
 from flow_engine.errors import CorrectTheInput
+from flow_engine.values import whole_number_in
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024
@@ -89,9 +90,16 @@ class Front:
         method, target = request[1], request[2]
         path, mark, query = target.partition(b"?")
         if path.rstrip(b"/") == b"/incoming-call":
+            named = (header.partition(b":") for header in headers)
+            lengths = [value.strip() for name, _, value in named if name.strip().lower() == b"content-length"]
+            length = whole_number_in(lengths[0].decode("latin-1")) if lengths else 0
+            if length is None:
+                detail = b"Content-Length is the number of the body's bytes, in digits\n"
+                await _refused(reader, writer, _response(400, "text/plain", detail))
+                return
             async with asyncio.timeout(HEAD_WITHIN_S):
-                form = await _body(reader, headers) or query
-            document = self._carrier.answer(self._instruction(form))
+                body = await reader.readexactly(length) if length <= MAX_BODY_BYTES else b""
+            document = self._carrier.answer(self._instruction(body or query))
             writer.write(_response(200, document.media_type, document.text.encode()))
             return
         agent_id, _, rest = path[1:].partition(b"/")
@@ -131,16 +139,6 @@ async def _refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
         async with asyncio.timeout(LINGER_S):
             while await reader.read(CHUNK_BYTES):
                 pass
-
-
-async def _body(reader: asyncio.StreamReader, headers: list[bytes]) -> bytes:
-    """Empty for one that is not of a known length, or too long."""
-    for header in headers:
-        name, _, value = header.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            length = int(value)
-            return await reader.readexactly(length) if length <= MAX_BODY_BYTES else b""
-    return b""
 
 
 async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, head: bytes) -> None:

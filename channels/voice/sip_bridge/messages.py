@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from hashlib import md5, sha256
 from typing import Final
 
+from flow_engine.values import whole_number_in
+
 MOST_HEADERS = 200
 
 _REQUEST = re.compile(r"([A-Z]{3,16}) (\S+) SIP/2\.0")
@@ -59,9 +61,8 @@ def read_message(datagram: bytes) -> SipMessage:
             raise NotSip("a header without a colon")
         name = name.strip().lower()
         headers.append((_SHORT.get(name, name), value.strip()))
-    length = dict(headers).get("content-length", "")
-    if length.isdecimal():
-        body = body[: int(length)]
+    # A length beyond the datagram cuts nothing off, however many digits it has.
+    body = body[: whole_number_in(dict(headers).get("content-length", ""))]
     if request is not None:
         return SipMessage(request[1], request[2], 0, tuple(headers), body)
     return SipMessage("", "", int(status[1]) if status is not None else 0, tuple(headers), body)

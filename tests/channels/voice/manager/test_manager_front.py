@@ -220,6 +220,20 @@ async def test_a_head_that_is_too_long_or_too_slow_is_refused(  # 12, voice-7
         writer.close()
 
 
+@pytest.mark.parametrize("length", [b"9" * 5000, b"x", b"-1", b"", "²".encode("latin-1")])
+async def test_a_length_that_is_no_number_is_refused_and_no_fault(length: bytes) -> None:  # 12
+    async with fronted(Routes(lambda _: None, lambda _: None)) as front:
+        host, _, port = front.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /incoming-call HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % length)
+        writer.write_eof()
+        async with asyncio.timeout(20):
+            received = await reader.read()
+        assert received.startswith(b"HTTP/1.1 400 ")
+        assert b"Content-Length" in received.partition(b"\r\n\r\n")[2]
+        writer.close()
+
+
 @pytest.mark.parametrize("kind", ["restaurant", "medical", "standard"])
 def test_the_templates_that_come_along_make_configs(kind: str, tmp_path: Path) -> None:  # V13
     files = ConfigFiles(

@@ -55,6 +55,12 @@ def test_what_is_no_message_is_said_to_be_none(datagram: bytes) -> None:  # V13
         read_message(datagram)
 
 
+@pytest.mark.parametrize("length", ["", "x", "9" * 5000, "4"])
+def test_a_length_that_is_no_number_of_the_body_cuts_nothing_off(length: str) -> None:  # V13
+    message = read_message(f"INVITE sip:a SIP/2.0\r\ncontent-length: {length}\r\n\r\nbody".encode())
+    assert message.body == b"body"
+
+
 @given(st.binary(max_size=300), st.sampled_from([b"", b"INVITE sip:a SIP/2.0\r\n", b"SIP/2.0 200 OK\r\n"]))
 def test_no_datagram_breaks_the_reader(rest: bytes, start: bytes) -> None:  # V13
     try:
