@@ -179,38 +179,34 @@ class ModelBridge:
         async def answer(
             messages: list[ai_messages.ModelMessage], info: AgentInfo
         ) -> ai_messages.ModelResponse:
-            answer = await shown(self._model, self._request(run, messages, info), run)
+            settings = info.model_settings or ModelSettings()
+            extra = cast("Mapping[str, int]", settings.get("extra_body") or {})
+            request = models.LLMRequest(
+                messages=(models.Message("system", self._system_prompt), *turns(messages)),
+                tools=[
+                    models.ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
+                    for tool in (*info.function_tools, *info.output_tools)
+                ],
+                model=self._row.model,
+                max_tokens=MAX_TOKENS,
+                temperature=settings.get("temperature", TEMPERATURE),
+                top_p=settings.get("top_p"),
+                num_ctx=extra.get("num_ctx"),
+                deltas=True,
+                purpose="agent",
+                conversation=run.conversation,
+            )
+            reply = await shown(self._model, request, run)
             calls = [
                 ai_messages.ToolCallPart(call.name, dict(call.arguments), tool_call_id=call.id)
-                for call in answer.message.tool_calls
+                for call in reply.message.tool_calls
             ]
             return ai_messages.ModelResponse(
-                parts=[ai_messages.TextPart(answer.text), *calls] if answer.text else calls,
-                usage=RequestUsage(input_tokens=answer.input_tokens, output_tokens=answer.output_tokens),
+                parts=[ai_messages.TextPart(reply.text), *calls] if reply.text else calls,
+                usage=RequestUsage(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens),
             )
 
         return FunctionModel(answer, model_name=self._row.model or "installation")
-
-    def _request(
-        self, run: Run, messages: list[ai_messages.ModelMessage], info: AgentInfo
-    ) -> models.LLMRequest:
-        settings = info.model_settings or ModelSettings()
-        extra = cast("Mapping[str, int]", settings.get("extra_body") or {})
-        return models.LLMRequest(
-            messages=(models.Message("system", self._system_prompt), *turns(messages)),
-            tools=[
-                models.ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
-                for tool in (*info.function_tools, *info.output_tools)
-            ],
-            model=self._row.model,
-            max_tokens=MAX_TOKENS,
-            temperature=settings.get("temperature", TEMPERATURE),
-            top_p=settings.get("top_p"),
-            num_ctx=extra.get("num_ctx"),
-            deltas=True,
-            purpose="agent",
-            conversation=run.conversation,
-        )
 
 
 async def shown(model: models.LanguageModel, request: models.LLMRequest, run: Run) -> models.LLMAnswer:

@@ -261,19 +261,14 @@ class Sessions:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
                     await asked.frames.aclose()
-            if not task.cancelled():
-                await self._report(asked, task.exception())
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, chat.LeaseLost | RetryLater):
+                raise error
+            if error is not None:
+                log.error("bug", exc_info=error)
+                await asked.frames.error("internal_error", phrase("failed", asked.state.language))
+                await self._answering.finish(asked, "refused", "failed")
         await self._answering.finish(asked, "refused", "cancelled")
-
-    async def _report(self, asked: Asked, error: BaseException | None) -> None:
-        """Does nothing for an answer that is whole. Raises LeaseLost, FlowEngineError."""
-        if error is None:
-            return
-        if isinstance(error, chat.LeaseLost | RetryLater):
-            raise error
-        log.error("bug", exc_info=error)
-        await asked.frames.error("internal_error", phrase("failed", asked.state.language))
-        await self._answering.finish(asked, "refused", "failed")
 
     async def _sweep(self) -> None:
         while True:

@@ -329,7 +329,16 @@ class CallRunner:
         self._turns.put_nowait(None)
         await asyncio.wait({turns}, timeout=START_WITHIN_S)
         await _stop(turns)
-        await self._tell_end(ports.Ending(self.has_started, reason, duration_s, self.call.transcript))
+        ending = ports.Ending(self.has_started, reason, duration_s, self.call.transcript)
+        if self._stage is Stage.CONNECTING and reason == "model_unreachable":
+            self._begin_lifecycle()
+        ends: list[Coroutine[Any, Any, None]] = []
+        if self._stage >= Stage.OPENING:
+            ends.append(asyncio.wait_for(self._handler.ended(ending), ENDED_WITHIN_S))
+        if self._on_start is not None:
+            ends.append(self._end_lifecycle(ending, self._on_start))
+        # Neither waits for the other: what the business hears must not be lost with an engine that is away.
+        await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
         self._plan.metrics.call_ended(reason, duration_s, self.call.counts)
         self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
 
@@ -351,18 +360,6 @@ class CallRunner:
             and self._plan.clock() < until
         ):
             await asyncio.sleep(LOOK_S)
-
-    async def _tell_end(self, ending: ports.Ending) -> None:
-        """Neither waits for the other: what the business is told must not be lost with an engine that does
-        not answer."""
-        if self._stage is Stage.CONNECTING and ending.reason == "model_unreachable":
-            self._begin_lifecycle()
-        ends: list[Coroutine[Any, Any, None]] = []
-        if self._stage >= Stage.OPENING:
-            ends.append(asyncio.wait_for(self._handler.ended(ending), ENDED_WITHIN_S))
-        if self._on_start is not None:
-            ends.append(self._end_lifecycle(ending, self._on_start))
-        await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
 
     async def _end_lifecycle(self, ending: ports.Ending, on_start: asyncio.Task[None]) -> None:
         await asyncio.wait({on_start}, timeout=START_WITHIN_S)

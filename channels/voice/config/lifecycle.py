@@ -60,7 +60,21 @@ class ConfigLifecycle:
             else http_calls.HttpCaller(deliveries.sender(outbound, fields), fields)
         )
         self.context = tools.CallContext(
-            ctx=_first_context(config, caller),
+            # What the engine itself keeps (V11). `call_id` and `customer_id` are the business's to fill;
+            # `call_sid`, `called_phone` and `parameters` are the carrier's.
+            ctx={
+                "caller_phone": caller.phone,
+                "called_phone": caller.called,
+                "call_sid": caller.carrier_call_id,
+                "parameters": dict(caller.parameters),
+                "agent_id": config.agent.id,
+                "call_start": utc_milliseconds(caller.started_at),
+                "call_id": None,
+                "customer_id": None,
+                "had_conversation": False,
+                "transcript": [],
+                "should_hangup": False,
+            },
             agent={**config.agent.model_dump()},
             root={"base_url": config.base_url},
             specials=self._specials,
@@ -165,24 +179,6 @@ class ConfigLifecycle:
             "transcript": [as_entry(turn) for turn in self._turns],
             "transcript_summary": summary(self._turns, wording(self._config.agent.language)),
         }
-
-
-def _first_context(config: VoiceConfig, caller: Caller) -> dict[str, JsonValue]:
-    """What the engine itself keeps in `ctx` (V11). `call_id` and `customer_id` are the business's to fill;
-    `call_sid`, `called_phone` and `parameters` are the carrier's."""
-    return {
-        "caller_phone": caller.phone,
-        "called_phone": caller.called,
-        "call_sid": caller.carrier_call_id,
-        "parameters": dict(caller.parameters),
-        "agent_id": config.agent.id,
-        "call_start": utc_milliseconds(caller.started_at),
-        "call_id": None,
-        "customer_id": None,
-        "had_conversation": False,
-        "transcript": [],
-        "should_hangup": False,
-    }
 
 
 def outcome_of(rules: tuple[OutcomeRule, ...], ctx: Values) -> str | None:

@@ -149,9 +149,23 @@ class FlowCallHandler:
             case ports.Turn():
                 self._take_turn(notice)
             case ports.CallerSilent():
-                self._silent()
+                self._silences += 1
+                self._report_utterance(self._own(NO_UTTERANCE, "system"))
+                if self._silences > task_context.SILENCES_BEFORE_GOODBYE:
+                    self._controls.hang_up()
+                else:
+                    seconds = self._current.data.user_interaction_timeout or 0.0
+                    self._controls.instruct(task_context.nobody_spoke(seconds, self._silences))
             case ports.TransferFailed():
-                await self._not_transferred()
+                # The engine is told, and says how the conversation goes on without that person.
+                async with self._task_lock:
+                    data = await self._transfer.failed()
+                    if data is None:
+                        self._controls.instruct(task_context.NOBODY_FREE)
+                    else:
+                        await self._set_task(data)
+                        self._transfer.target = None  # the same address again would be no help
+                        self._controls.switch_task(self._settings(), data.command)
 
     def _take_turn(self, turn: ports.Turn) -> None:
         if turn.role == "user":
@@ -168,26 +182,6 @@ class FlowCallHandler:
             self._report_utterance(Utterance(self._message_id(), turn.at, "user", turn.text))
         else:
             self._report_utterance(replace(self._own(turn.text), at=turn.at))
-
-    def _silent(self) -> None:
-        self._silences += 1
-        self._report_utterance(self._own(NO_UTTERANCE, "system"))
-        if self._silences > task_context.SILENCES_BEFORE_GOODBYE:
-            self._controls.hang_up()
-            return
-        seconds = self._current.data.user_interaction_timeout or 0.0
-        self._controls.instruct(task_context.nobody_spoke(seconds, self._silences))
-
-    async def _not_transferred(self) -> None:
-        """The engine is told, and says how the conversation goes on without that person."""
-        async with self._task_lock:
-            data = await self._transfer.failed()
-            if data is None:
-                self._controls.instruct(task_context.NOBODY_FREE)
-                return
-            await self._set_task(data)
-            self._transfer.target = None  # the same address again would be no help
-            self._controls.switch_task(self._settings(), data.command)
 
     async def ended(self, ending: ports.Ending) -> None:
         if self._has_ended:

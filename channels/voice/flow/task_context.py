@@ -174,6 +174,9 @@ def session_settings(
     model, voice = data.llm, data.tts.active if data.tts is not None else None
     is_realtime = model is not None and model.provider == "openai" and "realtime" in (model.model or "")
     speaks_it = voice is not None and voice.provider == "openai" and voice.voice in VOICES
+    detection = data.language_detection
+    is_open = detection is not None and detection.enable_language_detection
+    speaks_others = is_open and len(data.supported_languages) > 1
     return replace(
         base,
         instructions=data.prompt,
@@ -181,21 +184,12 @@ def session_settings(
         model=(model.model if model and is_realtime else None) or base.model,
         voice=(voice.voice if voice and speaks_it else None) or base.voice,
         speed=min(max(voice.speed, SLOWEST), FASTEST) if voice and speaks_it and voice.speed else base.speed,
-        language=_spoken_language(data),
+        # In two letters. A recogniser that is told the wrong one hears nonsense.
+        language=None if speaks_others else data.language.partition("-")[0].lower(),
         turn_detection=_turn_detection(base.turn_detection, data.vad),
         allow_interruptions=data.allow_interruptions_on_start if first_words else data.allow_interruptions,
         silence_s=data.user_interaction_timeout,
     )
-
-
-def _spoken_language(data: replies.AgentData) -> str | None:
-    """In two letters; None where the caller may speak another of the flow's languages: a recogniser that is
-    told the wrong one hears nonsense."""
-    detection = data.language_detection
-    is_open = detection is not None and detection.enable_language_detection
-    if is_open and len(data.supported_languages) > 1:
-        return None
-    return data.language.partition("-")[0].lower()
 
 
 def _turn_detection(base: TurnDetection, vad: replies.VadSettings | None) -> TurnDetection:

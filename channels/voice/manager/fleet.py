@@ -227,7 +227,13 @@ def step_agent(
         return _fill(state, wanted, moment, Phase.STARTING) if may_start else (state, None)
     if not seen.alive:
         return _emptied(state, moment), None
-    state = _checked(state, seen.health)
+    match seen.health:
+        case Answer(live_calls=live_calls, config=config):
+            state = replace(state, failures=0, live_calls=live_calls, config=config)
+        case NoAnswer():
+            state = replace(state, failures=state.failures + 1)
+        case None:
+            pass
     match state.phase:
         case Phase.STARTING:
             return _starting(state, wanted, seen.health, moment)
@@ -290,16 +296,6 @@ def _emptied(state: ProcessState[Spec], moment: Moment) -> ProcessState[Spec]:
     # pause is chance, so that what crashed together does not come back together.
     longest = min(moment.limits.backoff_max_s, moment.limits.backoff_s * 2 ** min(crashes - 1, 32))
     return replace(idle, crashes=crashes, not_before=moment.now + longest * (1 + moment.jitter()) / 2)
-
-
-def _checked(state: ProcessState[Spec], health: Health | None) -> ProcessState[Spec]:
-    match health:
-        case Answer(live_calls=live_calls, config=config):
-            return replace(state, failures=0, live_calls=live_calls, config=config)
-        case NoAnswer():
-            return replace(state, failures=state.failures + 1)
-        case None:
-            return state
 
 
 def _starting(

@@ -111,7 +111,17 @@ class SipPhone(asyncio.DatagramProtocol):
                     await asyncio.sleep(min(KEEP_ALIVE_S, max(0.0, until - loop.time())))
                     self.send(b"\r\n\r\n")
         finally:
-            await self._leave()
+            if self._calls:
+                for call in tuple(self._calls.values()):
+                    call.end()
+                await asyncio.wait([call.task for call in self._calls.values()], timeout=5.0)
+            if self.is_registered:
+                self.is_registered = False
+                try:
+                    async with asyncio.timeout(1.0):
+                        await self._register(0)
+                except (RegistrationFailed, TimeoutError):
+                    log.warning("sip_still_registered")
             transport.close()
 
     def send(self, datagram: bytes) -> None:
@@ -186,19 +196,6 @@ class SipPhone(asyncio.DatagramProtocol):
             )
         except messages.NotSip as error:
             raise RegistrationFailed(str(error)) from error
-
-    async def _leave(self) -> None:
-        if self._calls:
-            for call in tuple(self._calls.values()):
-                call.end()
-            await asyncio.wait([call.task for call in self._calls.values()], timeout=5.0)
-        if self.is_registered:
-            self.is_registered = False
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._register(0)
-            except (RegistrationFailed, TimeoutError):
-                log.warning("sip_still_registered")
 
     # Datagrams ---------------------------------------------------------------------------------------
 

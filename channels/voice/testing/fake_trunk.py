@@ -183,7 +183,28 @@ class FakeTrunk(asyncio.DatagramProtocol):
         elif self._deaf.get(message.method, 0) > 0:
             self._deaf[message.method] -= 1
         elif message.method == "REGISTER":
-            self._register(message, addr)
+            via = message.first("via")
+            seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
+            credentials = dict(_FIELD.findall(message.first("authorization")))
+            user = credentials.get("username", "")
+            secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
+            action = _hashed(f"REGISTER:{credentials.get('uri', '')}")
+            parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
+            if user in self._accounts and credentials.get("response") == _hashed(":".join(parts)):
+                expires = message.first("expires")
+                if expires == "0":
+                    self.registered.pop(user, None)
+                else:
+                    self.registered[user] = addr
+                headers = [("contact", f"{message.first('contact')};expires={expires}")]
+                answer = write_response(message, "200 OK", headers=headers)
+            else:
+                self.refused += bool(credentials)
+                challenge = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
+                answer = write_response(
+                    message, "401 Unauthorized", headers=[("www-authenticate", challenge)]
+                )
+            self._send(answer.replace(via.encode(), seen.encode(), 1), addr)
         elif message.method == "BYE" and call is not None:
             call.is_over = True
             self._send(write_response(message, "200 OK"), addr)
@@ -198,28 +219,6 @@ class FakeTrunk(asyncio.DatagramProtocol):
             call.description = message.body.decode() or call.description
         elif message.status == 200:
             self.done.setdefault(call.call_id, []).append(method)
-
-    def _register(self, message: SipMessage, addr: tuple[str, int]) -> None:
-        via = message.first("via")
-        seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
-        credentials = dict(_FIELD.findall(message.first("authorization")))
-        user = credentials.get("username", "")
-        secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
-        action = _hashed(f"REGISTER:{credentials.get('uri', '')}")
-        parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
-        if user in self._accounts and credentials.get("response") == _hashed(":".join(parts)):
-            expires = message.first("expires")
-            if expires == "0":
-                self.registered.pop(user, None)
-            else:
-                self.registered[user] = addr
-            headers = [("contact", f"{message.first('contact')};expires={expires}")]
-            answer = write_response(message, "200 OK", headers=headers)
-        else:
-            self.refused += bool(credentials)
-            challenge = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
-            answer = write_response(message, "401 Unauthorized", headers=[("www-authenticate", challenge)])
-        self._send(answer.replace(via.encode(), seen.encode(), 1), addr)
 
 
 def _hashed(text: str) -> str:
