@@ -14,6 +14,7 @@ from flow_engine.documents import media
 from flow_engine.documents.values import (
     ApiVersion,
     DateTime,
+    Days,
     Document,
     Entries,
     EnumValues,
@@ -247,6 +248,12 @@ class Variable(Document):
     ] = absent()
 
 
+class Retention(Document):
+    """For how long what is known of a conversation is kept after its last step, whatever its time limit."""
+
+    days: Days
+
+
 class ReasonOfContact(Document):
     name: Text
     prompt: Text
@@ -326,6 +333,7 @@ class FlowVersion(Document):
     tasks: Published[Items[Task]] = absent(())
     first_task: Published[Text] = absent("")
     global_tasks: Texts = ()
+    retention: Maybe[Retention] = None
     checkpoints: Published[Items[Checkpoint]] = absent(())
     reasons_of_contact: Published[Items[ReasonOfContact]] = absent(())
     results: Published[Items[ContactResult]] = absent(())

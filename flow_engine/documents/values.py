@@ -211,6 +211,17 @@ def _string_or_number(value: object) -> str | int | float:
     return cast("str | int | float", value)
 
 
+LONGEST_DAYS = 3650
+
+
+def _days(value: object) -> int | float:
+    days = _number(value)
+    if not 1 <= days <= LONGEST_DAYS:
+        context = {"most": LONGEST_DAYS, "given": quoted(value)}
+        raise PydanticCustomError("not_allowed", "must be from 1 to {most} days, not {given}", context)
+    return days
+
+
 def _sensitive(value: object) -> bool | SensitiveKind:
     if isinstance(value, bool) or value in get_args(SensitiveKind):
         return cast("bool | SensitiveKind", value)
@@ -223,6 +234,12 @@ Number = Annotated[int | float, pydantic.PlainValidator(_number, json_schema_inp
 # The original schema allows strings only, its own description of the enum type numbers as well (F3).
 EnumValue = Annotated[
     str | int | float, pydantic.PlainValidator(_string_or_number, json_schema_input_type=str | float)
+]
+Days = Annotated[
+    int | float,
+    pydantic.PlainValidator(
+        _days, json_schema_input_type=Annotated[float, pydantic.Field(ge=1, le=LONGEST_DAYS)]
+    ),
 ]
 Sensitive = Annotated[
     bool | SensitiveKind,

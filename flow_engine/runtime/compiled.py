@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake
@@ -121,11 +122,16 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         names=by_name | {task_id: task_id for task_id in plans},
         variables=variables,
         chart=Chart(list(plans.values()), version.first_task),
-        lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S)),
+        lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S, _kept_s(version))),
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
         sensitive={spec.id: spec for spec in variables if spec.sensitive},
     )
+
+
+def _kept_s(version: FlowVersion) -> float:
+    """By the version's retention: a day at least (checked when it is read)."""
+    return inf if version.retention is None else version.retention.days * DAY_S
 
 
 def _conditions_of(version: FlowVersion, variables: VariableIndex) -> dict[str, Condition]:

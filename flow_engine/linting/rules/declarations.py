@@ -263,6 +263,7 @@ def values_ignored(inspection: Inspection) -> Findings:
 # --- ends of contacts ---------------------------------------------------------------------------
 
 
+DAY_S = 24 * 60 * 60
 SHORTEST_S = 600
 """A shorter limit was rather meant in minutes or hours: no second contact follows within seconds."""
 
@@ -293,6 +294,18 @@ def time_limits(inspection: Inspection) -> Findings:
                 f"{place}/conversationTimeLimit",
                 "short_time_limit",
                 f"a conversation ends after {limit} seconds, hardly time for another contact",
+            )
+        retention = inspection.version.retention
+        if (
+            closure.multi_contact
+            and limit is not None
+            and retention is not None
+            and limit > retention.days * DAY_S
+        ):
+            yield LintFinding(
+                f"{place}/conversationTimeLimit",
+                "retention_before_time_limit",
+                f"a conversation of {limit} seconds is forgotten {retention.days} days after its last step",
             )
 
 

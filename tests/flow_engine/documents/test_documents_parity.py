@@ -122,6 +122,9 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     parts = {"when": text, "reason": text}
     texts = {"type": "array", "items": text}
     schemas["ConversationalFlowVersion"]["properties"]["globalTasks"] = texts
+    days = {"type": "number", "minimum": 1, "maximum": 3650}
+    retention = {"type": "object", "properties": {"days": days}, "required": ["days"]}
+    schemas["ConversationalFlowVersion"]["properties"]["retention"] = retention
     sensitive = {"enum": [True, False, "card", "health", "identity"]}
     schemas["Variable"]["properties"]["sensitive"] = sensitive
     task = schemas["ConversationalFlowTask"]["properties"]

@@ -537,6 +537,21 @@ def _(raw: JsonObject) -> None:
     _limit(24)(raw)
 
 
+def _kept(days: float) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["retention"] = {"days": days}
+        _limit(2 * 86_400)(raw)
+
+    return change
+
+
+case(
+    "retention_before_time_limit",
+    "/tasks/0/closureConfig/conversationTimeLimit",
+    good=_kept(2),
+)(_kept(1.5))
+
+
 def _handler(url: str) -> Change:
     def change(raw: JsonObject) -> None:
         raw["tasks"][WELCOME]["closureConfig"]["customHandler"] = url

@@ -54,6 +54,7 @@ class TestPlans:
             "required": (),
             "tools": (),
             "transfer_tags": (),
+            "advances": (),
         }
 
     def test_a_task_that_says_everything(self) -> None:
@@ -100,6 +101,7 @@ class TestPlans:
                 ("optional_skills", ("english",)),
                 ("agents", ("agent-7",)),
             ),
+            "advances": (),
         }
 
     def test_the_routing_of_a_task_without_a_human_is_not_asked_for(self) -> None:
@@ -217,6 +219,16 @@ class TestLifetime:
     def test_the_limit_of_a_single_contact_is_not_looked_at(self) -> None:
         single = {"multiContact": False, "conversationTimeLimit": 900_000}
         assert compiled(closureConfig=single).lifetime_s == DAY_S  # F16
+
+    @pytest.mark.parametrize(
+        ("days", "lifetime_s"), [(1, DAY_S), (1.5, 129_600), (3, 3 * DAY_S), (3650, 5 * DAY_S)]
+    )
+    def test_retention_makes_it_shorter_and_never_longer(self, days: float, lifetime_s: int) -> None:
+        flow = compiled(closureConfig=multi_contact(5 * DAY_S), retention={"days": days})
+        assert (flow.lifetime_s, type(flow.lifetime_s)) == (lifetime_s, int)  # journal: retention
+
+    def test_without_longer_limits_retention_changes_nothing(self) -> None:
+        assert compiled(retention={"days": 90}).lifetime_s == DAY_S  # F16
 
 
 class TestVariables:
