@@ -13,7 +13,7 @@ from cachetools import LRUCache
 
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.mining_state import NOTHING_MINED
 from flow_engine.runtime.storage import Changes, LoadedConversation
 
 HELD_BYTES = 16 * 1024 * 1024
@@ -117,7 +117,7 @@ def _after(
         tenant=before.tenant if new is None else new.tenant,
         previous_contacts=(*previous, *changes.previous_contacts),
         last_user_turn=turn.name if turn is not None and is_user_turn(turn) else before.last_user_turn,
-        mining=(before.mining if new is None else MiningState())
+        mining=(before.mining if new is None else NOTHING_MINED)
         if changes.mining is None
         else changes.mining,
         mining_revision=before.mining_revision + (changes.mining is not None),

@@ -22,7 +22,7 @@ from flow_engine.runtime.memory import (
     encode_entry,
     encode_previous_contact,
 )
-from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
+from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining, encode_mining
 from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import Changes, JournalNote, LoadedConversation
 from memory.codec import decode_instant, encode_instant, encode_turn
@@ -212,7 +212,7 @@ def _decode_base(stored: bytes) -> LoadedConversation:
         tenant=as_object(orjson.loads(tenant)),
         previous_contacts=tuple(map(decode_previous_contact, previous)),
         last_user_turn=last_user_turn.decode() or None,
-        mining=decode_mining(mining) if mining else MiningState(),
+        mining=decode_mining(mining) if mining else NOTHING_MINED,
         mining_revision=int(mining_revision or 0),
     )
 

@@ -26,7 +26,7 @@ from flow_engine.runtime.memory import (
     encode_previous_contact,
     merge,
 )
-from flow_engine.runtime.mining_state import MiningState, decode_mining, encode_mining
+from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining, encode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
 from memory import codec
 from memory.driver import Argument, Driver, Script, Value
@@ -134,7 +134,7 @@ class MemoryManager:
             tenant=orjson.loads(tenant),
             previous_contacts=tuple(map(decode_previous_contact, previous)),
             last_user_turn=None if last_user_turn is None else last_user_turn.decode(),
-            mining=MiningState() if mining is None else decode_mining(mining),
+            mining=NOTHING_MINED if mining is None else decode_mining(mining),
             mining_revision=int(mining_revision or 0),
             state=state,
             stored_bytes=len(session) + rest,

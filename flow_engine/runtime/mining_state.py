@@ -81,6 +81,10 @@ class MiningState(_Stored):
     rollback_told: str | None = None
 
 
+NOTHING_MINED = MiningState()
+"""Of a conversation in which nobody has spoken yet: one for all."""
+
+
 def encode_mining(state: MiningState) -> bytes:
     return state.model_dump_json(by_alias=True, exclude_defaults=True).encode()
 

@@ -154,7 +154,9 @@ def channel_available(task: TaskPlan, channel: str) -> bool:
 
 def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tuple[str, ...]:
     """Ids of the required variables without a value; `false` and `0` are values (F5)."""
-    return tuple(v for v in task.required if v not in memory or not memory[v].has_value)
+    if not task.required:
+        return ()
+    return tuple([v for v in task.required if v not in memory or memory[v].value is None])
 
 
 def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> tuple[ReachableTask, ...]:

@@ -18,7 +18,7 @@ from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.ports.jobs import DueJob
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
-from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.mining_state import NOTHING_MINED, MiningState
 from flow_engine.runtime.session import Session
 
 MAX_STATE_BYTES = 8 * 1024 * 1024
@@ -101,7 +101,7 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
     previous_contacts: tuple[PreviousContact, ...] = ()
     turns: tuple[DialogueTurn, ...] = ()
     last_user_turn: str | None = None
-    mining: MiningState = msgspec.field(default_factory=MiningState)
+    mining: MiningState = NOTHING_MINED
     mining_revision: int = 0
     replay: KeptReply | None = None
     former: tuple[FormerConversation, ...] = ()
