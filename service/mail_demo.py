@@ -1,4 +1,4 @@
-"""`flow-engine mail demo`: a sample mailbox, worked through offline and told as it goes.
+"""`flow-engine mail demo`: a sample mailbox, worked through offline and printed as it goes.
 
 Rules, trust, tools, the pharmacy's API with its stock, and the composed mails are real. The model follows a
 script, and nothing leaves this machine.

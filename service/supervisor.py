@@ -39,9 +39,9 @@ ANSWERED_WITHIN_S = 8.0
 """A supervisor that is later fails the scrape."""
 
 READY, ASK, SAMPLES = b"r", b"a", b"s"
-"""First bytes of what a worker tells: it serves; it asks for everybody's metrics; here are its own (JSON)."""
+"""First bytes of a worker's messages: it serves; it asks for everybody's metrics; here are its own (JSON)."""
 COLLECT, MERGED, LEAVE = b"c", b"m", b"l"
-"""First bytes of what it is told: send yours; here are everybody's (text); another one has taken over."""
+"""First bytes of messages to it: send yours; here are everybody's (text); another one has taken over."""
 
 log: Any = structlog.get_logger("flow_engine.service")
 
@@ -112,7 +112,7 @@ class Supervisor:
                     self._obey_signals()
                     for worker in tuple(self._workers):
                         status = worker.process.exitcode
-                        self._hear(worker)  # what it has told last too
+                        self._hear(worker)  # its last messages too
                         if status is not None:
                             self._ended(worker, status)
                     self._answer_if_collected()
@@ -243,7 +243,7 @@ class Supervisor:
             self._asked.discard(worker)
 
     def _answer_if_collected(self) -> None:
-        """Asks everybody, and answers once all have told, or are late."""
+        """Asks every worker for its metrics, and answers once all have sent them, or are late."""
         if self._asking and self._collect_until == float("inf"):
             self._collect_until = time.monotonic() + COLLECTED_WITHIN_S
             for worker in self._workers:

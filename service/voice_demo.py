@@ -1,4 +1,4 @@
-"""`flow-engine voice demo`: a call that needs no account and no phone, told as it goes.
+"""`flow-engine voice demo`: a call that needs no account and no phone, printed as it goes.
 
 The agent is the real one, and so are its config, its HTTP calls and its line with the way of the audio there
 and back. The model plays a script, the caller speaks texts, and a business answers whatever it is asked.
@@ -137,7 +137,7 @@ async def _demonstrate(play: Play) -> Sequence[str]:
 
 
 class _Talk:
-    """The caller's side of a call. Whatever happens meanwhile is told."""
+    """The caller's side of a call. Whatever happens meanwhile is printed."""
 
     def __init__(self, call: fake_twilio.FakeTwilioCall, dialogue: CallLog) -> None:
         self._call = call
@@ -193,7 +193,7 @@ class _Moment:
 
 @dataclass(slots=True)
 class _Seen:
-    """How much of each log has been told."""
+    """How much of each log has been printed."""
 
     events: int = 0
     commands: int = 0

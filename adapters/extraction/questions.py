@@ -1,4 +1,4 @@
-"""What the last bot turn asked for, told from the words that it shares with a variable's name and prompt.
+"""What the last bot turn asked for, recognised by the words that it shares with a variable's name and prompt.
 
 1. The questions of a turn count; in a turn without a question mark, its last sentence.
 2. Words are compared by their stems, without those that every question has. Parts of a prompt that say what

@@ -1,4 +1,4 @@
-"""A record of every model call: who, when, for what, how long and how much, never what was said."""
+"""A record of every model call: who, when, for what, how long and how much, never the messages."""
 
 import time
 from collections.abc import AsyncGenerator, Callable

@@ -390,7 +390,7 @@ def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:
 
 
 def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:
-    """What a caller of the chat is told of the engine's refusal."""
+    """The engine's refusal as a client of the chat gets it."""
     detail = error.problem.detail if error.problem else str(error)
     if isinstance(error, StateConflict):
         return ReloadAndDecide(error.code or "state_conflict", detail)

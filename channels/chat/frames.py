@@ -1,4 +1,4 @@
-"""The frames of the chat's WebSocket (C13): what a client may send, and what an answer is told in.
+"""The frames of the chat's WebSocket (C13): what a client may send, and what an answer is sent in.
 
 A client's frame is read into one of the models here, or refused with every pointer. The server's frames are
 written by `AnswerFrames`, which numbers them through the session's log, and by `bare_frame` for those about

@@ -40,7 +40,7 @@ class SessionStore(chat.ChatSessions, chat.ChatQueue, chat.ChatFrames, chat.Idle
 
 @dataclass(slots=True)
 class _Orders:
-    """What the holder of a session is told while it works. Implements `Confirming`."""
+    """The orders that the holder of a session gets while it works. Implements `Confirming`."""
 
     cancelled: set[str] = field(default_factory=set[str])
     current: tuple[str, asyncio.Task[None]] | None = None

@@ -29,7 +29,7 @@ class Turn(_Part):
 
 
 class OpenQuestion(_Part):
-    """What the user was asked. `agent` is who asked, None for the orchestrator itself, which then has
+    """A question to the user. `agent` is who asked, None for the orchestrator itself, which then has
     `offered` these agents for the message `about`."""
 
     question: str

@@ -290,7 +290,7 @@ class Account:
         self.counted = _Counted()
 
     def began(self, backend: config.Backend, failure: ApiError | None) -> None:
-        """A backend is asked; one that was asked before it has failed, with `failure`."""
+        """A request goes to a backend; the one before it has failed, with `failure`."""
         if self._backend is not None:
             self._charge("failed", failure)
         self._backend = backend

@@ -36,12 +36,12 @@ _CLOCK_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 ENTRY_POINTS: Final = "flow_engine.body_builders"
 
 BodyBuilder: TypeAlias = Callable[[Values, Values, JsonValue], Mapping[str, JsonValue]]
-"""`(args, ctx, session) -> body`. Raises BodyRefused, whose text the model is told."""
+"""`(args, ctx, session) -> body`. Raises BodyRefused, whose text goes to the model."""
 
 
 class BodyRefused(Exception):
     """No body can be made of these arguments: they are refused before anything is sent. The text says what
-    would be accepted; the model is told."""
+    would be accepted; it goes to the model."""
 
 
 _OF_ARGUMENTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -65,7 +65,7 @@ class BuilderRegistry(Mapping[str, BodyBuilder]):
 
     def build(self, name: str, args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
         """The body, a JSON object without the fields that are null, at every level. Raises BodyRefused, also
-        where a builder fails at what its arguments hold: the model is told. Whatever else it raises is a bug
+        where a builder fails at what its arguments hold, for the model. Whatever else it raises is a bug
         of it, for the outermost layer of its channel. A name that is not registered is a KeyError: configs
         are checked for that."""
         builder = self._builders[name]

@@ -232,7 +232,7 @@ class PreStep(RequestFields):
 
 
 class ToolReturn(Document):
-    """What the model is told."""
+    """The description for the model."""
 
     answer: Answer = pydantic.Field(alias="return")
 

@@ -4,7 +4,7 @@
    from 300 on fails (redirects that may be followed have been), as does whatever is no usable reply.
 2. Reasons of a failure go to a model and to callers: they name no address, no number, no content.
 3. The log tells method, address, status and time. Of the address no value of the query and nothing that
-   looks like a phone number; what was sent is told at the level debug only.
+   looks like a phone number; what was sent is logged at the level debug only.
 """
 
 import re
@@ -34,7 +34,7 @@ _PHONE_LIKE = re.compile(r"\+?[0-9](?:[\s().\-/]*[0-9]){6,}")
 
 
 class CallFailed(Exception):
-    """A request without a usable reply. `reason` may be told to anybody; `status` and `reply`, JSON, are
+    """A request without a usable reply. `reason` may be shown to anybody; `status` and `reply`, JSON, are
     those of a reply that is an error, None without one."""
 
     def __init__(self, reason: str, status: int | None = None, reply: JsonValue = None) -> None:

@@ -39,7 +39,7 @@ _PATTERN_MEMORY: Final = 8 << 20
 
 
 def _accepts(what: str, read: Callable[[str], str | None]) -> pydantic.AfterValidator:
-    """Text as `read` gives it back; where that is None it is refused, and told `what` is accepted."""
+    """Text as `read` gives it back; where that is None it is refused, with `what` as accepted."""
 
     def check(text: str) -> str:
         found = read(text)

@@ -58,7 +58,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Who is told what intake does: `arrived` of each new run, `trouble` of each failure by its code."""
+    """Who is notified by intake: `arrived` of each new run, `trouble` of each failure by its code."""
 
     arrived: Callable[[], None]
     trouble: Callable[[str], None] = field(default=lambda code: None)

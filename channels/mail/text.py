@@ -22,7 +22,7 @@ MOST_HTML: Final = 2_000_000
 """Characters of HTML that are read as text; what is beyond is cut."""
 
 _SAMPLE: Final = 20_000
-"""Bytes from which an undeclared charset is told."""
+"""Bytes from which an undeclared charset is guessed."""
 
 _NO_TEXT: Final = frozenset(
     {

@@ -4,7 +4,7 @@
 2. Answered is what got a status below 500, but 408 and 429: a refusal is an answer. Everything else is sent
    again, after 1, 2, 4 … seconds, at most 5 minutes, for a day.
 3. With a directory, a request is written there before its first try and removed when it is answered, so that
-   it outlives the process. The files hold what was said in a call: nobody else may read them.
+   it outlives the process. The files hold transcripts: nobody else may read them.
 """
 
 import asyncio

@@ -250,7 +250,7 @@ class _Model:
         self._responses = 0
 
     def recorded(self, message: JsonValue) -> None:
-        """What the model said then."""
+        """The utterance of the model then."""
         if _of(message, "item", "id") not in self._made_then:
             self.say(message)
 

@@ -54,7 +54,7 @@ PHONE_PARAMETERS = ("callerPhone", "caller_phone", "From", "from", "caller")
 
 
 class Stage(IntEnum):
-    """How far a call has come; it only goes on. From OPENING on the handler is told the end; from CONNECTING
+    """How far a call has come; it only goes on. From OPENING on the handler hears of the end; from CONNECTING
     on the call is taken, and the lifecycle runs even if no model is to be had."""
 
     CHECKING = 0

@@ -253,7 +253,7 @@ async def run_turn(
 async def _shortened(
     workspace: Workspace, model: models.LanguageModel, model_name: str | None, session: str
 ) -> None:
-    """Sum up all but the last turns where the context fills, by the usage that the server told, in tokens;
+    """Sum up all but the last turns where the context fills, by the usage that the server sent, in tokens;
     where it tells none, by the characters of the dialogue."""
     metadata = workspace.store.session(session).metadata
     limit = FULL * workspace.settings.workspace_context_tokens

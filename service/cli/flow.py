@@ -222,7 +222,7 @@ def diff(
 
 
 def _version_in(name: str) -> Mapping[str, object]:
-    """Of a file. What is none is told on standard error and ends the command with 2."""
+    """Of a file. What is none is reported on standard error and ends the command with 2."""
     try:
         version = unwrapped(parse_json(_bytes_of(name))).version
     except OSError as error:

@@ -1,7 +1,7 @@
 """What the model is sent besides audio, the tools that it waits for, and when it is asked to speak (V12).
 
 Everything that the model was sent or has done is remembered in its order, so that a model that takes the
-place of another one can be told all of it: texts, the turns of both sides, function calls and their outputs.
+place of another one can be sent all of it: texts, the turns of both sides, function calls and their outputs.
 
 A model speaks by itself after the caller's turn. Everything else, such as answers of tools, has to ask for a
 response, and only one can be active: what is asked for too early is refused, and what is asked for twice is
@@ -260,7 +260,7 @@ class Dialogue:
         turn_of: Callable[[str], ports.Turn | None] | None,
     ) -> None:
         """`turn_of` gives the turns by their items' ids where the model takes the place of another one, which
-        is told everything that was before."""
+        is sent everything that was before."""
         self.model = model
         model.configure(settings)
         if turn_of is not None:
@@ -299,7 +299,7 @@ class Dialogue:
         return self.responses.confirmed(item_id) or item_id in self._own_items
 
     def spoken(self, item_id: str) -> None:
-        """An item of what was said is in the conversation from here on."""
+        """An utterance is in the conversation from here on."""
         if item_id not in self._spoken:
             self._spoken.add(item_id)
             self._past.append(_Spoken(item_id))
@@ -352,7 +352,7 @@ class Dialogue:
             self.model.create_response()
 
     def _answer(self, call_id: str, output: str) -> None:
-        """Without a model the next one is told, among what was before."""
+        """Without a model the next one is sent it, among what was before."""
         self.tools.running.discard(call_id)
         self._past.append(ports.FunctionOutputItem(call_id, output))
         if self.model is not None:

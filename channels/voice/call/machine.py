@@ -84,7 +84,7 @@ class Call:
     def attach(
         self, model: ports.ModelLink, settings: ports.SessionSettings, *, resumed: bool = False
     ) -> None:
-        """A model is there. Resumed, it is told what was said before, and goes on where that was."""
+        """A model is there. Resumed, it is sent the conversation so far, and goes on where that was."""
         self.settings = settings
         self._dialogue.attach(model, settings, self._output.transcript.turn_of if resumed else None)
         self._dialogue.respond_if_due()
@@ -114,7 +114,7 @@ class Call:
             self._dialogue.silence(event.response_id)
 
     def _take_words(self, event: events.ModelEvent) -> bool:
-        """What was said is taken even when the call is over. False for any other event."""
+        """Utterances are taken even when the call is over. False for any other event."""
         transcript, now = self._output.transcript, self._clock()
         match event:
             case events.ItemAdded(item_id, role):
@@ -200,7 +200,7 @@ class Call:
 
     @property
     def awaits_text(self) -> bool:
-        """The model has taken a turn of the caller, and has not written down what was said."""
+        """The model has taken a turn of the caller, and has not transcribed it."""
         is_written = self.settings is not None and self.settings.transcription_model is not None
         return is_written and self._output.transcript.awaits_text
 
@@ -377,7 +377,7 @@ class Call:
             self._settle()
 
     def _settle(self) -> None:
-        """Give out the turns that are complete, and leave if all that was said has been heard."""
+        """Give out the turns that are complete, and leave if every utterance has been heard."""
         if self.is_over:
             return
         self._note_heard()

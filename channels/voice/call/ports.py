@@ -141,7 +141,7 @@ HandlerNotice: TypeAlias = Turn | CallerSilent | TransferFailed
 MachineNotice: TypeAlias = Turn | CallerSilent | ModelStalled | ModelError
 
 
-# What the model is told again when its connection is another one: in the order in which it was.
+# What the model is sent again when its connection is another one: in the order in which it was.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class ModelItems(Protocol):
         ...
 
     def add_history(self, items: Sequence[HistoryItem]) -> None:
-        """What was said and done before this connection, oldest first."""
+        """Utterances and tool calls before this connection, oldest first."""
         ...
 
     def truncate(self, item_id: str, content_index: int, heard_ms: int) -> None:
@@ -272,7 +272,7 @@ class CallHooks(Protocol):
 
 
 class CallTranscript(Protocol):
-    """What was said in a call so far."""
+    """The utterances of a call so far."""
 
     @property
     def transcript(self) -> tuple[Turn, ...]: ...
@@ -378,7 +378,7 @@ class AnsweredCall:
 
 
 class CallSeat(CallControls, CallTranscript, Protocol):
-    """What a handler gets of its call: what it may do to it, and what was said."""
+    """What a handler gets of its call: what it may do to it, and its transcript."""
 
 
 OpenCall: TypeAlias = Callable[[Caller, CallSeat], AnsweredCall]

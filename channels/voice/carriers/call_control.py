@@ -1,4 +1,4 @@
-"""Steering live calls: whom a call can come from or go to, and how a carrier is told by its REST interface.
+"""Steering live calls: whom a call can come from or go to, and how a REST interface is instructed.
 
 Targets are phone numbers and SIP addresses, as carriers and people write them. REST goes through the outbound
 guard, and fails in one way.

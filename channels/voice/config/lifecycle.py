@@ -188,7 +188,7 @@ def outcome_of(rules: tuple[OutcomeRule, ...], ctx: Values) -> str | None:
     return next((rule.outcome for rule in ordered if rule.flag is None or ctx.get(rule.flag)), None)
 
 
-# What was said, as a business's API gets it: `[{role, content, timestamp}]`, and its last lines as text.
+# The transcript, as a business's API gets it: `[{role, content, timestamp}]`, and its last lines as text.
 
 
 def utc_milliseconds(moment: datetime) -> str:

@@ -334,7 +334,7 @@ class VoiceConfig(documents.Document):
     def settings(self, instructions: str = "") -> SessionSettings:
         """The model as the config has it, to do what `instructions` say."""
         openai, transcription = self.openai, self.openai.input_audio_transcription
-        # By default a language is only assumed, and a recogniser that is told the wrong one hears nonsense.
+        # By default a language is only assumed, and a recogniser that is set to the wrong one hears nonsense.
         spoken = self.agent.language if "language" in self.agent.model_fields_set else None
         return SessionSettings(
             instructions=instructions,

@@ -56,7 +56,7 @@ a person. All others go as they are."""
 class FlowCallHandler:
     """Implements `CallHandler`. `base` is what the agent's own configuration says about the session,
     `servers` are this call's own, `tool_lists` what is remembered of them from other calls. `now` is the time
-    of day, aware. Without `notices` the engine is asked for changes of the memory."""
+    of day, aware. Without `notices` the engine is polled for changes of the memory."""
 
     def __init__(
         self,

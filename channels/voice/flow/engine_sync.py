@@ -1,4 +1,4 @@
-"""Call and engine kept in step: what is said goes there, what has moved there comes back (F23, F31, F33).
+"""Call and engine kept in step: utterances go there, what has moved there comes back (F23, F31, F33).
 
 Messages go in order and beside the call. A realtime model hears, and may act at once; the engine reads the
 words, which come later: a task that needs a day would be refused right after the caller has named it. So
@@ -137,7 +137,7 @@ class PromptRefresher:
         self._known, self._last = (prefix_hash, without_clock(prompt)), None
 
     def after_user_turn(self) -> None:
-        """Values may be found in what was said: look until they have been. Returns at once."""
+        """Values may be found in an utterance: look until they have been. Returns at once."""
         self._turns += 1
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
@@ -206,7 +206,7 @@ _LOOK_S: Final = 0.02
 
 
 class TranscriptBarrier:
-    """Whether all that the caller has said is known to the engine, and has been read there for values."""
+    """Whether every utterance of the caller is known to the engine, and has been read there for values."""
 
     def __init__(self, transcript: CallTranscript, watch: PromptRefresher) -> None:
         self._call = transcript
@@ -222,7 +222,7 @@ class TranscriptBarrier:
         logged."""
         now = asyncio.get_running_loop().time
         began = now()
-        # Words that are not understood end the waiting too, and nobody is told of those.
+        # Words that are not understood end the waiting too, and no event reports those.
         while self._are_on_their_way() and now() - began < within_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         left_s = max(within_s - (now() - began), 0.0)

@@ -27,7 +27,7 @@ CONTACT_PARAMETERS: Final = ("calleeId", "room", "name")
 @dataclass(frozen=True, slots=True)
 class FlowStart:
     """`transfers` maps the skills and agent ids of a flow's routing to phone numbers or SIP addresses;
-    `transfer_to` is for whatever is not in it. `apology` is said when the engine cannot take the call.
+    `transfer_to` is for whatever is not in it. `apology` is spoken when the engine cannot take the call.
     `tenant` is what the flow's templates know as `$tenant`.
     """
 
@@ -184,7 +184,7 @@ def session_settings(
         model=(model.model if model and is_realtime else None) or base.model,
         voice=(voice.voice if voice and speaks_it else None) or base.voice,
         speed=min(max(voice.speed, SLOWEST), FASTEST) if voice and speaks_it and voice.speed else base.speed,
-        # In two letters. A recogniser that is told the wrong one hears nonsense.
+        # In two letters. A recogniser that is set to the wrong one hears nonsense.
         language=None if speaks_others else data.language.partition("-")[0].lower(),
         turn_detection=_turn_detection(base.turn_detection, data.vad),
         allow_interruptions=data.allow_interruptions_on_start if first_words else data.allow_interruptions,

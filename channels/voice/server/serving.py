@@ -1,4 +1,4 @@
-"""Run the HTTP side until it is told to stop, without cutting anybody off.
+"""Run the HTTP side until a signal to stop, without cutting anybody off.
 
 The first SIGINT or SIGTERM: no further calls, those that go on may come to their end for `drain_s` seconds;
 what is left then is ended, with its lifecycle run. The second signal ends at once.
@@ -51,7 +51,7 @@ async def serve_voice(
     drain_s: float,
     started: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Returns after a signal. `started` is told the port, which matters when 0 was requested.
+    """Returns after a signal. `started` is called with the port, which matters when 0 was requested.
 
     Raises CallTheOperator `address_not_free`. Calls have `drain_s` seconds to end.
     """

@@ -1,4 +1,4 @@
-"""A business's API on this machine: it answers from a table and writes down what it was asked.
+"""A business's API on this machine: it answers from a table and writes down its requests.
 
 async with FakeBusiness({"POST /api/orders": {"id": "o-1"}}) as business:
     ...  # run a config with business.url as its base_url
@@ -37,7 +37,7 @@ NOT_FOUND: Final = Reply({"error": "this business has no such address"}, 404)
 
 @dataclass(frozen=True, slots=True)
 class BusinessCall:
-    """What the business was asked. `at` is in seconds of the running loop; an empty body is None."""
+    """A request to the business. `at` is in seconds of the running loop; an empty body is None."""
 
     at: float
     method: str

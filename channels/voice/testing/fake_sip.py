@@ -128,7 +128,7 @@ class FakeSip:
         return [each for each in self._realtime.connections if each.query.get("call_id") == [call_id]]
 
     def asked(self, call_id: str) -> list[Action]:
-        """What the REST interface was asked to do with the call, and did."""
+        """What requests to the REST interface did with the call."""
         return [each.action for each in self.requests if each.call_id == call_id and each.status == 200]
 
     def hang_up(self, call_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a fake model says and does: reactions to what it is told.
+"""What a fake model says and does: reactions to its input.
 
 A reaction answers one response. It is chosen by what the model was told since the response before, written as
 lines of `user: …`, `system: …`, `tool: …` (a tool's output) and `instructions: …`: the first reaction that

@@ -59,7 +59,7 @@ class SipConnection(SipLine):
             super().close()
 
     async def ended(self) -> None:
-        """Returns when the model's server has been told that the call is over."""
+        """Returns when the model's server has been sent the end of the call."""
         await self.left()
         if not self._is_accepted:
             try:

@@ -69,7 +69,7 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
 
 
 class SipCalls:
-    """Raises LineControlFailed where the model's server does not do what is asked."""
+    """Raises LineControlFailed where the model's server refuses the request."""
 
     def __init__(self, sender: OutboundSender, realtime_url: str, api_key: str) -> None:
         self._sender = sender
