@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, TypeAlias, cast
 
-from flow_engine.values import JsonValue, VariableSpec
-from flow_engine.vocabulary import SensitiveKind, VariableType
+from flow_engine.values import VALUE_KINDS, JsonValue, VariableSpec
+from flow_engine.vocabulary import SensitiveKind
 
 Sensitivity: TypeAlias = "bool | SensitiveKind"
 
@@ -56,16 +56,8 @@ def stand_in(spec: VariableSpec | None, value: JsonValue) -> JsonValue:
         return masked
     if spec.type == "enum":
         return next(iter(spec.enum_values), masked)
-    return _STAND_INS.get(spec.type, masked)
-
-
-_STAND_INS: Final[Mapping[VariableType, JsonValue]] = {
-    "number": 0,
-    "boolean": True,
-    "date": "2000-01-01",
-    "phone": {"country": "US", "type": "mobile", "number": "+12015550123"},
-    "email": "hidden@example.com",
-}
+    hidden = VALUE_KINDS[spec.type].hidden_as
+    return masked if hidden is None else hidden
 
 
 # --- values in texts --------------------------------------------------------------------------

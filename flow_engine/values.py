@@ -71,21 +71,25 @@ class VariableSpec:
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """`asked_as` is the JSON type that a model is asked to answer with; `handed_over` what a tool gets."""
+    """`asked_as` is the JSON type that a model is asked to answer with; `handed_over` what a tool gets;
+    `hidden_as` the value that stands for every sensitive one in recordings, None where the mask may."""
 
     asked_as: Literal["string", "number", "boolean"]
     handed_over: str
+    hidden_as: JsonValue
 
+
+_A_PHONE: JsonValue = {"country": "US", "type": "mobile", "number": "+12015550123"}
 
 VALUE_KINDS: Mapping[VariableType, ValueKind] = {
-    "string": ValueKind("string", "text"),
-    "number": ValueKind("number", "a number"),
-    "boolean": ValueKind("boolean", "true or false"),
-    "enum": ValueKind("string", "text"),
-    "date": ValueKind("string", "text"),
-    "phone": ValueKind("string", "an object with the number"),
-    "email": ValueKind("string", "text"),
-    "custom": ValueKind("string", "whatever a tool has stored"),
+    "string": ValueKind("string", "text", None),
+    "number": ValueKind("number", "a number", 0),
+    "boolean": ValueKind("boolean", "true or false", True),
+    "enum": ValueKind("string", "text", None),
+    "date": ValueKind("string", "text", "2000-01-01"),
+    "phone": ValueKind("string", "an object with the number", _A_PHONE),
+    "email": ValueKind("string", "text", "hidden@example.com"),
+    "custom": ValueKind("string", "whatever a tool has stored", None),
 }
 """What readers outside of this file need of a type. A type without its row fails at the import."""
 if missing := set(VARIABLE_TYPES) - VALUE_KINDS.keys():
