@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from flow_engine.idempotency import IdempotencyKey
@@ -18,7 +19,7 @@ from flow_engine.use_cases.delivery import Relay
 from memory import erasing
 from memory.connection import RedisMemory, connect
 from memory.in_process import embedded
-from memory.keys import JOBS_KEY, ConversationKeys
+from memory.keys import JOBS_KEY, ConversationKeys, index_key
 from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from memory.streams import RedisEvents, Routing
 from tests.memory.conversation_samples import T0, Conversation, session, turn, written
@@ -165,3 +166,62 @@ async def test_what_is_sent_on_while_it_is_erased_is_taken_back(store: RedisMemo
     assert await store.conversations.erase(talk.ref, ERASURE)
     assert await events.publish(talk.ref, waiting) == 0
     assert await told(store, talk.ref) == []
+
+
+async def left_of(store: RedisMemory, ref: ConversationRef) -> set[str]:
+    """Where something of a conversation is: keys of its own, or shared ones that name it."""
+    own = await names_of(store, ref)
+    shared = {name async for name in store.driver.scan("*")} - own
+    client = client_of(store)
+    reads = {b"zset": lambda n: client.zrange(n, 0, -1), b"hash": client.hgetall, b"stream": client.xrange}
+    for name in shared:
+        kind = await client.type(name)
+        found = repr(await reads[kind](name)) if kind in reads else ""
+        if ref.conversation_id in found:
+            own.add(name)
+    return own
+
+
+@pytest.mark.parametrize(
+    ("remover", "place"),
+    [
+        (None, None),
+        ("_sweep", "::reply::other"),
+        ("_sweep", ":conversations}::index"),
+        ("_sweep", "{flow-engine}:events"),
+        ("_erase_keys", "::snapshot"),
+        ("_erase_forks", "::snapshot"),
+    ],
+)
+async def test_each_remover_is_needed(
+    remover: str | None, place: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:  # journal: must be shown 5
+    store = embedded()
+    talk = await lived(store)
+    fork = Conversation(store, ConversationRef(talk.ref.tenant_id, f"{talk.ref.conversation_id}-fork"))
+    await fork.start()
+    await client_of(store).hset(
+        ConversationKeys.of(fork.ref).named["snapshot"],
+        "origin",
+        orjson.dumps({"tag": None, "forked_from": {"conversation_id": talk.ref.conversation_id, "seq": 1}}),
+    )
+    await client_of(store).zadd(ConversationKeys.of(talk.ref).forks, {fork.ref.conversation_id: 1})
+    await client_of(store).zadd(index_key(talk.ref.tenant_id), {talk.ref.conversation_id: 1})
+    _, relay = events_of(store)
+    await relay.relay(Job("relay", talk.ref))
+
+    async def nothing(*_: object, **named: object) -> bool:
+        return True
+
+    if remover is not None:
+        monkeypatch.setattr(erasing.Eraser, remover, nothing)
+    eraser = erasing.Eraser(store.driver)
+    assert await eraser.erase(talk.ref, ERASURE)
+    outbox = ConversationKeys.of(talk.ref).named["outbox"]
+    spared = {outbox, ConversationKeys.of(fork.ref).named["outbox"], JOBS_KEY}
+    left = await left_of(store, talk.ref) | await left_of(store, fork.ref)
+    if place is None:
+        assert left <= spared
+    else:
+        assert any(name.endswith(place) or place in name for name in left - {outbox})
+    await store.close()
