@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from adapters import extraction
     from channels.chat import settings as chat_settings
     from channels.gateway import cache as gateway_cache
     from channels.gateway import config as gateway_settings
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from channels.voice.flow import opening as voice_flows
     from channels.voice.server import settings as voice_settings
     from channels.workspace import assistant as workspace_settings
+    from flow_engine.testing import recorded_test as recorded_tests
     from flow_engine.testing import replay_page as replay_reports
     from flow_engine.testing import report as scenario_results
     from flow_engine.testing import simulation, yaml_text
@@ -48,6 +50,7 @@ __all__ = [
     "chat",
     "chat_settings",
     "chat_terminal",
+    "extraction",
     "gateway",
     "gateway_cache",
     "gateway_database",
@@ -58,6 +61,7 @@ __all__ = [
     "mail_demo",
     "mail_serve",
     "memory_notices",
+    "recorded_tests",
     "replay_reports",
     "replaying",
     "running",
@@ -79,12 +83,14 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "extraction": "adapters.extraction",
     "chat_settings": "channels.chat.settings",
     "gateway_cache": "channels.gateway.cache",
     "gateway_database": "channels.gateway.database",
     "gateway_settings": "channels.gateway.config",
     "gateway_usage": "channels.gateway.usage",
     "in_process_memory": "memory.in_process",
+    "recorded_tests": "flow_engine.testing.recorded_test",
     "replay_reports": "flow_engine.testing.replay_page",
     "scenario_results": "flow_engine.testing.report",
     "simulation": "flow_engine.testing.simulation",

@@ -12,9 +12,10 @@ from pathlib import Path
 import orjson
 
 from flow_engine.documents import parse_json
-from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError
+from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError, LookElsewhere
 from flow_engine.json_values import as_object
 from flow_engine.ports.clock import SystemClock
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import FlowStore
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.platform import Platform
@@ -102,6 +103,26 @@ def replay_on(target: Candidate, source: Source) -> Replay:
         where = f"tag {source.tag!r}" if source.file is None else str(source.file)
         raise Unreadable(f"{where}: there is no conversation to replay")
     return replay
+
+
+def recording_of(source: Source, conversation_id: str) -> Recording:
+    """One recording of the source. Raises Unreadable where it is not there; CallTheOperator `redis_needed`,
+    RetryLater."""
+
+    async def run() -> Recording | None:
+        if source.file is None:
+            async with _opened(source.settings) as (recordings, _):
+                return await recordings.recording(ConversationRef(source.tenant_id, conversation_id))
+        found = (each for _, each in _of_file(source.file) if each.conversation_id == conversation_id)
+        return next(found, None)
+
+    try:
+        found = asyncio.run(run())
+    except LookElsewhere as unknown:
+        raise Unreadable(unknown.detail) from None
+    if found is None:
+        raise Unreadable(f"{source.file}: there is no recording of {conversation_id!r}")
+    return found
 
 
 async def _chosen(source: Source, flow_id: str | None) -> AsyncGenerator[tuple[str, Recording]]:

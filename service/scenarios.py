@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +15,16 @@ import orjson
 from flow_engine.documents import DocumentLimits, parse_json
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.testing import parsing, report, running, yaml_text
 from flow_engine.testing.bench import AUTHOR, START, Bench, InstalledFlow, Stores
 from flow_engine.use_cases.submissions import Submission, Submissions
+from flow_engine.values import JsonValue
 from flows.samples import unwrapped
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.in_process import embedded
 from memory.keys import ConversationKeys
+from service import late
 from system_prompts.loader import load_system_prompts
 
 
@@ -37,6 +40,13 @@ class RunOptions:
 
     def chosen(self, name: str) -> bool:
         return self.name_part.casefold() in name.casefold()
+
+
+class _Rules:
+    """Implements `Extractor`. Its tables are loaded when somebody speaks."""
+
+    def extract(self, request: ExtractionRequest) -> Mapping[str, JsonValue]:
+        return late.extraction.extract(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> Asyn
     await database.open()
     try:
         submissions = Submissions(prompts, options.limits, lambda: "version")
-        yield _Run(Bench(stores, prompts), submissions, options, stopwatch)
+        yield _Run(Bench(stores, prompts, _Rules()), submissions, options, stopwatch)
     finally:
         await database.close()
         await memory.close()

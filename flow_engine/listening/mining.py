@@ -13,14 +13,14 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from typing import cast
 
 from flow_engine.documents import Checkpoint
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import DialogueTurn
-from flow_engine.ports.extraction import ExtractionRequest
+from flow_engine.ports.extraction import ExtractionRequest, Extractor
 from flow_engine.ports.models import LLMRequest, instruction
 from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
@@ -174,6 +174,23 @@ class MiningResult:
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
     failed: bool = False
+
+
+def read_by_rules(extractor: Extractor, request: MiningRequest) -> MiningResult:
+    """What rules find in the unread turns; what was said later counts. Some milliseconds of CPU a turn."""
+    values: dict[str, tuple[JsonValue, MinedBy]] = {}
+    said_in: dict[str, str] = {}
+    for message_id, extraction in extraction_requests(request):
+        found = extractor.extract(extraction)
+        values |= {var_id: (value, "rules") for var_id, value in found.items()}
+        said_in |= dict.fromkeys(found, message_id)
+    return MiningResult(values, said_in)
+
+
+def together(by_rules: MiningResult, by_model: MiningResult) -> MiningResult:
+    """What rules have found stands; the model was asked for the rest."""
+    values = {**by_model.values, **by_rules.values}
+    return replace(by_model, values=values, said_in=by_rules.said_in)
 
 
 def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> LLMRequest | None:

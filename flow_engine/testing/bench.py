@@ -7,21 +7,25 @@ that a store would bring about by its own clock.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from flow_engine.idempotency import IdempotencyKey
+from flow_engine.listening import mining
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports import flow_store, outbound, system_prompts
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ActedOn, ConversationRef
+from flow_engine.ports.extraction import Extractor
 from flow_engine.runtime import compiled, platform, storage
-from flow_engine.testing.format import Verdict
+from flow_engine.runtime.memory import MINER
+from flow_engine.testing.format import ModelAnswer, Verdict
+from flow_engine.use_cases.background import reading
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission
-from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
+from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 
 START = datetime(2026, 1, 15, 9, 0, tzinfo=UTC)  # a Thursday morning: every scenario begins then
@@ -125,13 +129,36 @@ class Stage:
     transactor: Transactor
     conversations: Conversations
     dialogue: DialogueService
+    extractor: Extractor
+
+    async def read(self, answer: ModelAnswer | None) -> None:
+        """Read what the user has said since the last reading: by rules, then by the model's answer where one
+        is given. Raises as the use cases do."""
+        loaded = await self.transactor.memory.load(self.conversation, with_turns=True)
+        runner = await self.transactor.resume(self.conversation, loaded)
+        request = mining.mining_request_of(runner)
+        if request is None:
+            return
+        result = mining.read_by_rules(self.extractor, request)
+        if answer is not None and answer.fails:
+            result = replace(result, failed=True)
+        elif answer is not None:
+            reached = [{"id": id, "reason": reason} for id, reason in answer.checkpoints.items()]
+            data = {"values": answer.values, "checkpoints": reached}
+            result = mining.together(result, mining.read_answer(request, data, runner))
+
+        async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:
+            return reading(await self.transactor.resume(self.conversation, fresh), request, result)
+
+        await self.transactor.apply(ActedOn(*self.conversation, MINER), decide)
 
 
 class Bench:
     """Flows installed in stores of their own. Each has its own tenant, so that equal ids do not meet."""
 
-    def __init__(self, stores: Stores, prompts: system_prompts.SystemPrompts) -> None:
+    def __init__(self, stores: Stores, prompts: system_prompts.SystemPrompts, extractor: Extractor) -> None:
         self._stores = stores
+        self._extractor = extractor
         self._prompts = prompts
         flow_service = FlowService(
             flows=stores.flows, versions=stores.versions, clock=SettableClock(), new_id=lambda: AUTHOR
@@ -153,9 +180,10 @@ class Bench:
         startable = await self._versions.to_start(tenant_id, version_id)
         return InstalledFlow(self, tenant_id, startable.version.flow)
 
-    def stage(self, tenant_id: str, flow: compiled.CompiledFlow) -> Stage:
+    def stage(self, tenant_id: str, flow: compiled.CompiledFlow, start: datetime = START) -> Stage:
+        """Its time begins at `start`, in UTC."""
         self._staged += 1
-        clock, handler = SettableClock(), ScriptedHandler()
+        clock, handler = SettableClock(start), ScriptedHandler()
         dependencies = ConversationDependencies(
             memory=ForgetfulMemory(self._stores.memory, self._stores.forget, clock),
             versions=self._versions,
@@ -173,6 +201,7 @@ class Bench:
             transactor=transactor,
             conversations=Conversations(transactor, dependencies),
             dialogue=DialogueService(transactor, dependencies),
+            extractor=self._extractor,
         )
 
 
@@ -182,6 +211,6 @@ class InstalledFlow:
     tenant_id: str
     flow: compiled.CompiledFlow
 
-    def stage(self) -> Stage:
-        """A conversation that has not begun."""
-        return self.bench.stage(self.tenant_id, self.flow)
+    def stage(self, start: datetime | None = None) -> Stage:
+        """A conversation that has not begun, at `start` (UTC), `START` if not given."""
+        return self.bench.stage(self.tenant_id, self.flow, start or START)

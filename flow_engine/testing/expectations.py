@@ -261,6 +261,22 @@ def _suggested(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterat
         yield from _compare("suggested", named, found.keys(), names, listed(found.values()))
 
 
+@_of_state
+def _checkpoints(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    wanted = expected.checkpoints
+    if wanted is not None:
+        names = {point.id: point.name for point in runner.flow.document.checkpoints}
+        ids = {name: id for id, name in names.items()} | {id: id for id in names}
+        found = runner.loaded.mining.checkpoints.keys()
+
+        def by_id(listed: tuple[str, ...] | None) -> tuple[str, ...] | None:
+            return None if listed is None else tuple(ids[name] for name in listed)
+
+        named = Names(includes=by_id(wanted.includes), exactly=by_id(wanted.exactly))
+        there = [repr(names.get(id, id)) for id in found]
+        yield from _compare("checkpoints", named, found, names, ", ".join(there))
+
+
 def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.ReachableTask]:
     if runner.session.states.phase != task_types.ACTIVE:
         return {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import pydantic
 from pydantic_core import PydanticCustomError
 
+from flow_engine.documents import parse_date_time
 from flow_engine.runtime.compiled import LONGEST_S
 from flow_engine.runtime.rules import RefusalCode
 from flow_engine.vocabulary import Channel, HumanOutcome, Phase, Source, TaskType
@@ -18,6 +20,9 @@ REFUSED = "refused"
 """The type of pydantic's error where a rule of this file is broken; its message is ready to be shown."""
 TOOL = "flow-test"
 """Who writes to the memory where a scenario does not say."""
+
+LATEST_START = 9_900
+"""A year: what comes after it has to end within the calendar."""
 
 _Text = Annotated[str, pydantic.Field(min_length=1, max_length=512)]
 _Facts = Mapping[str, object]
@@ -38,6 +43,16 @@ def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
         raise refused(_DURATION_ACCEPTED)
     return float(value)
+
+
+def _moment(value: object) -> datetime:
+    try:
+        moment = parse_date_time(value) if isinstance(value, str) else None
+    except ValueError:
+        moment = None
+    if moment is None or not 2 <= moment.year <= LATEST_START:
+        raise refused(f"accepted is an RFC 3339 date-time until {LATEST_START}, as '2026-01-15T09:00:00Z'")
+    return moment.astimezone(UTC)
 
 
 def _short_for(key: str, kind: type = str) -> pydantic.BeforeValidator:
@@ -91,6 +106,36 @@ class UtteranceBody(Shape):
     body: str
     src: Source = "user"
     language: _Text | None = None
+
+
+def _answer(value: object) -> object:
+    return {"fails": True} if value == "fails" else {} if value is None else value
+
+
+def _reasons(value: object) -> object:
+    return dict.fromkeys(cast("list[str]", value), "") if isinstance(value, list) else value
+
+
+class ModelAnswer(Shape):
+    """What the model finds in what was said: values of variables, by `_id` or name, and checkpoints, by id
+    with the reason. The text `fails` stands for a model that gives no usable answer."""
+
+    values: _Facts = pydantic.Field(default_factory=dict[str, object])
+    checkpoints: Annotated[Mapping[str, str], pydantic.BeforeValidator(_reasons)] = pydantic.Field(
+        default_factory=dict[str, str]
+    )
+    fails: bool = False
+
+
+Answer = Annotated[ModelAnswer, pydantic.BeforeValidator(_answer)]
+
+
+class SayBody(Shape):
+    """`model` is asked after the rules, for what they have left; left out, there is none."""
+
+    body: str
+    language: _Text | None = None
+    model: Answer | None = None
 
 
 class DescriptionBody(Shape):
@@ -157,6 +202,7 @@ class ExpectBody(Shape):
     reachable: NameList | None = None
     not_reachable: tuple[str, ...] | None = None
     unmet: NameList | None = None
+    checkpoints: NameList | None = None
     suggested: NameList | None = None
     advanced: str | None = None
     command: str | None = None
@@ -197,6 +243,14 @@ class Say(Shape):
     utterance: Annotated[UtteranceBody, _short_for("body")]
 
 
+class Speak(Shape):
+    say: Annotated[SayBody, _short_for("body")]
+
+
+class Read(Shape):
+    read: Answer
+
+
 class Remember(Shape):
     memory: Annotated[
         tuple[MemoryEntryBody, ...], pydantic.BeforeValidator(entries), pydantic.AfterValidator(not_empty)
@@ -227,6 +281,8 @@ class Expect(Shape):
 BODIES: Mapping[str, type[Shape] | None] = {
     "contact": NewContactBody,
     "utterance": UtteranceBody,
+    "say": SayBody,
+    "read": ModelAnswer,
     "memory": MemoryEntryBody,
     "change_task": None,
     "human_task": HumanTaskBody,
@@ -245,6 +301,8 @@ def _kind(step: object) -> str | None:
 Action = (
     Annotated[OpenContact, pydantic.Tag("contact")]
     | Annotated[Say, pydantic.Tag("utterance")]
+    | Annotated[Speak, pydantic.Tag("say")]
+    | Annotated[Read, pydantic.Tag("read")]
     | Annotated[Remember, pydantic.Tag("memory")]
     | Annotated[ChangeTask, pydantic.Tag("change_task")]
     | Annotated[HumanTask, pydantic.Tag("human_task")]
@@ -256,9 +314,10 @@ Step = Action | Annotated[Expect, pydantic.Tag("expect")]
 
 class Scenario(Shape):
     """A story. Unless it begins with a contact, one is opened before the first step. Its waits together last
-    at most 10 years, in seconds. Refused without a step."""
+    at most 10 years, in seconds. It begins at `start` (UTC), else at the bench's. Refused without a step."""
 
     name: _Text
+    start: Annotated[datetime, pydantic.BeforeValidator(_moment)] | None = None
     channel: Channel | None = None
     language: _Text | None = None
     tenant: _Facts = pydantic.Field(default_factory=dict[str, object])

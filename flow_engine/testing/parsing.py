@@ -99,6 +99,8 @@ def shape_at(path: Path) -> type[format.Shape] | None:
             return format.Scenario
         case ("scenarios", "steps", "memory", "descriptionForLLM"):
             return format.DescriptionBody
+        case ("scenarios", "steps", "say", "model"):
+            return format.ModelAnswer
         case ("scenarios", "steps", "expect", _):
             return format.Names
         case ("scenarios", "steps", kind):
@@ -136,6 +138,11 @@ def unknown_in(expected: format.ExpectBody, flow: CompiledFlow) -> Iterator[tupl
             code, what = "unknown_variable", "variable"
             unknown = [name for name in names if flow.variables.resolve(name) is None]
             known = [variable.name for variable in flow.variables]
+        elif key == "checkpoints":
+            code, what = "unknown_checkpoint", "checkpoint"
+            points = flow.document.checkpoints
+            known, ids = [point.name for point in points], {point.id for point in points}
+            unknown = [name for name in names if name not in ids and name not in known]
         elif key == "mcp_tools":
             code, what = "unknown_tool", "tool of an MCP server"
             unknown, known = [name for name in names if name not in tools], sorted(tools)
@@ -158,5 +165,6 @@ def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:
         "advanced": () if expected.advanced is None else (expected.advanced,),
         "missing": expected.missing or (),
         "memory": expected.memory or (),
+        "checkpoints": () if expected.checkpoints is None else expected.checkpoints.every,
         "mcp_tools": () if expected.mcp_tools is None else expected.mcp_tools.every,
     }

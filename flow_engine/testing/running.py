@@ -51,7 +51,7 @@ class Played:
 async def play(scenario: format.Scenario, flow: InstalledFlow, stopwatch: Callable[[], float]) -> Played:
     """`stopwatch` counts seconds from any beginning."""
     started = stopwatch()
-    player = Player(scenario, flow.stage())
+    player = Player(scenario, flow.stage(scenario.start))
     failure = await player.play()
     seconds = stopwatch() - started
     return Played(scenario.name, seconds, failure, frozenset(player.entered), frozenset(player.taken))
@@ -108,33 +108,44 @@ class Player:
 
     async def act(self, step: format.Step) -> Outcome:
         stage, kind = self.stage, format.kind_of(step)
+        outcome = Outcome(kind=kind)
         try:
             match step:
                 case format.OpenContact():
-                    return await self.open(step.contact)
+                    outcome = await self.open(step.contact)
                 case format.Say():
                     said = self.utterance(step.utterance)
-                    return await self.done(kind, await stage.dialogue.utterance(stage.conversation, said))
+                    outcome = await self.done(kind, await stage.dialogue.utterance(stage.conversation, said))
+                case format.Speak():
+                    said = self.utterance(
+                        format.UtteranceBody(body=step.say.body, language=step.say.language)
+                    )
+                    await stage.dialogue.utterance(stage.conversation, said)
+                    outcome = await self.read(kind, step.say.model)
+                case format.Read():
+                    outcome = await self.read(kind, step.read)
                 case format.Remember():
                     writes = [self.memory_write(entry) for entry in step.memory]
-                    return await self.done(kind, await stage.dialogue.put_memory(stage.conversation, writes))
+                    outcome = await self.done(
+                        kind, await stage.dialogue.put_memory(stage.conversation, writes)
+                    )
                 case format.ChangeTask():
-                    return await self.change_task(step.change_task)
+                    outcome = await self.change_task(step.change_task)
                 case format.HumanTask():
                     human = step.human_task
                     answer = await stage.conversations.human_task(
                         stage.conversation, self.contact_id, human.outcome, human.reason
                     )
-                    return Outcome(kind=kind, command=_reply(answer)["command"])
+                    outcome = Outcome(kind=kind, command=_reply(answer)["command"])
                 case format.EndContact():
-                    return await self.end(step.end_contact)
+                    outcome = await self.end(step.end_contact)
                 case format.Wait():
                     stage.clock.advance(step.wait)
                 case format.Expect():
                     raise TypeError("an expectation is not an action")
         except FlowEngineError as problem:
             return Outcome(kind=kind, problem=problem)
-        return Outcome(kind=kind)
+        return outcome
 
     async def open(self, body: format.NewContactBody) -> Outcome:
         scenario, flow = self.scenario, self.stage.flow
@@ -171,16 +182,25 @@ class Player:
 
     async def done(self, kind: str, answer: FinalReply) -> Outcome:
         """Of an action that was answered; tasks that the conversation passed by itself count as entered."""
-        reply, stage = _reply(answer), self.stage
+        reply = _reply(answer)
+        advanced = await self.moved() if "advanced" in reply else None
+        return Outcome(kind=kind, command=reply.get("command"), advanced=advanced)
+
+    async def read(self, kind: str, answer: format.ModelAnswer | None) -> Outcome:
+        await self.stage.read(answer)
+        return Outcome(kind=kind, advanced=await self.moved())
+
+    async def moved(self) -> compiled.TaskPlan | None:
+        """The last of the tasks that the conversation has entered by itself, None where it has not."""
+        stage = self.stage
+        session = (await stage.transactor.memory.load(stage.conversation)).session
         advanced: compiled.TaskPlan | None = None
-        if "advanced" in reply:
-            session = (await stage.transactor.memory.load(stage.conversation)).session
-            passed = () if session is None else session.latest_contact.tasks
-            left = stage.flow.tasks[self.task_id].name
+        if session is not None and session.task.task_id != self.task_id:
+            passed, left = session.latest_contact.tasks, stage.flow.tasks[self.task_id].name
             for name in passed[len(passed) - passed[::-1].index(left) :]:
                 advanced = stage.flow.task_named(name)
                 self.enter(stage.flow.names[normalise_name(name)])
-        return Outcome(kind=kind, command=reply.get("command"), advanced=advanced)
+        return advanced
 
     async def end(self, body: format.EndContactBody) -> Outcome:
         handler = self.stage.handler

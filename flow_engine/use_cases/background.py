@@ -18,14 +18,13 @@ from flow_engine.ports.telemetry import Observer
 from flow_engine.runtime import storage
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.memory import MINER
-from flow_engine.runtime.mining_state import Conclusion, MinedBy
+from flow_engine.runtime.mining_state import Conclusion
 from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 from flow_engine.task_types import BETWEEN_CONTACTS
 from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import Decision, Transactor, Transition
-from flow_engine.values import JsonValue
 
 LAST_WORDS_WITHIN_S = 6.0
 """How long after a contact's end its last words may take to be read, before what was missed is told."""
@@ -90,7 +89,7 @@ class BackgroundWork:
         self, conversation: ConversationRef, runner: ConversationalFlowRunner, request: mining.MiningRequest
     ) -> mining.MiningResult:
         """Rules first, in a thread: they compute for milliseconds, and other requests go on meanwhile."""
-        by_rules = await asyncio.to_thread(self._by_rules, request)
+        by_rules = await asyncio.to_thread(mining.read_by_rules, self._dependencies.extractor, request)
         if not self._dependencies.has_model:
             return by_rules
         sections = runner.platform.prompt_sections(runner.flow, runner.session.latest_contact.channel)
@@ -104,23 +103,11 @@ class BackgroundWork:
                 "model_calls_failed", purpose=call.purpose, reason=failure.reason
             )
             return replace(by_rules, failed=True)
-        result = mining.read_answer(request, answer.data, runner)
-        values = {**result.values, **by_rules.values}
-        return replace(result, values=values, said_in=by_rules.said_in)
+        return mining.together(by_rules, mining.read_answer(request, answer.data, runner))
 
     async def _ask(self, request: LLMRequest, conversation: ConversationRef) -> LLMAnswer:
         """On behalf of the conversation, for the record and its tenant's share. Raises ModelFailed."""
         return await ask(self._dependencies.model, replace(request, conversation=conversation))
-
-    def _by_rules(self, request: mining.MiningRequest) -> mining.MiningResult:
-        """What was said later counts."""
-        values: dict[str, tuple[JsonValue, MinedBy]] = {}
-        said_in: dict[str, str] = {}
-        for message_id, extraction in mining.extraction_requests(request):
-            found = self._dependencies.extractor.extract(extraction)
-            values |= {var_id: (value, "rules") for var_id, value in found.items()}
-            said_in |= dict.fromkeys(found, message_id)
-        return mining.MiningResult(values, said_in)
 
     async def conclude(self, job: Job) -> None:
         """Classify an ended contact, tell what was missed, improve its summary; first those of conversations

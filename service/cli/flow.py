@@ -327,11 +327,14 @@ def replay(
             metavar="PERCENT", min=0, max=100, help="Most conversations that may take another path."
         ),
     ] = None,
+    as_test: Annotated[
+        str | None, typer.Option(metavar="CONVERSATION_ID", help="Print a flow test of this conversation.")
+    ] = None,
 ) -> None:
     """Replay recorded conversations: exit code 0 done, 1 more than PERCENT on another path, 2 unreadable."""
     if conversations is not None and tag is not None:
         raise typer.BadParameter("give either --conversations or --from")
-    if conversations is None and tag is None:
+    if conversations is None and tag is None and as_test is None:
         raise typer.BadParameter("give --conversations FILE, or --from TAG")
     if as_json and as_html:
         raise typer.BadParameter("give either --json or --html")
@@ -339,6 +342,10 @@ def replay(
     source = replaying.Source(settings, conversations, tag, last, tenant)
     try:
         target = replaying.candidate(version, settings)
+        if as_test is not None:
+            recording = replaying.recording_of(source, as_test)
+            typer.echo(late.recorded_tests.test_of(recording, target.flow, replaying.platform()), nl=False)
+            return
         done = replaying.replay_on(target, source)
     except replaying.Unreadable as unreadable:
         for line in unreadable.lines:

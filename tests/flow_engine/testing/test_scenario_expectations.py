@@ -68,6 +68,10 @@ DIFFERENCES = {
         "- utterance: hi\n- expect: {advanced: complaint}",
         "advanced: expected 'complaint', the conversation did not go on by itself",
     ),
+    "checkpoints": (
+        "- expect: {checkpoints: [Total told]}",
+        "checkpoints: not there: 'Total told'; there are: none",
+    ),
     "mcp_tools": (
         "- change_task: take order\n- expect: {mcp_tools: [order_status, update_cart]}",
         "mcp_tools: not there: 'order_status'; not expected: 'search_products'; there are: "
