@@ -28,6 +28,7 @@ from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
 from api.replays import ReplayRoutes
+from api.scores import ScoreRoutes
 from api.tags import TagRoutes
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
@@ -65,6 +66,7 @@ class Routes:
     memory: MemoryRoutes
     designers: DesignerRoutes
     tags: TagRoutes
+    scores: ScoreRoutes
     migrations: MigrationRoutes
     agent_runs: AgentRunRoutes
     diagrams: DiagramRoutes
@@ -80,6 +82,7 @@ class Routes:
             *self.memory.endpoints(),
             *self.designers.endpoints(),
             *self.tags.endpoints(),
+            *self.scores.endpoints(),
             *self.migrations.endpoints(),
             *self.agent_runs.endpoints(),
             *self.diagrams.endpoints(),

@@ -33,6 +33,7 @@ from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operators import OperatorRoutes
 from api.replays import ReplayRoutes
+from api.scores import ScoreRoutes
 from api.tags import TagRoutes
 from flow_engine.errors import CallTheOperator
 from flow_engine.listening.conclusions import RuleSummariser
@@ -59,6 +60,7 @@ from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.recordings import Recordings
 from flow_engine.use_cases.replays import Replays
 from flow_engine.use_cases.rollouts import Rollouts
+from flow_engine.use_cases.scoring import Scoring
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
@@ -295,6 +297,7 @@ def _application(
         history=watching,
         replays=replaying,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
+        scores=ScoreRoutes(designing.flows, Scoring(transactor, model)),
         tags=TagRoutes(designing.flows, Rollouts(designing.flows, memory.outcomes, dependencies.clock)),
         diagrams=DiagramRoutes(designing.flows, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),

@@ -82,6 +82,7 @@ _WITHOUT_PLACEHOLDERS = (
     "conclusion_instructions",
     "conclusion_reasons",
     "conclusion_results",
+    "conclusion_scores",
     "attempts_heading",
     "conditions_heading",
     "suggested_heading",

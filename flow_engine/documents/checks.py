@@ -21,6 +21,7 @@ from flow_engine.errors import Finding
 
 LONGEST_ID = 512
 """Characters: requests name versions and tasks by ids of at most this length."""
+MOST_SCORECARDS, MOST_CRITERIA, GREATEST_WEIGHT = 10, 20, 1_000_000
 LONGEST_S = 10 * 365 * 24 * 60 * 60
 """Seconds of ten years: what is longer was not meant."""
 
@@ -118,6 +119,26 @@ def duplicates(references: References) -> Iterator[Finding]:
         references.results,
     ):
         yield from _repeated((identity.name for identity in identities or ()), "duplicate_name")
+
+
+def scorecards(references: References) -> Iterator[Finding]:
+    if len(references.scorecards) > MOST_SCORECARDS:
+        message = f"at most {MOST_SCORECARDS} are accepted in a version"
+        yield Finding("/scorecards", "too_many_scorecards", message)
+    yield from _repeated((card.identity.name for card in references.scorecards), "duplicate_name")
+    for card in references.scorecards:
+        yield from _repeated((criterion.name for criterion in card.criteria), "duplicate_name")
+        if not 1 <= len(card.criteria) <= MOST_CRITERIA:
+            message = f"1 to {MOST_CRITERIA} criteria are accepted"
+            yield Finding(f"{card.place}/criteria", "out_of_range", message)
+        for weight, place in card.weights:
+            if isinstance(weight, int | float) and not 0 < weight <= GREATEST_WEIGHT:
+                message = f"must be above 0 and at most {GREATEST_WEIGHT}, not {quoted(weight)}"
+                yield Finding(place, "out_of_range", message)
+        low, high = card.scale
+        if isinstance(low, int | float) and isinstance(high, int | float) and not low < high:
+            message = f"must be above 'min', which is {quoted(low)}"
+            yield Finding(f"{card.place}/scale/max", "out_of_range", message)
 
 
 def _repeated(
@@ -253,6 +274,7 @@ def _ids(identities: Iterable[Identity]) -> frozenset[str]:
 
 RULES: tuple[Callable[[References], Iterator[Finding]], ...] = (
     duplicates,
+    scorecards,
     variable_names,
     task_names,
     mandatory_channels,

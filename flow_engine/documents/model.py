@@ -265,6 +265,23 @@ class ContactResult(Document):
     result_types: ResultTypes
 
 
+class ScorecardCriterion(Document):
+    name: Text
+    prompt: Text
+    weight: Number = 1
+
+
+class ScoreScale(Document):
+    min: Number
+    max: Number
+
+
+class Scorecard(Document):
+    name: Text
+    criteria: Items[ScorecardCriterion]
+    scale: ScoreScale
+
+
 class Flow(Document):
     """A flow of a campaign, without its versions (F1). Closed to other properties."""
 
@@ -337,6 +354,7 @@ class FlowVersion(Document):
     checkpoints: Published[Items[Checkpoint]] = absent(())
     reasons_of_contact: Published[Items[ReasonOfContact]] = absent(())
     results: Published[Items[ContactResult]] = absent(())
+    scorecards: Items[Scorecard] = ()
     created_by: Published[Text] = absent("")
     created_at: Published[DateTime] = absent("")
 

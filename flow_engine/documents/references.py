@@ -61,6 +61,17 @@ class TaskReferences:
 
 
 @dataclass(frozen=True, slots=True)
+class ScorecardReferences:
+    """`place` is where it stands; `weights` with their pointers and `scale` (min, max) are raw JSON."""
+
+    identity: Identity
+    place: str
+    criteria: tuple[Identity, ...]
+    weights: tuple[tuple[object, str], ...]
+    scale: tuple[object, object]
+
+
+@dataclass(frozen=True, slots=True)
 class References:
     """None where the document does not tell: nothing can then be said about references to it."""
 
@@ -76,6 +87,7 @@ class References:
     servers: tuple[ServerReferences, ...] | None
     reasons: tuple[Identity, ...]
     results: tuple[Identity, ...]
+    scorecards: tuple[ScorecardReferences, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,18 @@ def references_of(raw: object) -> References | None:
         else None,
         reasons=_identities(document, "reasonsOfContact", ""),
         results=_identities(document, "results", ""),
+        scorecards=tuple(
+            ScorecardReferences(
+                identity=_identity(card, place),
+                place=place,
+                criteria=_identities(card, "criteria", place),
+                weights=tuple(
+                    (item.get("weight", 1), f"{at}/weight") for item, at in _objects(card, "criteria", place)
+                ),
+                scale=(_object(card.get("scale")).get("min"), _object(card.get("scale")).get("max")),
+            )
+            for card, place in _objects(document, "scorecards", "")
+        ),
     )
 
 

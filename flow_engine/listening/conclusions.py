@@ -1,7 +1,10 @@
-"""What an ended contact was about, what came of it, and its summary: by a model, and by rules (F30, F39)."""
+"""What an ended contact was about, what came of it, its scores and its summary: by a model, and by rules
+(F30, F39)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import fsum
 
+from flow_engine.documents import Scorecard, ScorecardCriterion
 from flow_engine.json_values import as_object
 from flow_engine.listening.mining import dialogue_text
 from flow_engine.ports.dialogue import DialogueTurn, SummaryRequest
@@ -14,7 +17,7 @@ from flow_engine.runtime.prompt import PromptSections
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 
-CONCLUSION_TOKENS = 400
+CONCLUSION_TOKENS, TOKENS_A_CRITERION = 400, 20
 SUMMARY_TOKENS = 400
 LONGEST_SUMMARY = 1_500
 
@@ -22,9 +25,9 @@ LONGEST_SUMMARY = 1_500
 def conclusion_call(
     runner: ConversationalFlowRunner, turns: Sequence[DialogueTurn], sections: PromptSections
 ) -> LLMRequest | None:
-    """Asks for reason of contact and result; None when the version declares neither."""
+    """Asks for reason of contact, result and scores; None when the version declares none of them."""
     version = runner.flow.document
-    if not turns or not (version.reasons_of_contact or version.results):
+    if not turns or not (version.reasons_of_contact or version.results or version.scorecards):
         return None
     system = [sections["conclusion_instructions"]]
     properties: dict[str, object] = {}
@@ -36,14 +39,82 @@ def conclusion_call(
             system.append(sections[heading])
             system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in choices]
             properties[field] = {"enum": [*(choice.name for choice in choices), None]}
+    if version.scorecards:
+        system += _criteria(version.scorecards, sections)
+        properties["scores"] = _score_schema(version.scorecards)
     properties["why"] = {"type": "string"}
+    return _judging(system, properties, turns, sections, len(_pairs(version.scorecards)))
+
+
+def scoring_call(
+    scorecards: Sequence[Scorecard], turns: Sequence[DialogueTurn], sections: PromptSections
+) -> LLMRequest | None:
+    """Asks for scores alone; None where there is nothing to judge, or nothing to judge by."""
+    if not turns or not scorecards:
+        return None
+    system = [sections["conclusion_instructions"], *_criteria(scorecards, sections)]
+    properties: Mapping[str, object] = {"scores": _score_schema(scorecards), "why": {"type": "string"}}
+    return _judging(system, properties, turns, sections, len(_pairs(scorecards)))
+
+
+def _judging(
+    system: Sequence[str],
+    properties: Mapping[str, object],
+    turns: Sequence[DialogueTurn],
+    sections: PromptSections,
+    criteria: int,
+) -> LLMRequest:
     return LLMRequest(
         instruction("\n".join(system), dialogue_text(turns, sections)),
         output_schema={"type": "object", "properties": properties, "required": list(properties)},
-        max_tokens=CONCLUSION_TOKENS,
+        max_tokens=CONCLUSION_TOKENS + TOKENS_A_CRITERION * criteria,
         temperature=0,
         purpose="conclusion",
     )
+
+
+def _pairs(scorecards: Sequence[Scorecard]) -> list[tuple[Scorecard, ScorecardCriterion]]:
+    return [(card, criterion) for card in scorecards for criterion in card.criteria]
+
+
+def _criteria(scorecards: Sequence[Scorecard], sections: PromptSections) -> list[str]:
+    return [
+        sections["conclusion_scores"],
+        *(
+            f"- {card.name} / {criterion.name} ({card.scale.min:g} – {card.scale.max:g}): "
+            + " ".join(criterion.prompt.split())
+            for card, criterion in _pairs(scorecards)
+        ),
+    ]
+
+
+def _score_schema(scorecards: Sequence[Scorecard]) -> Mapping[str, object]:
+    cards: dict[str, object] = {}
+    for card in scorecards:
+        score = {"type": ["number", "null"], "minimum": card.scale.min, "maximum": card.scale.max}
+        names = [criterion.name for criterion in card.criteria]
+        cards[card.name] = {"type": "object", "properties": dict.fromkeys(names, score), "required": names}
+    return {"type": "object", "properties": cards, "required": list(cards)}
+
+
+def read_scores(scorecards: Sequence[Scorecard], data: object) -> Mapping[str, Mapping[str, float]]:
+    """Of a model's answer, what was asked for: numbers within the scale, by scorecard and criterion."""
+    answer = as_object(as_object(data).get("scores"))
+    found: dict[str, dict[str, float]] = {}
+    for card, criterion in _pairs(scorecards):
+        score = as_object(answer.get(card.name)).get(criterion.name)
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            continue
+        if card.scale.min <= score <= card.scale.max:
+            found.setdefault(card.name, {})[criterion.name] = score
+    return found
+
+
+def total_score(card: Scorecard, scores: Mapping[str, float]) -> float:
+    """The mean by weight of what was judged, in the scale of the scorecard. Raises ZeroDivisionError where
+    nothing was."""
+    judged = [each for each in card.criteria if each.name in scores]
+    return fsum(each.weight * scores[each.name] for each in judged) / fsum(each.weight for each in judged)
 
 
 def read_conclusion(runner: ConversationalFlowRunner, data: object) -> Conclusion:
@@ -56,6 +127,7 @@ def read_conclusion(runner: ConversationalFlowRunner, data: object) -> Conclusio
         ),
         result=_one_of(answer.get("result"), (r.name for r in version.results)),
         why=str(answer.get("why") or "")[:500],
+        scores=read_scores(version.scorecards, data),
     )
 
 
@@ -93,15 +165,22 @@ def conclusion_events(
     runner: ConversationalFlowRunner, contact_id: str, conclusion: Conclusion
 ) -> tuple[bytes, ...]:
     found = {"reason_of_contact": conclusion.reason_of_contact, "result": conclusion.result}
+    told: list[tuple[str, str, Mapping[str, object]]] = [
+        (subtype, subtype, {"name": name}) for subtype, name in found.items() if name is not None
+    ]
+    for number, card in enumerate(runner.flow.document.scorecards):
+        scores = conclusion.scores.get(card.name)
+        if scores:
+            details = {"name": card.name, "score": total_score(card, scores), "criteria": scores}
+            told.append((f"scorecard:{number}", "scorecard", details))
     return tuple(
         system_event(
-            *(runner.flow, runner.session, f"concluded:{contact_id}:{subtype}", contact_id, runner.now),
+            *(runner.flow, runner.session, f"concluded:{contact_id}:{place}", contact_id, runner.now),
             subtype,
-            name=name,
+            **details,
             why=conclusion.why,
         )
-        for subtype, name in found.items()
-        if name is not None
+        for place, subtype, details in told
     )
 
 

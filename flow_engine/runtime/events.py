@@ -17,6 +17,7 @@ object whose `subtype` is one of:
     rollout_rolled_back  {flowId, tag, versionId, metric}
     reason_of_contact    {name, why}
     result               {name, why}
+    scorecard            {name, score, criteria, why}    criteria: scores by name, of those that were judged
     checkpoint_missed    {checkpointId, name, judged?}   judged: false where there was nobody to judge
     reported             {text}                          a system message that an agent sent itself as text
 

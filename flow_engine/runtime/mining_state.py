@@ -39,11 +39,13 @@ class ReachedCheckpoint(_Stored):
 
 
 class Conclusion(_Stored):
-    """What an ended contact was about and what came of it, with the judge's reasons (F39)."""
+    """What an ended contact was about and what came of it, with the judge's reasons (F39). `scores` by the
+    names of scorecard and criterion, in the scale of the scorecard; without what could not be judged."""
 
     reason_of_contact: str | None = None
     result: str | None = None
     why: str = ""
+    scores: Mapping[str, Mapping[str, float]] = Field(default_factory=dict[str, Mapping[str, float]])
 
 
 class Rollout(_Stored):

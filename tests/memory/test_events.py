@@ -48,8 +48,10 @@ def open_to_more(document: JsonObject) -> JsonObject:
 
 
 def staffed(**changes: Any) -> JsonObject:
-    """The clinic, with skills asked for and checkpoints to be reached."""
-    document = with_checkpoints() | changes
+    """The clinic, with skills asked for, checkpoints to be reached, and a scorecard."""
+    criteria = [{"name": name, "prompt": name} for name in ("greeting", "clarity")]
+    card = {"name": "service", "criteria": criteria, "scale": {"min": 1, "max": 5}}
+    document = with_checkpoints() | {"scorecards": [card]} | changes
     operator = next(task for task in document["tasks"] if task["_id"] == "operator")
     operator["routingParameters"] |= {
         "agentSkills": ["cardiology"], "agentOptionalSkills": ["italian"], "agentIds": ["agent-7"]
@@ -59,7 +61,8 @@ def staffed(**changes: Any) -> JsonObject:
 
 async def eventful_life(scene: Scene) -> None:
     """Everything that can be told of conversations, in three of them."""
-    judge = Model(lambda call: {"reasonOfContact": "booking", "result": "done", "why": "said so"})
+    told = {"reasonOfContact": "booking", "result": "done", "why": "said so"}
+    judge = Model(lambda call: {**told, "scores": {"service": {"greeting": 4}}})
     await scene.started(contact={"room": "r", "callerId": "+39", "calleeId": "+40"})
     await scene.change("visit")
     await scene.say("m1", "Good morning")

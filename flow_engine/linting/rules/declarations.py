@@ -69,7 +69,8 @@ def unused_variables(inspection: Inspection) -> Findings:
     ]
     if not unused:
         return
-    described = (*version.checkpoints, *version.reasons_of_contact, *version.results)
+    criteria = [criterion for card in version.scorecards for criterion in card.criteria]
+    described = (*version.checkpoints, *version.reasons_of_contact, *version.results, *criteria)
     texts = [placed.source for placed in inspection.templates] + [each.prompt for each in described]
     texts += [p.assignment_value for p in parameters if p.assignment_strategy == "prompt"]
     prose = "\n".join(texts)

@@ -125,6 +125,13 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     days = {"type": "number", "minimum": 1, "maximum": 3650}
     retention = {"type": "object", "properties": {"days": days}, "required": ["days"]}
     schemas["ConversationalFlowVersion"]["properties"]["retention"] = retention
+    number = {"type": "number"}
+    scale = {"type": "object", "properties": {"min": number, "max": number}, "required": ["min", "max"]}
+    criterion = {"name": text, "prompt": text, "weight": number}
+    criteria = {"type": "object", "properties": criterion, "required": ["name", "prompt"]}
+    card = {"name": text, "criteria": {"type": "array", "items": criteria}, "scale": scale}
+    cards = {"type": "object", "properties": card, "required": list(card)}
+    schemas["ConversationalFlowVersion"]["properties"]["scorecards"] = {"type": "array", "items": cards}
     sensitive = {"enum": [True, False, "card", "health", "identity"]}
     schemas["Variable"]["properties"]["sensitive"] = sensitive
     task = schemas["ConversationalFlowTask"]["properties"]
