@@ -62,7 +62,7 @@ def staffed(**changes: Any) -> JsonObject:
 async def eventful_life(scene: Scene) -> None:
     """Everything that can be told of conversations, in three of them."""
     told = {"reasonOfContact": "booking", "result": "done", "why": "said so"}
-    judge = Model(lambda call: {**told, "scores": {"service": {"greeting": 4}}})
+    judge = Model(lambda call: {**told, "scores": {"service": {"greeting": 4, "clarity": 5}}})
     await scene.started(contact={"room": "r", "callerId": "+39", "calleeId": "+40"})
     await scene.change("visit")
     await scene.say("m1", "Good morning")

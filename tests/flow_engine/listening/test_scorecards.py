@@ -127,6 +127,7 @@ class TestWithTheConclusion:
         await scene.started()
         await scene.say("m1", "An ECG, please")
         await scene.end()
+        scene.clock.advance(seconds=10)  # nobody waits for the last words any more
 
     def _job(self) -> Job:
         return Job("conclude", CONVERSATION, "call-1")
