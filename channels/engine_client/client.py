@@ -11,7 +11,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
@@ -23,6 +23,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from channels.engine_client import replies
+from flow_engine.json_paths import description_of
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.agents")
@@ -57,6 +58,7 @@ _CONTACT_END = TypeAdapter(replies.ContactEndReply)
 _PROMPT = TypeAdapter(replies.PromptReply)
 _UTTERANCE = TypeAdapter(replies.UtteranceReply)
 _MEMORY = TypeAdapter(replies.MemoryDump)
+_WRITTEN = TypeAdapter(replies.MemoryWritten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,26 @@ class EngineClient:
         reply = self._noticed(conversation_id, _read(answer, _PROMPT))
         return TaggedPrompt(reply, answer.headers.get("etag"))
 
+    async def put_memory(
+        self, contact: Contact, updated_by: str, values: Mapping[str, JsonValue], custom: Collection[str]
+    ) -> replies.MemoryWritten:
+        """Store what the tool `updated_by` has found, by variable id; those of `custom` are described to the
+        model by their plain parts. All or nothing: raises RequestRefused for a value that its variable cannot
+        hold, with pointers into the values by their number."""
+        entries = [
+            {
+                "varId": var_id,
+                "value": value,
+                "contactId": contact.contact_id,
+                "updatedBy": updated_by,
+                "descriptionForLLM": description_of(value) if var_id in custom else None,
+            }
+            for var_id, value in values.items()
+        ]
+        route = f"memory/{_segment(contact.conversation_id)}"
+        answer = await self._send("PUT", route, headers=self._keyed(), content=orjson.dumps(entries))
+        return _read(answer, _WRITTEN)
+
     async def memory(self, conversation_id: str) -> replies.MemoryDump:
         return _read(await self._send("GET", f"memory/{_segment(conversation_id)}"), _MEMORY)
 
@@ -259,11 +281,14 @@ class EngineClient:
         answer = await self._send(
             "POST",
             route,
-            headers={"Idempotency-Key": self._new_key(), "Content-Type": "application/json"},
+            headers=self._keyed(),
             content=orjson.dumps(given),
             timeout_s=timeout_s,
         )
         return _read(answer, shape)
+
+    def _keyed(self) -> Mapping[str, str]:
+        return {"Idempotency-Key": self._new_key(), "Content-Type": "application/json"}
 
     async def _send(
         self,

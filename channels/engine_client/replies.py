@@ -102,8 +102,11 @@ class ToolParameter(Reply):
 
 
 class SelectedTool(Reply):
+    """`result_mapping`: by variable id a JSONPath into what the tool answers."""
+
     tool_name: str
     parameters: tuple[ToolParameter, ...] = ()
+    result_mapping: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
 class ServerTools(Reply):
@@ -159,13 +162,22 @@ class TaskChanged(AgentData):
     result: Literal[True]
 
 
+class FillableIn(Reply):
+    """A task with those of its tools that can fill a variable."""
+
+    task: str
+    tools: tuple[str, ...] = ()
+
+
 class MissingVariable(Reply):
-    """`fillable_by`: `convMiner` where the dialogue can fill it, and the tools that can."""
+    """`fillable_by`: `convMiner` where the dialogue can fill it, and the task's tools that can; `fillable_in`
+    the tasks that have such tools, the nearest first."""
 
     var_id: str
     name: str
     type: str
     fillable_by: tuple[str, ...] = ()
+    fillable_in: tuple[FillableIn, ...] = ()
 
 
 class TaskRefused(Reply):
@@ -259,6 +271,14 @@ class MemoryDump(Reply):
         return cast("JsonValue", next(by_id, next(by_name, None)))
 
 
+class MemoryWritten(Reply):
+    """`advanced` where the conversation went on by what was written."""
+
+    revision: int
+    memory_revision: int
+    advanced: Advanced | None = None
+
+
 class ProblemFinding(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -290,6 +310,11 @@ class EngineError(Exception):
     @property
     def code(self) -> str | None:
         return None if self.problem is None else self.problem.code
+
+    @property
+    def findings(self) -> tuple[ProblemFinding, ...]:
+        """What is wrong with the request, each with its RFC 6901 pointer."""
+        return () if self.problem is None else self.problem.errors
 
 
 class EngineUnavailable(EngineError):

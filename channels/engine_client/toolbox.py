@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -22,6 +22,7 @@ from channels.engine_client.tools import (
     server_url,
     task_tools,
 )
+from flow_engine.json_paths import mapped_values
 from flow_engine.ports.models import ToolSpec
 from flow_engine.values import JsonValue
 
@@ -109,6 +110,27 @@ class Toolbox:
     async def aclose(self) -> None:
         await self._servers.aclose()
 
+    async def _write(
+        self, tool: TaskTool, answer: JsonValue, contact: client.Contact, custom: Set[str]
+    ) -> None:
+        """Store what the tool's mapping finds in its answer. A value that its variable cannot hold is left
+        out and logged, like all of them where the engine does not answer."""
+        values = mapped_values(tool.result_mapping, answer)
+        for _ in range(2):
+            if not values:
+                return
+            try:
+                await self._engine.put_memory(contact, tool.listed.name, values, custom)
+                return
+            except replies.RequestRefused as refused:
+                wrong = {finding.pointer.split("/")[1] for finding in refused.findings if finding.pointer}
+                unfit = [var_id for n, var_id in enumerate(values) if str(n) in wrong] or list(values)
+                log.warning("tool_result_not_stored", tool=tool.name, variables=unfit, code=refused.code)
+                values = {var_id: value for var_id, value in values.items() if var_id not in unfit}
+            except replies.EngineError as failure:
+                log.warning("tool_result_not_stored", tool=tool.name, reason=type(failure).__name__)
+                return
+
     async def _list(self, server: replies.ServerTools) -> tuple[str, tuple[mcp_tools.McpTool, ...]]:
         """The server's URL and what it offers."""
         url = server_url(server, self._engine_mcp_url)
@@ -140,6 +162,10 @@ class Toolbox:
                 # What a server says of a failure may repeat what it was given.
                 log.warning("tool_failed", tool=tool.name, reason=type(failure.__cause__ or failure).__name__)
                 return {"error": f"the tool cannot be used at the moment: {failure}"}
+            if tool.result_mapping:
+                contact = client.Contact(data.conversation_id, data.contact_id)
+                custom = {variable.var_id for variable in memory.vars if variable.type == "custom"}
+                await self._write(tool, answer, contact, custom)
             await self._ran(tool, answer)
             return answer
 

@@ -13,7 +13,7 @@ Every call carries the ids and the memory in `_meta` as well, for tools that dec
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 import orjson
@@ -70,13 +70,15 @@ class VariablesMissing(Exception):
 @dataclass(frozen=True, slots=True)
 class TaskTool:
     """An MCP tool of the current task. `name` is what the model calls it, `listed` what its server does.
-    `parameters` is the JSON Schema of what the model chooses."""
+    `parameters` is the JSON Schema of what the model chooses, `result_mapping` by variable id a JSONPath into
+    the answer."""
 
     name: str
     url: str
     listed: McpTool
     parameters: Mapping[str, object]
     assigned: tuple[replies.ToolParameter, ...]
+    result_mapping: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def takes_variables(self) -> bool:
@@ -217,7 +219,8 @@ def task_tools(
             assigned = selected.parameters
             if server.server_name == ENGINE_SERVER and tool.name == _WRITES_MEMORY:
                 assigned = (*assigned, _WRITTEN_BY)
-            bound.append(TaskTool(name, url, tool, _chosen_by_model(tool, assigned), assigned))
+            schema = _chosen_by_model(tool, assigned)
+            bound.append(TaskTool(name, url, tool, schema, assigned, selected.result_mapping))
     return tuple(bound)
 
 

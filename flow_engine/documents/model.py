@@ -103,9 +103,24 @@ class McpToolParameter(Document):
 
 
 class McpToolParametersMap(Document):
+    """A tool that a task selects. Where it tells neither `writes` nor `resultMapping`, it may write any
+    variable."""
+
     tool_name: Text
     tool_parameters: Items[McpToolParameter] = ()
     when: Maybe[Text] = None
+    writes: Texts = ()
+    result_mapping: dict[Text, Text] = Field(default_factory=dict[str, str])
+
+    @property
+    def written(self) -> frozenset[str] | None:
+        """Ids of the variables that the tool writes, None where the document does not tell."""
+        if "writes" not in self.model_fields_set and not self.result_mapping:
+            return None
+        return frozenset((*self.writes, *self.result_mapping))
+
+    def may_write(self, var_id: str) -> bool:
+        return self.written is None or var_id in self.written
 
 
 class McpToolSelection(Document):

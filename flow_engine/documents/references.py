@@ -169,14 +169,13 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
                 value = _text(parameter, "assignmentValue", parameter_at)
                 if parameter.get("assignmentStrategy") == "variable" and value:
                     variables.append(value)
+            variables += _texts(tool, "writes", tool_at)
+            variables += _keys(tool, "resultMapping", tool_at)
     return TaskReferences(
         identity=_identity(task, place),
         connected=_texts(task, "connectedTasks", place),
         excluded=_texts(task, "excludedGlobalTasks", place),
-        conditioned=tuple(
-            Reference(key, f"{place}/connectionConditions{pointer(key)}")
-            for key in _object(task.get("connectionConditions"))
-        ),
+        conditioned=_keys(task, "connectionConditions", place),
         variables=tuple(variables),
         checkpoints=_identities(task, "enabledCheckpoints", place),
         servers=tuple(servers),
@@ -252,6 +251,10 @@ def _texts(owner: JsonObject, name: str, place: str) -> tuple[Reference, ...]:
         for number, item in enumerate(_list(owner, name))
         if isinstance(item, str)
     )
+
+
+def _keys(owner: JsonObject, name: str, place: str) -> tuple[Reference, ...]:
+    return tuple(Reference(key, f"{place}/{name}{pointer(key)}") for key in _object(owner.get(name)))
 
 
 def _text(owner: JsonObject, name: str, place: str) -> Reference | None:

@@ -4,12 +4,12 @@ entered, given what may have been written on the way. Nothing here recurses: dep
 The second is an analysis of the flow of data. Its facts, per path from the first task:
 
 1. The dialogue can fill every variable that is not custom, in any task (F37, F38), the first included.
-2. A custom variable is written by tools only (F18). Which tool writes which variable is not declared, so
-   a tool that any task before has selected may have written any of them.
+2. A custom variable is written by tools only (F18): by those that say so in `writes` or `resultMapping`, and
+   by those that say nothing of what they write, which may write any of them.
 3. Nothing can be stored in an enum without usable values.
 4. A task's requirements are asked when it is entered from another, not at the start (F11).
 
-So all that matters about a path is its last task and whether a tool was selected on it: these pairs are
+So all that matters about a path is its last task and what the tools on it may have written: these pairs are
 the nodes of the graph that is explored.
 """
 
@@ -107,18 +107,19 @@ def components(edges: Edges[N]) -> list[list[N]]:
 
 # --- the flow of data -------------------------------------------------------------------------
 
-Arrival = tuple[str, bool]
-"""A task, and whether a tool was selected in a task before it."""
+Arrival = tuple[str, int]
+"""A task, and what a tool may have written in a task before it: bit 0 where one was selected at all, the
+others for variables of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """Tasks by what closes them: `with_tools` select one; `needing_tools` require a custom variable;
-    `impossible` require what can never be stored, or a condition that never holds. `closed` are moves whose
-    conditions never hold."""
+    """`writing` and `needing`: by task the bits that its tools may set, and those that it requires.
+    `impossible` tasks require what can never be stored, or a condition that never holds; `closed` are moves
+    whose conditions never hold."""
 
-    with_tools: Set[str]
-    needing_tools: Set[str]
+    writing: Mapping[str, int]
+    needing: Mapping[str, int]
     impossible: Set[str]
     closed: Set[tuple[str, str]] = frozenset()
 
@@ -143,7 +144,7 @@ class Exploration:
 
     def can_follow(self, arrival: Arrival, task_id: str) -> bool:
         """Whether the task can be entered at any time after the arrival."""
-        return bool(self._later[arrival] & self._bits[task_id])
+        return bool(self._later[arrival] & self._bits.get(task_id, 0))
 
     @cached_property
     def _bits(self) -> Mapping[str, int]:
@@ -168,19 +169,26 @@ def explore_arrivals(
     first_task: str, connections: Mapping[str, Sequence[str]], barriers: Barriers
 ) -> Exploration:
     """Every arrival that can happen from the first task on. An unknown first task has none beyond itself."""
+    start: Arrival = (first_task, 0)
+    arrivals: dict[Arrival, Arrival | None] = {start: None}
     moves: dict[Arrival, list[Arrival]] = {}
     closed: list[tuple[Arrival, str]] = []
-    without_tools = barriers.impossible | barriers.needing_tools
-    for task_id, targets in connections.items():
-        for before in (False, True):
-            tools = before or task_id in barriers.with_tools
-            refused = barriers.impossible if tools else without_tools
-            shut = {t for t in targets if t in refused or (task_id, t) in barriers.closed}
-            moves[task_id, before] = [(target, tools) for target in targets if target not in shut]
-            closed += [((task_id, before), target) for target in targets if target in shut]
-    arrivals = explore((first_task, False), moves)
-    return Exploration(
-        arrivals=arrivals,
-        closed_moves=[(source, target) for source, target in closed if source in arrivals],
-        _moves=moves,
-    )
+    refused: dict[int, Set[str]] = {}
+    waiting: deque[Arrival] = deque([start])
+    while waiting:
+        arrival = waiting.popleft()
+        task_id, before = arrival
+        written = before | barriers.writing.get(task_id, 0)
+        if written not in refused:
+            refused[written] = barriers.impossible | {t for t, n in barriers.needing.items() if n & ~written}
+        targets, here = connections.get(task_id, ()), refused[written]
+        shut = {t for t in targets if t in here or (task_id, t) in barriers.closed}
+        onward = moves[arrival] = [(target, written) for target in targets if target not in shut]
+        closed += [(arrival, target) for target in targets if target in shut]
+        for reached in onward:
+            if reached not in arrivals:
+                arrivals[reached] = arrival
+                waiting.append(reached)
+    numbers = {task_id: number for number, task_id in enumerate(connections)}
+    closed.sort(key=lambda move: (numbers.get(move[0][0], 0), move[0][1]))
+    return Exploration(arrivals=arrivals, closed_moves=closed, _moves=moves)

@@ -16,6 +16,11 @@ from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template
 from flow_engine.values import VariableIndex, VariableSpec
 
+MOST_BITS = 6
+"""Variables that are told apart along a path; more share the bit for any tool."""
+MANY_MOVES = 2_000
+"""Connections of a version beyond which they are not told apart."""
+
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types of values that hold no objects."""
 
@@ -135,8 +140,11 @@ class Inspection:
             task.id: [variable for _, variable in self.requirements(task)] for task in self.version.tasks
         }
         barriers = Barriers(
-            with_tools={task_id for task_id in self.tasks if self.selects_tools(task_id)},
-            needing_tools={t for t, needed in required.items() if any(v.type == "custom" for v in needed)},
+            writing={task_id: self.bits_written(task_id) for task_id in self.tasks},
+            needing={
+                t: sum({self.bit_of(v.id) for v in needed if v.type == "custom"})
+                for t, needed in required.items()
+            },
             impossible={t for t, needed in required.items() if any(map(self.never_stored, needed))}
             | {c.placed.task_id or "" for c in self.read_conditions if self._closes(c, "task")},
             closed=frozenset(
@@ -149,6 +157,43 @@ class Inspection:
         )
         return explore_arrivals(self.version.first_task, self.connections, barriers)
 
+    @cached_property
+    def _bits(self) -> Mapping[str, int]:
+        """A bit for each of the first custom variables that some task requires, where tools tell what they
+        write."""
+        told = any(tool.written is not None for tools in self._chosen.values() for tool in tools)
+        if not told or sum(map(len, self.connections.values())) > MANY_MOVES:
+            return {}
+        needed = (v for task in self.version.tasks for _, v in self.requirements(task))
+        wanted = dict.fromkeys(v.id for v in needed if v.type == "custom")
+        return {v: 2 << number for number, v in enumerate(list(wanted)[:MOST_BITS])}
+
+    @cached_property
+    def _chosen(self) -> Mapping[str, Sequence[documents.McpToolParametersMap]]:
+        return {
+            task.id: [tool for selection in task.mcp_tool_selection for tool in selection.selected_tools]
+            for task in self.version.tasks
+        }
+
+    def bit_of(self, var_id: str) -> int:
+        """The bit by which an exploration tells that a custom variable may have been written."""
+        return self._bits.get(var_id, 1)
+
+    def bits_written(self, task_id: str) -> int:
+        """Of what the tools of a task may write; bit 0 where it selects any."""
+        tools = self._chosen[task_id]
+        written = (bit for v, bit in self._bits.items() if any(tool.may_write(v) for tool in tools))
+        return sum(written, start=1 if tools else 0)
+
+    def writers(self, var_id: str) -> list[tuple[str, str]]:
+        """The tools that name the variable among what they write, as (task id, tool)."""
+        return [
+            (task_id, tool.tool_name)
+            for task_id, tools in self._chosen.items()
+            for tool in tools
+            if var_id in (tool.written or ())
+        ]
+
     def requirements(self, task: documents.Task) -> list[tuple[int, documents.Variable]]:
         """What must have a value when the task is entered, with the number of the parameter. Parameters of
         unknown variables are left out."""
@@ -160,9 +205,6 @@ class Inspection:
 
     def never_stored(self, variable: documents.Variable) -> bool:
         return variable.type == "enum" and not usable_values(variable)
-
-    def selects_tools(self, task_id: str) -> bool:
-        return any(selection.selected_tools for selection in self.tasks[task_id].mcp_tool_selection)
 
     def name(self, task_id: str) -> str:
         """The task's name as messages write it. At most 60 characters, quoted. Raises KeyError for an unknown

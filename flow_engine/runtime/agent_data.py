@@ -114,7 +114,15 @@ def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
         "command": commands.error(refusal.reason) if command is None else command,
         "from": refusal.from_task.name,
         "missing": [
-            {"varId": m.var_id, "name": m.name, "type": m.type, "fillableBy": m.fillable_by}
+            {
+                "varId": m.var_id,
+                "name": m.name,
+                "type": m.type,
+                "fillableBy": m.fillable_by,
+                "fillableIn": [
+                    {"taskId": task.id, "task": task.name, "tools": tools} for task, tools in m.fillable_in
+                ],
+            }
             for m in refusal.missing
         ],
         "reachableTasks": orjson.Fragment(_reachable(runner, _fixed_parts(runner))),
@@ -300,6 +308,7 @@ def _mcp_tools(
                     }
                     for p in tool.tool_parameters
                 ],
+                **({"resultMapping": tool.result_mapping} if tool.result_mapping else {}),
             }
             for tool in selection.selected_tools
             if holds(tool.when)

@@ -42,8 +42,9 @@ class TaskPlan:
 class CompiledFlow:
     """`names` maps every accepted way to name a task (F4) to its id; `conditions` every condition of the
     document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years. `moves_by_itself`:
-    a connection advances without being asked. `sensitive` are the variables that are shown as masks, by
-    id."""
+    a connection advances without being asked. `sensitive` are the variables that are shown as masks, by id.
+    `writers`: by variable id the tasks whose tools can write it, with these tools; tools that do not tell what
+    they write count for custom variables that no tool names."""
 
     version_id: str
     flow_id: str
@@ -57,6 +58,7 @@ class CompiledFlow:
     conditions: Mapping[str, Condition]
     moves_by_itself: bool
     sensitive: Mapping[str, VariableSpec]
+    writers: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
     @property
     def masks_cards(self) -> bool:
@@ -126,12 +128,30 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
         sensitive={spec.id: spec for spec in variables if spec.sensitive},
+        writers={var_id: _writers_of(version, var_id) for plan in plans.values() for var_id in plan.required},
     )
 
 
 def _kept_s(version: FlowVersion) -> float:
     """By the version's retention: a day at least (checked when it is read)."""
     return inf if version.retention is None else version.retention.days * DAY_S
+
+
+def _writers_of(version: FlowVersion, var_id: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    is_custom = any(variable.id == var_id and variable.type == "custom" for variable in version.variables)
+    chosen = [
+        (task.id, [tool for selection in task.mcp_tool_selection for tool in selection.selected_tools])
+        for task in version.tasks
+    ]
+    named = any(var_id in (tool.written or ()) for _, tools in chosen for tool in tools)
+    found = (
+        (
+            task_id,
+            tuple(t.tool_name for t in tools if t.may_write(var_id) and (t.written is not None or not named)),
+        )
+        for task_id, tools in chosen
+    )
+    return tuple((task_id, tools) for task_id, tools in found if tools and (named or is_custom))
 
 
 def _conditions_of(version: FlowVersion, variables: VariableIndex) -> dict[str, Condition]:

@@ -44,8 +44,11 @@ class ToolParameterReply(TypedDict):
 
 
 class ToolReply(TypedDict):
+    """`resultMapping`: a JSONPath into the tool's result by the id of the variable that it is written to."""
+
     toolName: str
     parameters: Sequence[ToolParameterReply]
+    resultMapping: NotRequired[Mapping[str, str]]
 
 
 class McpToolsReply(TypedDict):
@@ -118,13 +121,23 @@ class TaskChanged(AgentData):
     result: Literal[True]
 
 
+class FillableIn(TypedDict):
+    """A task, by id and name, with those of its tools that can fill a variable."""
+
+    taskId: str
+    task: str
+    tools: Sequence[str]
+
+
 class MissingVariableReply(TypedDict):
-    """`fillableBy`: `convMiner` where the dialogue can fill it, and the current task's tools."""
+    """`fillableBy`: `convMiner` where the dialogue can fill it, and the current task's tools that can.
+    `fillableIn`: every task with a tool that can, the nearest first."""
 
     varId: str
     name: str
     type: str
     fillableBy: Sequence[str]
+    fillableIn: Sequence[FillableIn]
 
 
 class ConditionPartReply(TypedDict):

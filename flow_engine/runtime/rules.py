@@ -42,12 +42,14 @@ BACK = "back"
 
 @dataclass(frozen=True, slots=True)
 class MissingVariable:
-    """`fillable_by`: `convMiner` when the dialogue can fill it, and the tools of the current task."""
+    """`fillable_by`: `convMiner` when the dialogue can fill it, and the tools of the current task that can.
+    `fillable_in`: all tasks whose tools can fill it, with these tools; the nearest first."""
 
     var_id: str
     name: str
     type: str
     fillable_by: tuple[str, ...]
+    fillable_in: tuple[tuple[TaskPlan, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +203,21 @@ def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) 
     missing = missing_variables(target, guard.memory)
     if missing:
         specs = {spec.id: spec for spec in flow.variables}  # each is there: refused at the save (F9)
+        tools = [t for chosen in current.document.mcp_tool_selection for t in chosen.selected_tools]
+        near = _by_distance(flow, current)
         described = tuple(
             MissingVariable(
-                spec.id, spec.name, spec.type, (() if spec.type == "custom" else (MINER,)) + current.tools
+                spec.id,
+                spec.name,
+                spec.type,
+                (
+                    *(() if spec.type == "custom" else (MINER,)),
+                    *(tool.tool_name for tool in tools if tool.may_write(spec.id)),
+                ),
+                tuple(
+                    (flow.tasks[task_id], names)
+                    for task_id, names in sorted(flow.writers[spec.id], key=lambda each: near[each[0]])
+                ),
             )
             for spec in map(specs.__getitem__, missing)
         )
@@ -215,6 +229,19 @@ def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) 
         found = UnmetCondition(unmet, unmet.condition.explain(guard.facts))
         return TaskRefusal("condition_not_met", unmet.reason, current, condition=found)
     return None
+
+
+def _by_distance(flow: CompiledFlow, current: TaskPlan) -> Mapping[str, int]:
+    """By task id how many steps away a task is; those that cannot be reached are behind all others."""
+    far = dict.fromkeys(flow.tasks, len(flow.tasks)) | {current.id: 0}
+    ways = deque([current.id])
+    while ways:
+        task_id = ways.popleft()
+        for target in flow.tasks[task_id].connected:
+            if far[target] == len(flow.tasks):
+                far[target] = far[task_id] + 1
+                ways.append(target)
+    return far
 
 
 def nearest_task(flow: CompiledFlow, task_id: str, channel: str) -> TaskPlan:

@@ -155,6 +155,13 @@ class MemoryEntryBody(Shape):
     )
 
 
+class ToolBody(Shape):
+    """A tool of the task and what it answers, any JSON."""
+
+    name: _Text
+    result: object
+
+
 class HumanTaskBody(Shape):
     outcome: HumanOutcome
     reason: str | None = None
@@ -257,6 +264,10 @@ class Remember(Shape):
     ]
 
 
+class RunTool(Shape):
+    tool: ToolBody
+
+
 class ChangeTask(Shape):
     change_task: str
 
@@ -284,6 +295,7 @@ BODIES: Mapping[str, type[Shape] | None] = {
     "say": SayBody,
     "read": ModelAnswer,
     "memory": MemoryEntryBody,
+    "tool": ToolBody,
     "change_task": None,
     "human_task": HumanTaskBody,
     "end_contact": EndContactBody,
@@ -304,6 +316,7 @@ Action = (
     | Annotated[Speak, pydantic.Tag("say")]
     | Annotated[Read, pydantic.Tag("read")]
     | Annotated[Remember, pydantic.Tag("memory")]
+    | Annotated[RunTool, pydantic.Tag("tool")]
     | Annotated[ChangeTask, pydantic.Tag("change_task")]
     | Annotated[HumanTask, pydantic.Tag("human_task")]
     | Annotated[EndContact, pydantic.Tag("end_contact")]

@@ -12,8 +12,9 @@ from typing import Any, cast
 import orjson
 
 from flow_engine.documents import normalise_name
-from flow_engine.errors import FlowEngineError
+from flow_engine.errors import FlowEngineError, LookElsewhere
 from flow_engine.idempotency import FinalReply
+from flow_engine.json_paths import description_of, mapped_values
 from flow_engine.runtime import commands, compiled, memory
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
@@ -129,6 +130,8 @@ class Player:
                     outcome = await self.done(
                         kind, await stage.dialogue.put_memory(stage.conversation, writes)
                     )
+                case format.RunTool():
+                    outcome = await self.run_tool(step.tool)
                 case format.ChangeTask():
                     outcome = await self.change_task(step.change_task)
                 case format.HumanTask():
@@ -174,6 +177,37 @@ class Player:
         asked = self.stage.flow.task_named(reply["advanced"]["from"]) if "advanced" in reply else None
         self.enter(reply["taskId"] if asked is None else asked.id)
         return await self.done("change_task", answer)
+
+    async def run_tool(self, body: format.ToolBody) -> Outcome:
+        """Store what the tool's mapping finds in its result, as an agent does. Raises LookElsewhere
+        `tool_unknown` for a tool that the task does not offer now, `result_not_mapped` where nothing is
+        found."""
+        stage, flow = self.stage, self.stage.flow
+        loaded = await stage.transactor.memory.load(stage.conversation)
+        runner = await stage.transactor.resume(stage.conversation, loaded)
+        chosen = (t for s in runner.task.document.mcp_tool_selection for t in s.selected_tools)
+        offered = {tool.tool_name: tool for tool in chosen if runner.holds(tool.when)}
+        if body.name not in offered:
+            raise LookElsewhere("tool_unknown", f"the task offers {', '.join(offered) or 'no tool'}")
+        values = mapped_values(offered[body.name].result_mapping, cast("JsonValue", body.result))
+        if not values:
+            raise LookElsewhere("result_not_mapped", "the tool's resultMapping finds nothing in this result")
+        types = {variable.id: variable.type for variable in flow.variables}
+        writes = [
+            memory.MemoryWrite(
+                var=var_id,
+                value=value,
+                contact_id=self.contact_id,
+                updated_by=body.name,
+                description_for_llm=tuple(
+                    memory.ValueDescription(part["name"], part["value"]) for part in description_of(value)
+                )
+                if types[var_id] == "custom"
+                else None,
+            )
+            for var_id, value in values.items()
+        ]
+        return await self.done("tool", await stage.dialogue.put_memory(stage.conversation, writes))
 
     def enter(self, task_id: str) -> None:
         self.taken.add((self.task_id, task_id))

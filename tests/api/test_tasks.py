@@ -75,12 +75,19 @@ class TestRefusals:
             await scene.started()
             refusal = (await scene.change("booking")).json()
             assert refusal["missing"] == [  # F12
-                {"varId": "var_slot", "name": "slot", "type": "custom", "fillableBy": ["findSlots"]},
+                {
+                    "varId": "var_slot",
+                    "name": "slot",
+                    "type": "custom",
+                    "fillableBy": ["findSlots"],
+                    "fillableIn": [{"taskId": "reception", "task": "reception", "tools": ["findSlots"]}],
+                },
                 {
                     "varId": "var_string",
                     "name": "a string",
                     "type": "string",
                     "fillableBy": ["convMiner", "findSlots"],
+                    "fillableIn": [],
                 },
             ]
             assert "'slot'" in refusal["reason"]

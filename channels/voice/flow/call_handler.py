@@ -261,7 +261,12 @@ class FlowCallHandler:
             "code": refusal.code,
             "reason": refusal.reason,
             "missing": [
-                {"name": variable.name, "type": variable.type, "fillableBy": list(variable.fillable_by)}
+                {
+                    "name": variable.name,
+                    "type": variable.type,
+                    "fillableBy": list(variable.fillable_by),
+                    "fillableIn": [each.model_dump(mode="json") for each in variable.fillable_in],
+                }
                 for variable in refusal.missing
             ],
             "reachableTasks": _named(refusal.reachable_tasks),

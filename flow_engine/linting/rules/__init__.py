@@ -5,6 +5,7 @@ from flow_engine.linting.rules import conditions, declarations, paths, texts
 
 RULES: tuple[Rule, ...] = (
     *conditions.ERROR_RULES,
+    *paths.ERROR_RULES,
     *texts.TEXT_RULES,
     *paths.RULES,
     *conditions.RULES,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from flow_engine.documents import Task
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
+from flow_engine.json_paths import PathRefused, read_path
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.graph import Arrival, components, leading_to, path_to
 from flow_engine.linting.inspection import Inspection, Rule
@@ -247,7 +248,9 @@ def tasks_never_entered(inspection: Inspection) -> Findings:
     entered = exploration.entered
     refused_from: dict[str, Arrival] = {}
     for arrival, target in exploration.closed_moves:
-        refused_from.setdefault(target, arrival)
+        best = refused_from.setdefault(target, arrival)
+        if _written(inspection, arrival).bit_count() > _written(inspection, best).bit_count():
+            refused_from[target] = arrival  # where least is lacking
     behind = listed(inspection.tasks[target].effective_name for target in refused_from.keys() - entered)
     for number, task in enumerate(inspection.version.tasks):
         if task.id in entered or task.id not in inspection.reachable:
@@ -301,15 +304,41 @@ def closed_connections(inspection: Inspection) -> Findings:
             )
 
 
+NAMED_AT_MOST = 5
+"""Tools that a reason names."""
+
+
 def _reasons(inspection: Inspection, task: Task, arrival: Arrival) -> Iterator[tuple[str, str]]:
     """The requirements that close the move into the task, each with its place."""
-    tools = arrival[1] or inspection.selects_tools(arrival[0])
+    written = _written(inspection, arrival)
     for index, variable in inspection.requirements(task):
         place = pointer("tasks", inspection.numbers[task.id], "transitionParameters", index)
         if inspection.never_stored(variable):
             yield place, f"enum {quoted(variable.name)} has no value that could be stored"
-        elif variable.type == "custom" and not tools:
-            yield place, f"only a tool writes the custom {quoted(variable.name)}, and none is selected"
+        elif variable.type == "custom" and not written & inspection.bit_of(variable.id):
+            named = [f"{quoted(tool)} of {inspection.name(t)}" for t, tool in inspection.writers(variable.id)]
+            which = f" ({', '.join(named[:NAMED_AT_MOST])})" if named else ""
+            lacking = "none that is selected writes it" if written else "none is selected"
+            yield place, f"only a tool writes the custom {quoted(variable.name)}{which}, and {lacking}"
+
+
+def result_paths(inspection: Inspection) -> Findings:
+    """Errors: what cannot be read would never be written."""
+    for number, task in enumerate(inspection.version.tasks):
+        for s, selection in enumerate(task.mcp_tool_selection):
+            for t, tool in enumerate(selection.selected_tools):
+                for var_id, path in tool.result_mapping.items():
+                    try:
+                        read_path(path)
+                    except PathRefused as refused:
+                        at = ("mcpToolSelection", s, "selectedTools", t, "resultMapping", var_id)
+                        place = pointer("tasks", number, *at)
+                        yield LintFinding(place, "result_path_invalid", f"{quoted(path)}: {refused}")
+
+
+def _written(inspection: Inspection, arrival: Arrival) -> int:
+    """The bits of what may have been written when the task of the arrival is left."""
+    return arrival[1] | inspection.bits_written(arrival[0])
 
 
 def _path(inspection: Inspection, arrival: Arrival, target: str) -> str:
@@ -331,6 +360,7 @@ def first_task_parameters(inspection: Inspection) -> Findings:
             )
 
 
+ERROR_RULES: tuple[Rule, ...] = (result_paths,)
 RULES: tuple[Rule, ...] = (
     channel_rules,
     unreachable_tasks,

@@ -34,7 +34,7 @@ def problems(inspection: Inspection) -> Findings:
 def values_at_entry(inspection: Inspection) -> Findings:
     """`$values` is what was known when the task was entered. Descriptions are left out: they are rendered
     in the task before."""
-    with_tools = {task_id for task_id, tools in inspection.exploration.arrivals if tools}
+    with_tools = {task_id for task_id, written in inspection.exploration.arrivals if written}
     first = inspection.version.first_task
     by_key = {name: v for v in inspection.version.variables for name in (v.name, v.id)}
     tasks_by_place = {pointer("tasks", n, "prompt"): task for n, task in enumerate(inspection.version.tasks)}

@@ -15,6 +15,7 @@ from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.chat import sessions
 from flow_engine.ports.models import ToolCall
+from tests.api.harness import clinic
 from tests.channels.chat import toolbelt
 from tests.channels.chat.desk import ACCIDENT, BELT, PERSON, SUNNY, desk_model, rows
 from tests.channels.chat.harness import WEATHER, Chat, Client, running_chat
@@ -117,6 +118,33 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
             assert await has_ended(engine, content)
             decisions = await chat.decisions(client.session)
             assert [d["action"] for d in decisions] == ["accept", "continue", "continue", "continue"]
+
+
+async def test_a_conversation_that_goes_on_by_itself_gives_the_model_another_task(
+    tmp_path: Path, engine_url: str
+) -> None:  # C15
+    leads_on = {"when": "refusals('visit') >= 1", "advance": "auto"}
+    document = clinic()
+    document["tasks"][0]["connectionConditions"] = {"supervised": leads_on}
+    document["tasks"][0]["prompt"] = "Find out what is needed."
+    agent = {**CLAIMS, "flow": {"flow_id": "by-itself", "tag": "prod"}}
+    script: list[Step] = [calls("change_task", task="Visita Perché"), Says("Un momento.")]
+    async with httpx.AsyncClient(base_url=engine_url) as engine:
+        flow = {"name": "f", "campaignId": "c", "updatedBy": "ada"}
+        flow_id = (await engine.post("/v1/flows", json=flow)).json()["id"]
+        agent["flow"]["flow_id"] = flow_id
+        version = {k: v for k, v in document.items() if k != "conversationalFlowId"}
+        saved = await engine.post(f"/v1/flows/{flow_id}/versions?tag=prod", json=version)
+        assert saved.status_code == 201, saved.text
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(agent, WEATHER)
+        async with chat.client(language="es") as client:
+            await client.say("m-1", ACCIDENT)
+            assert [name for name, _, _ in tasks(client)][-1] == "supervised"
+            before, after = chat.model.requests[0], chat.model.requests[1]
+            assert "Find out what is needed." in before.messages[0].content
+            assert "Find out what is needed." not in after.messages[0].content
+            assert "/start_task supervised AIS" in [message.content for message in after.messages]
 
 
 async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_url: str) -> None:  # C9, C15

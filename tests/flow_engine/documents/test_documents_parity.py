@@ -121,6 +121,9 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
         schemas[owner]["properties"]["when"] = text
     parts = {"when": text, "reason": text}
     texts = {"type": "array", "items": text}
+    tool = schemas["MCPToolParametersMap"]["properties"]
+    tool["writes"] = texts
+    tool["resultMapping"] = {"type": "object", "additionalProperties": text}
     schemas["ConversationalFlowVersion"]["properties"]["globalTasks"] = texts
     days = {"type": "number", "minimum": 1, "maximum": 3650}
     retention = {"type": "object", "properties": {"days": days}, "required": ["days"]}

@@ -139,7 +139,9 @@ def test_the_analysis_finds_what_walking_every_path_finds(  # F9
     edges: dict[str, tuple[str, ...]], tools: set[str], needing: set[str], impossible: set[str]
 ) -> None:
     first = next(iter(edges))
-    found = explore_arrivals(first, edges, Barriers(tools, needing, impossible))
+    found = explore_arrivals(
+        first, edges, Barriers(dict.fromkeys(tools, 1), dict.fromkeys(needing, 1), impossible)
+    )
     seen = {(first, False)}
     # Twice the tasks is as long as a shortest path to any pair of task and history can be.
     paths = {(first, False)}

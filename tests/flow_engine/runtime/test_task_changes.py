@@ -147,8 +147,15 @@ class TestRefusalsInFull:
                     "name": "a string",
                     "type": "string",
                     "fillableBy": ["convMiner", *tools],
+                    "fillableIn": [],
                 },
-                {"varId": "var_custom", "name": "appointment", "type": "custom", "fillableBy": tools},
+                {
+                    "varId": "var_custom",
+                    "name": "appointment",
+                    "type": "custom",
+                    "fillableBy": tools,
+                    "fillableIn": [{"taskId": HERE, "task": HERE, "tools": tools}],
+                },
             ],
         )
 
