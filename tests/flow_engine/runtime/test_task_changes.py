@@ -154,7 +154,7 @@ class TestRefusalsInFull:
                     "name": "appointment",
                     "type": "custom",
                     "fillableBy": tools,
-                    "fillableIn": [{"taskId": HERE, "task": HERE, "tools": tools}],
+                    "fillableIn": [{"taskId": "desk", "task": "Front desk", "tools": tools}],
                 },
             ],
         )

@@ -79,7 +79,15 @@ class TestAWholeCall:
             refusal = await call.tool("change_task", task="disponibilità")
             assert (refusal["result"], refusal["code"]) == (False, "missing_variables")
             assert refusal["missing"] == [
-                {"name": "idPrestazione", "type": "custom", "fillableBy": ["cerca_prestazione"]}
+                {
+                    "name": "idPrestazione",
+                    "type": "custom",
+                    "fillableBy": ["cerca_prestazione"],
+                    "fillableIn": [
+                        {"task": "prestazione", "tools": ["cerca_prestazione"]},
+                        {"task": "informazioni", "tools": ["cerca_prestazione"]},
+                    ],
+                }
             ]
             assert {"task": "operatore", "missing": []} in refusal["reachableTasks"]
             assert call.controls.told == []
