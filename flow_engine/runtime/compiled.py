@@ -43,8 +43,8 @@ class CompiledFlow:
     """`names` maps every accepted way to name a task (F4) to its id; `conditions` every condition of the
     document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years. `moves_by_itself`:
     a connection advances without being asked. `sensitive` are the variables that are shown as masks, by id.
-    `writers`: by variable id the tasks whose tools can write it, with these tools; tools that do not tell what
-    they write count for custom variables that no tool names."""
+    `writers`: by variable id the tasks whose tools can write it, with these tools; tools that do not tell
+    what they write count for custom variables that no tool names."""
 
     version_id: str
     flow_id: str
