@@ -653,7 +653,7 @@ ERRORS = [
                     "'checkpoints', 'closureConfig', 'conversationalFlowId', 'createdAt', 'createdBy', "
                     "'defaultLanguage', 'draft', 'firstTask', 'globalPrompt', 'globalTasks', "
                     "'languageDetection', 'mandatoryChannels', 'mcpServers', 'mediaConfig', "
-                    "'reasonsOfContact', 'results' and 6 more"
+                    "'reasonsOfContact', 'results' and 7 more"
                 ),
             ),
         ],

@@ -330,10 +330,11 @@ class TestWhatARefusalLeaves:
         assert talk.session.refused == {"booking": 3, "minibar": 1}  # F14
 
     @pytest.mark.parametrize("asked", ["pool", "back", ""])
-    def test_names_that_no_task_has_are_not_counted(self, prompts: FileSystemPrompts, asked: str) -> None:
+    def test_names_that_no_task_has_are_counted_as_one(self, prompts: FileSystemPrompts, asked: str) -> None:
         talk = Conversation(prompts, hotel())
         refused(talk, asked)
-        assert talk.session.refused == {}  # F14
+        refused(talk, "no such task")
+        assert talk.session.refused == {"": 2}  # F14
 
     def test_a_long_name_is_told_cut(self, prompts: FileSystemPrompts) -> None:
         talk = Conversation(prompts, hotel())
