@@ -79,7 +79,11 @@ def test_every_mistake_is_told_at_once_with_line_and_pointer(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("step", "place", "accepted"),
     [
-        ("{shout: hi}", "", "exactly one key, one of contact, utterance, say, read, memory, tool, change_task"),
+        (
+            "{shout: hi}",
+            "",
+            "exactly one key, one of contact, utterance, say, read, memory, tool, change_task",
+        ),
         ("{say: {src: bot, body: hi}}", "/say/src", "'body', 'language', 'model'"),
         ("{say: }", "/say/body", "'body' is missing"),
         ("{say: {body: hi, model: {value: {}}}}", "/say/model/value", "'values', 'checkpoints', 'fails'"),
