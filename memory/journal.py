@@ -49,7 +49,7 @@ def journal_arguments(
         "segment_entries": SEGMENT_ENTRIES,
         "segment_bytes": SEGMENT_BYTES,
         "journal_bytes": JOURNAL_BYTES,
-        "updated_at": encode_instant(changes.now),
+        "updated_at": arguments.get("now") or encode_instant(changes.now),
     }
     if note.head is not None:
         args |= {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from tests.api.test_lean_path import Sent, hostile, malformed, two_services, usu
 pytestmark = pytest.mark.anyio
 
 ONE = b"POST /one HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab"
+LAST = ONE.replace(b"host", b"connection: close\r\nhost")
 
 
 class Counting:
@@ -100,7 +101,10 @@ class Line:
     async def reply(self) -> bytes:
         """The next one, byte for byte; what is left where the connection closes."""
         async with asyncio.timeout(20):
-            head = await self.reader.readuntil(b"\r\n\r\n")
+            try:
+                head = await self.reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError as closed:
+                return closed.partial
             size = re.search(rb"content-length: (\d+)", head)
             return head + (await self.reader.readexactly(int(size[1])) if size is not None else b"")
 
@@ -144,16 +148,16 @@ async def test_every_call_is_answered_as_behind_the_usual_server() -> None:  # A
 
 
 ODD = {
-    "in pieces": ([ONE[:20], ONE[20:-1], ONE[-1:]], 0),
-    "the body later": ([ONE[:-2], b"ab"], 0),
+    "in pieces": ([LAST[:20], LAST[20:-1], LAST[-1:]], 0),
+    "the body later": ([LAST[:-2], b"ab"], 0),
     "two at once": ([ONE + ONE.replace(b"one", b"two")], 1),
-    "a second one begun": ([ONE + ONE[:9], ONE[9:]], 2),
+    "a second one begun": ([ONE + LAST[:9], LAST[9:]], 2),
     "chunks": (
         [b"POST /one HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"],
         1,
     ),
     "an older version": ([ONE.replace(b"1.1", b"1.0")], 0),
-    "closed afterwards": ([ONE.replace(b"host", b"connection: close\r\nhost")], 1),
+    "closed afterwards": ([LAST], 1),
     "an address with signs": ([ONE.replace(b"/one", b"/%C3%A8%2Fb;c?d=%20&e")], 1),
     "an address in full": ([ONE.replace(b"/one", b"http://b/one")], 0),
     "another way": ([ONE.replace(b"one", b"asgi")], 0),
@@ -177,7 +181,8 @@ async def test_whatever_way_a_request_comes_the_bytes_are_the_same(name: str) ->
     pieces, whole = ODD[name]
     apps, replies = (Counting(), Counting()), list[bytes]()
     for app, door in zip(apps, (WholeRequests, Door), strict=True):
-        async with served(app, door, timeout_keep_alive=0.2) as (port, _):
+        # What comes in pieces closes by itself: an idle connection's time may be over between two of them.
+        async with served(app, door, timeout_keep_alive=0.2 if len(pieces) == 1 else 60) as (port, _):
             line = await Line.to(port)
             await line.send(*pieces)
             replies.append(await line.rest())
@@ -228,17 +233,25 @@ async def test_a_stop_waits_for_what_is_under_way_and_closes_what_is_idle() -> N
 
 
 async def test_an_idle_connection_is_closed_in_time_and_not_before() -> None:
-    async with served(Counting(), WholeRequests, timeout_keep_alive=1) as (port, server):
-        line = await Line.to(port)
-        began = asyncio.get_running_loop().time()
-        for _ in range(4):
-            await line.send(ONE)
-            await line.reply()
-            await asyncio.sleep(0.4)  # together longer than an idle connection lives
-        assert await line.rest() == b""
-        assert asyncio.get_running_loop().time() - began > 2.0
-        assert server.server_state.total_requests == 4
-        line.close()
+    loop = asyncio.get_running_loop()
+    async with served(Counting(), WholeRequests, timeout_keep_alive=1) as (port, _):
+        for _ in range(10):
+            line, answered = await Line.to(port), list[float]()
+            with suppress(ConnectionError):  # where the machine was held up for longer
+                for _ in range(4):  # together longer than an idle connection lives
+                    await line.send(ONE)
+                    if not await line.reply():
+                        break
+                    answered.append(loop.time())
+                    await asyncio.sleep(0.35)
+                left = await line.rest()
+                if len(answered) == 4:
+                    assert left == b""
+                    assert loop.time() - answered[-1] > 0.9
+                    line.close()
+                    return
+            line.close()
+    raise AssertionError("not once were four replies less than a second apart")
 
 
 async def test_a_client_that_has_gone_is_not_written_to() -> None:
