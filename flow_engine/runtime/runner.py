@@ -82,10 +82,8 @@ class ConversationalFlowRunner(ConversationState):
         now: datetime,
         before: ConversationalFlowRunner | None = None,
     ) -> ConversationalFlowRunner:
-        """Begin a conversation; `before` is an earlier one of the same id, which ends by this (F28).
-
-        Raises CorrectTheInput `channel_not_supported`.
-        """
+        """Begin a conversation; `before` is an earlier one of the same id, which ends by this (F28). Raises
+        CorrectTheInput `channel_not_supported`."""
         check_channel(flow, contact.channel)
         if before is not None:
             before.end_for(contact.contact_id)

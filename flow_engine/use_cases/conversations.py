@@ -101,14 +101,8 @@ class Conversations:
                     mining = MiningState(rollout=startable.rollout)
                 command = commands.START
                 runner = ConversationalFlowRunner.start(
-                    startable.version.flow,
-                    conversation,
-                    startable.campaign_id,
-                    contact,
-                    loaded,
-                    self._transactor.platform,
-                    self._transactor.clock.now(),
-                    before,
+                    *(startable.version.flow, conversation, startable.campaign_id, contact, loaded),
+                    *(self._transactor.platform, self._transactor.clock.now(), before),
                 )
             data = runner.get_agent_data(contact.contact_id, command)
             if runner.advanced is not None:  # the reply tells all of it
