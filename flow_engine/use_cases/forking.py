@@ -100,7 +100,8 @@ class Forks:
     async def _state_for(
         self, original: ConversationRef, seq: int, target: ConversationRef, now: datetime
     ) -> LoadedConversation:
-        """What was stored after an entry, as another conversation's, with its messages."""
+        """What was stored after an entry, as another conversation's, with its messages; in no split, whose
+        outcomes are of conversations that people had."""
         entries = await self._history.entries_up_to(original, seq)
         _, then = states_of(entries)
         session = cast("Session", then.session)  # every commit leaves one
@@ -110,7 +111,10 @@ class Forks:
         own = session.model_copy(update={"conversation_id": target.conversation_id, "task": task})
         turns = await self._turns(original, seq)
         return replace(
-            then, session=own, turns=tuple(turn for turn in turns if turn.contact_id in own.own_contacts)
+            then,
+            session=own,
+            mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None}),
+            turns=tuple(turn for turn in turns if turn.contact_id in own.own_contacts),
         )
 
     async def _turns(self, original: ConversationRef, seq: int) -> Sequence[DialogueTurn]:

@@ -10,6 +10,7 @@ from flow_engine.listening.conclusions import read_scores, scoring_call, total_s
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import LanguageModel, ModelFailed, ask
 from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.storage import turns_of_contact
 from flow_engine.use_cases.transactor import Transactor
 
@@ -37,7 +38,8 @@ class ConversationScores(TypedDict):
 
 
 class Scoring:
-    """Asks a model once for each contact. What conversations and their events tell stays as it was."""
+    """Asks a model once for each contact, which sees sensitive values masked. What conversations and their
+    events tell stays as it was."""
 
     def __init__(self, transactor: Transactor, model: LanguageModel) -> None:
         self._transactor = transactor
@@ -58,10 +60,12 @@ class Scoring:
         loaded = await self._transactor.memory.load(conversation, with_turns=True)
         if loaded.session is None:
             raise unknown_conversation(conversation.conversation_id)
+        runner = await self._transactor.resume(conversation, loaded)
         cards, contacts = flow.document.scorecards, list[ContactScores]()
         for contact_id, contact in loaded.session.own_contacts.items():
             sections = self._transactor.platform.prompt_sections(flow, contact.channel)
-            request = scoring_call(cards, turns_of_contact(loaded.turns, contact_id), sections)
+            turns = masked_turns(turns_of_contact(loaded.turns, contact_id), runner.secrets())
+            request = scoring_call(cards, turns, sections)
             if request is None:
                 continue
             try:

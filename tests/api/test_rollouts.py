@@ -253,6 +253,18 @@ class TestOutcomes:
             side = await rollout.side(version)
             assert (side["conversations"], side["metrics"]["refused"]["value"]) == (2, 0.5)
 
+    async def test_a_fork_is_nobodys_conversation_and_counts_for_nothing(self) -> None:
+        async with rolling() as rollout:
+            await rollout.split()
+            version = await rollout.started("c1")
+            fork = {"atRevision": 1, "conversationId": "fork"}
+            assert (await rollout.scene.post("/v1/conversations/c1/fork", fork)).status_code == 201
+            assert (await rollout.scene.end(conversationId="fork", contactId="call-c1")).status_code == 200
+            await rollout.work.conclude(Job("conclude", ConversationRef("default", "fork"), "call-c1"))
+            assert (await rollout.side(version))["conversations"] == 0
+            await rollout.ended("c1")
+            assert (await rollout.side(version))["conversations"] == 1
+
     async def test_new_weights_keep_the_counts_and_another_base_begins_anew(self) -> None:
         async with rolling() as rollout:
             await rollout.split()

@@ -16,7 +16,7 @@ from flow_engine.ports.models import ModelFailed
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.use_cases.scoring import Scoring
 from flow_engine.use_cases.transactor import Transactor
-from tests.api.harness import Scene, clinic, open_scene
+from tests.api.harness import Scene, clinic, entry, open_scene
 from tests.flow_engine.documents.samples import JsonObject, minimal_version
 from tests.flow_engine.listening.test_mining import Model, dependencies_of, working_on
 
@@ -205,6 +205,19 @@ class TestWithTheConclusion:
                     await Scoring(Transactor(dependencies_of(scene)), away).score(
                         "default", "scored", ["conv-1"]
                     )
+
+    async def test_sensitive_values_are_masked_for_the_judge(self) -> None:
+        document = clinic(scorecards=[SERVICE])
+        next(v for v in document["variables"] if v["_id"] == "var_string")["sensitive"] = True
+        model = Model(lambda call: {"scores": {"service": {"greeting": 5}}})
+        async with open_scene(document) as scene:
+            await scene.started()
+            await scene.written(entry("var_string", "needle"))
+            await scene.say("m1", "My name is needle")
+            await Scoring(Transactor(dependencies_of(scene)), model).score("default", "version-1", ["conv-1"])
+        [call] = model.calls
+        assert "My name is" in str(call.messages)
+        assert "needle" not in str(call.messages)
 
     async def test_the_route_says_what_it_takes(self) -> None:
         async with open_scene(clinic(scorecards=[SERVICE])) as scene:
