@@ -31,14 +31,12 @@ def masked_memory(flow: CompiledFlow, memory: Memory) -> Memory:
     if not hidden:
         return memory
     masks = {
-        id: structs.replace(memory[id], value=_mask(flow, memory[id], id), description_for_llm=None)
+        id: structs.replace(
+            memory[id], value=shown(flow.sensitive[id], memory[id].value), description_for_llm=None
+        )
         for id in hidden
     }
     return {id: masks.get(id, entry) for id, entry in memory.items()}
-
-
-def _mask(flow: CompiledFlow, entry: MemoryEntry, var_id: str) -> JsonValue:
-    return shown(flow.sensitive[var_id], entry.value)
 
 
 def values_known(flow: CompiledFlow, *memories: Memory) -> Iterator[Known]:
