@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
-from zlib import crc32
+from zlib import compress, crc32, decompress
 
 import orjson
 
 from flow_engine.errors import CallTheOperator
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
+from flow_engine.ports.flow_store import ArchivedPart
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, session_delta
 from flow_engine.runtime.memory import (
     decode_entry,
@@ -33,6 +34,7 @@ from memory.listing import INDEX_KEPT, encode_head, encode_origin
 SEGMENT_ENTRIES = 64
 """So many entries are folded at most to get a state."""
 SEGMENT_BYTES = 512 * 1024
+LARGEST_SEQ = 10**12
 JOURNAL_BYTES = 4 * 1024 * 1024
 """Of the ended segments of a conversation; beyond it the oldest make room."""
 
@@ -130,27 +132,68 @@ class RedisJournal:
     ) -> Sequence[JournalEntry]:
         key = ConversationKeys.of(conversation).named["journal"]
         found = await self._driver.xread(key, f"{seq}-0", at_most=at_most, within_s=within_s)
-        return [_decode(number.encode(), fields) for number, fields in found]
+        return [_decode(_seq(number.encode()), fields) for number, fields in found]
 
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         found = await self._entries(conversation, seq, SEGMENT_ENTRIES, "1")
         return found[::-1] if found and found[0].seq == seq else ()
 
+    async def newest(self, conversation: ConversationRef) -> Sequence[JournalEntry]:
+        return (await self._entries(conversation, LARGEST_SEQ, SEGMENT_ENTRIES, "1"))[::-1]
+
+    async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
+        key = ConversationKeys.of(conversation).named["journal"]
+        groups: list[list[_Stored]] = []
+        seq = 0
+        while page := await self._stored(key, seq, ENTRIES_AT_MOST, "0"):
+            for seq, fields in page:
+                if b"base" in fields or not groups:
+                    groups.append([])
+                groups[-1].append((seq, fields))
+        return [_packed(group) for group in groups]
+
+    def unpacked(self, part: ArchivedPart) -> Sequence[JournalEntry]:
+        texts = list(_netstrings(decompress(part.content)))
+        entries: list[JournalEntry] = []
+        for at in range(0, len(texts), 1 + len(_PACKED)):
+            fields = zip(_PACKED, texts[at + 1 : at + 1 + len(_PACKED)], strict=True)
+            entries.append(_decode(int(texts[at]), {name: text for name, text in fields if text}))
+        return entries
+
     async def _entries(
         self, conversation: ConversationRef, seq: int, at_most: int, backwards: str
     ) -> Sequence[JournalEntry]:
-        keys = {"journal": ConversationKeys.of(conversation).named["journal"]}
+        key = ConversationKeys.of(conversation).named["journal"]
+        return [_decode(*each) for each in await self._stored(key, seq, at_most, backwards)]
+
+    async def _stored(self, key: str, seq: int, at_most: int, backwards: str) -> Sequence[_Stored]:
         args = {"seq": seq, "at_most": at_most, "backwards": backwards}
-        found = await self._driver.run(self._read, keys, args)
-        return [_decode(number, dict(zip(flat[::2], flat[1::2], strict=True))) for number, flat in found]
+        found = await self._driver.run(self._read, {"journal": key}, args)
+        return [(_seq(number), dict(zip(flat[::2], flat[1::2], strict=True))) for number, flat in found]
 
 
-def _decode(number: bytes, fields: Mapping[bytes, bytes]) -> JournalEntry:
+def _seq(number: bytes) -> int:
+    return int(number.partition(b"-")[0])
+
+
+_Stored = tuple[int, Mapping[bytes, bytes]]
+_PACKED = (b"memoryRevision", b"entry", b"base")
+
+
+def _packed(group: Sequence[_Stored]) -> ArchivedPart:
+    """Netstrings, compressed: of each entry its number and its fields, empty where it has not one."""
+    (first, begins), (last, _) = group[0], group[-1]
+    began = decode_instant(orjson.loads(begins[b"entry"])["at"].encode())
+    texts = [text for seq, fields in group for text in (b"%d" % seq, *(fields.get(n, b"") for n in _PACKED))]
+    return ArchivedPart(first, last, due_score(began), compress(_in_netstrings(texts)))
+
+
+def _decode(seq: int, fields: Mapping[bytes, bytes]) -> JournalEntry:
     """Raises CallTheOperator `journal_unreadable`, and what decoding its parts raises."""
     try:
         stored = orjson.loads(fields[b"entry"])
         return JournalEntry(
-            seq=int(number.partition(b"-")[0]),
+            seq=seq,
             revision=stored["revision"],
             memory_revision=int(fields[b"memoryRevision"]),
             at=decode_instant(stored["at"].encode()),

@@ -1,9 +1,11 @@
 """The ports to flows and their versions (F1, F6, F7), with the splits of their tags."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
+
+from flow_engine.ports.dialogue import ConversationRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,50 @@ class VersionStore(Protocol):
     async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None: ...
 
     async def remove(self, tenant_id: str, version: StoredVersion) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPart:
+    """Some entries of a journal one after the other, from `first` to `last`, of which none needs an earlier
+    one. `began` is the moment of its first entry, in ms since 1970; `content` are opaque bytes."""
+
+    first: int
+    last: int
+    began: int
+    content: bytes = field(default=b"", repr=False)
+
+
+class JournalArchive(Protocol):
+    """The journals of conversations that are over. Times are in UTC. Raises RetryLater
+    `flow_store_unavailable` when the database does not answer."""
+
+    async def put(
+        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], *, ended_at: datetime
+    ) -> bool:
+        """Keep parts, each in the place of a shorter one with the same `first`. False, and nothing is kept,
+        where the conversation was removed at `ended_at` or later."""
+        ...
+
+    async def parts(
+        self,
+        conversation: ConversationRef,
+        *,
+        after: int = 0,
+        at_most: int | None = None,
+        ended_after: datetime | None = None,
+    ) -> Sequence[ArchivedPart]:
+        """Those that go beyond the entry `after`, ascending. None of a conversation that ended before
+        `ended_after`."""
+        ...
+
+    async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
+        """Leave nothing of it in the database's files. With `removed_at`, what ended until then is not taken
+        any more: a digest of the ids is kept to know it by, until `prune`."""
+        ...
+
+    async def prune(self, ended_before: datetime, *, at_most: int) -> int:
+        """Remove that many parts of conversations that ended before then; how many there were."""
+        ...
 
 
 class DefinitionStore(Protocol):

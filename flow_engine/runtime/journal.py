@@ -22,6 +22,7 @@ from msgspec.structs import astuple, replace
 
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import ArchivedPart
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, decode_entry, decode_previous_contact
 from flow_engine.runtime.mining_state import decode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
@@ -63,6 +64,16 @@ class ConversationJournal(Protocol):
     ) -> Sequence[JournalEntry]:
         """As `after`, as soon as there is an entry; empty after `within_s` seconds, at most 1."""
         ...
+
+    async def newest(self, conversation: ConversationRef) -> Sequence[JournalEntry]:
+        """As `up_to`, of the newest entry."""
+        ...
+
+    async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
+        """All that is kept, in parts that begin with a base or the first entry."""
+        ...
+
+    def unpacked(self, part: ArchivedPart) -> Sequence[JournalEntry]: ...
 
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         """The entry `seq` and those before it down to one with a base, or to the first, ascending. Empty

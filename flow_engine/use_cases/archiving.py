@@ -1,0 +1,100 @@
+"""Journals beyond their stay in Redis: the job that archives them, and a journal that is read from either.
+
+1. A commit to a closed conversation leaves a job, which copies what the archive has not yet: at least once,
+   and the same again changes nothing.
+2. While Redis knows a conversation, it is asked; the archive only of one that Redis has forgotten.
+3. What ended longer ago than `kept` is not told, and is removed by the jobs that follow.
+4. An erasure leaves word in the archive, so that a job that has read the journal before it brings nothing
+   back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import ArchivedPart, JournalArchive
+from flow_engine.ports.jobs import Job
+from flow_engine.runtime.journal import ConversationJournal, JournalEntry
+
+PRUNED_AT_ONCE = 200
+"""Parts that an archiving removes of conversations that ended too long ago: more than it adds."""
+
+
+class KeptJournal:
+    """Implements `ConversationJournal`, and `ArchivedConversations` for erasures. Raises as the journal, and
+    RetryLater `flow_store_unavailable` where the archive has to be asked."""
+
+    def __init__(
+        self, journal: ConversationJournal, archive: JournalArchive, clock: Clock, kept: timedelta
+    ) -> None:
+        self._journal = journal
+        self._archive = archive
+        self._clock = clock
+        self._kept = kept
+
+    async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
+        entries = await self._journal.after(conversation, seq, at_most=at_most)
+        if entries or (seq > 0 and await self._journal.after(conversation, 0, at_most=1)):
+            return entries
+        found: list[JournalEntry] = []
+        while len(found) < at_most:
+            beyond = found[-1].seq if found else seq
+            parts = await self._parts(conversation, after=beyond, at_most=1)
+            if not parts:
+                break
+            found += [entry for entry in self._journal.unpacked(parts[0]) if entry.seq > beyond]
+        return found[:at_most]
+
+    async def next(
+        self, conversation: ConversationRef, seq: int, *, at_most: int, within_s: float
+    ) -> Sequence[JournalEntry]:
+        entries = await self._journal.next(conversation, seq, at_most=at_most, within_s=within_s)
+        return entries or await self.after(conversation, seq, at_most=at_most)
+
+    async def newest(self, conversation: ConversationRef) -> Sequence[JournalEntry]:
+        entries = await self._journal.newest(conversation)
+        if entries:
+            return entries
+        parts = await self._parts(conversation)
+        return self._journal.unpacked(parts[-1]) if parts else ()
+
+    async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
+        entries = await self._journal.up_to(conversation, seq)
+        if entries or await self._journal.after(conversation, 0, at_most=1):
+            return entries
+        parts = await self._parts(conversation, after=seq - 1, at_most=1)
+        found = self._journal.unpacked(parts[0]) if parts else ()
+        return [entry for entry in found if entry.seq <= seq]
+
+    async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
+        return await self._journal.packed(conversation)
+
+    def unpacked(self, part: ArchivedPart) -> Sequence[JournalEntry]:
+        return self._journal.unpacked(part)
+
+    async def _parts(
+        self, conversation: ConversationRef, *, after: int = 0, at_most: int | None = None
+    ) -> Sequence[ArchivedPart]:
+        oldest = self._clock.now() - self._kept
+        return await self._archive.parts(conversation, after=after, at_most=at_most, ended_after=oldest)
+
+    async def remove(self, conversation: ConversationRef) -> None:
+        """Nothing of it is left in the archive, and nothing of what it was until now comes back."""
+        await self._archive.remove(conversation, removed_at=self._clock.now())
+
+    async def archive(self, job: Job) -> None:
+        """Handler of `archive` jobs. Of a conversation that is not stored any more it does nothing."""
+        conversation = job.conversation
+        parts = await self._journal.packed(conversation)
+        known = {part.first: part for part in await self._archive.parts(conversation)}
+        if any(part.first in known and known[part.first].began != part.began for part in parts):
+            await self._archive.remove(conversation, removed_at=None)  # another one of the same id
+            known.clear()
+        fresh = [part for part in parts if part.first not in known or known[part.first].last < part.last]
+        if fresh:
+            ended_at = self._journal.unpacked(fresh[-1])[-1].at
+            await self._archive.put(conversation, fresh, ended_at=ended_at)
+        await self._archive.prune(self._clock.now() - self._kept, at_most=PRUNED_AT_ONCE)

@@ -1,0 +1,217 @@
+"""Journals of conversations that are over, in the database of the flows: SQLite or MongoDB.
+
+    journals          a part of a journal: {tenant_id, conversation_id, first, last, began, ended_at, content}
+    erased_journals   {tenant_id, digest, erased_at}: what is not to come back, without its name
+
+Times are milliseconds since 1970.
+"""
+
+import asyncio
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from pymongo.errors import DuplicateKeyError
+
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import ArchivedPart
+from flows.mongo_store import MongoDatabase, document_id, mongo_errors_translated
+from flows.sqlite_store import SqliteDatabase
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS journals (
+        tenant_id TEXT NOT NULL, conversation_id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+        began INTEGER NOT NULL, ended_at INTEGER NOT NULL, content BLOB NOT NULL,
+        PRIMARY KEY (tenant_id, conversation_id, first))""",
+    "CREATE INDEX IF NOT EXISTS journals_by_end ON journals (ended_at)",
+    """CREATE TABLE IF NOT EXISTS erased_journals (
+        tenant_id TEXT NOT NULL, digest TEXT NOT NULL, erased_at INTEGER NOT NULL,
+        PRIMARY KEY (tenant_id, digest))""",
+)
+CHECKPOINTS: Final = 20
+CHECKPOINT_PAUSE_S: Final = 0.25
+"""Another process that reads meanwhile keeps the write-ahead log from being emptied."""
+
+
+class SqliteArchive:
+    """Implements `JournalArchive`."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._is_made = False
+
+    async def put(
+        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], *, ended_at: datetime
+    ) -> bool:
+        ended, tenant_id, conversation_id = (
+            _ms(ended_at),
+            conversation.tenant_id,
+            conversation.conversation_id,
+        )
+        for part in parts:
+            # One statement: an erasure is before it, and is seen, or after it, and takes the part along.
+            kept = await self._rows(
+                "INSERT INTO journals (tenant_id, conversation_id, first, last, began, ended_at, content) "
+                "SELECT ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM erased_journals "
+                "WHERE tenant_id = ? AND digest = ? AND erased_at >= ?) "
+                "ON CONFLICT DO UPDATE SET last = max(last, excluded.last), "
+                "content = CASE WHEN excluded.last >= last THEN excluded.content ELSE content END "
+                "RETURNING 1",
+                (
+                    *(tenant_id, conversation_id, part.first, part.last, part.began, ended, part.content),
+                    *(tenant_id, _digest(conversation), ended),
+                ),
+            )
+            if not kept:
+                return False
+        await self._rows(
+            "UPDATE journals SET ended_at = ? WHERE tenant_id = ? AND conversation_id = ?",
+            (ended, tenant_id, conversation_id),
+        )
+        return True
+
+    async def parts(
+        self,
+        conversation: ConversationRef,
+        *,
+        after: int = 0,
+        at_most: int | None = None,
+        ended_after: datetime | None = None,
+    ) -> Sequence[ArchivedPart]:
+        rows = await self._rows(
+            "SELECT first, last, began, content FROM journals WHERE tenant_id = ? AND conversation_id = ? "
+            "AND last > ? AND ended_at >= ? ORDER BY first LIMIT ?",
+            (*conversation, after, _ms(ended_after), -1 if at_most is None else at_most),
+        )
+        return [ArchivedPart(*row) for row in rows]
+
+    async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
+        if removed_at is not None:
+            await self._rows(
+                "INSERT INTO erased_journals (tenant_id, digest, erased_at) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET erased_at = max(erased_at, excluded.erased_at)",
+                (conversation.tenant_id, _digest(conversation), _ms(removed_at)),
+            )
+        gone = await self._rows(
+            "DELETE FROM journals WHERE tenant_id = ? AND conversation_id = ? RETURNING 1",
+            tuple(conversation),
+        )
+        for _ in range(CHECKPOINTS if gone and removed_at is not None else 0):
+            ((busy, *_),) = await self._rows("PRAGMA wal_checkpoint(TRUNCATE)", ())
+            if not busy:
+                break
+            await asyncio.sleep(CHECKPOINT_PAUSE_S)
+
+    async def prune(self, ended_before: datetime, *, at_most: int) -> int:
+        gone = await self._rows(
+            "DELETE FROM journals WHERE rowid IN "
+            "(SELECT rowid FROM journals WHERE ended_at < ? ORDER BY ended_at LIMIT ?) RETURNING 1",
+            (_ms(ended_before), at_most),
+        )
+        await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (_ms(ended_before),))
+        return len(gone)
+
+    async def _rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        if not self._is_made:
+            for made in (*_SCHEMA, "PRAGMA secure_delete = ON"):
+                await self._database.rows(made, ())
+            self._is_made = True
+        return await self._database.rows(statement, parameters)
+
+
+class MongoArchive:
+    """Implements `JournalArchive`. Without transactions: what is put is looked at again after an erasure."""
+
+    def __init__(self, database: MongoDatabase) -> None:
+        self._database = database
+        self._is_indexed = False
+
+    async def put(
+        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], *, ended_at: datetime
+    ) -> bool:
+        ended = _ms(ended_at)
+        journals = self._database.collection("journals")
+        if await self._is_erased(conversation, ended):
+            return False
+        with mongo_errors_translated():
+            if not self._is_indexed:
+                await journals.create_index([("ended_at", 1)])
+                await journals.create_index([("tenant_id", 1), ("conversation_id", 1), ("first", 1)])
+                self._is_indexed = True
+            for part in parts:
+                own = document_id(conversation.tenant_id, f"{conversation.conversation_id}/{part.first}")
+                document = {
+                    "_id": own,
+                    "tenant_id": conversation.tenant_id,
+                    "conversation_id": conversation.conversation_id,
+                    "first": part.first,
+                    "last": part.last,
+                    "began": part.began,
+                    "ended_at": ended,
+                    "content": b64encode(part.content).decode(),  # not every server replaces binaries
+                }
+                try:
+                    await journals.replace_one(
+                        {"_id": own, "last": {"$lte": part.last}}, document, upsert=True
+                    )
+                except DuplicateKeyError:
+                    continue  # a longer one is there
+            await journals.update_many(_of(conversation), {"$set": {"ended_at": ended}})
+        if await self._is_erased(conversation, ended):
+            await self.remove(conversation, removed_at=None)
+            return False
+        return True
+
+    async def parts(
+        self,
+        conversation: ConversationRef,
+        *,
+        after: int = 0,
+        at_most: int | None = None,
+        ended_after: datetime | None = None,
+    ) -> Sequence[ArchivedPart]:
+        wanted = {**_of(conversation), "last": {"$gt": after}, "ended_at": {"$gte": _ms(ended_after)}}
+        with mongo_errors_translated():
+            cursor = self._database.collection("journals").find(wanted).sort([("first", 1)])
+            found = await cursor.limit(at_most or 0).to_list()
+        return [ArchivedPart(f["first"], f["last"], f["began"], b64decode(f["content"])) for f in found]
+
+    async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
+        with mongo_errors_translated():
+            if removed_at is not None:
+                own = document_id(conversation.tenant_id, _digest(conversation))
+                document = {"_id": own, "tenant_id": conversation.tenant_id, "erased_at": _ms(removed_at)}
+                await self._database.collection("erased_journals").replace_one(
+                    {"_id": own}, document, upsert=True
+                )
+            await self._database.collection("journals").delete_many(_of(conversation))
+
+    async def prune(self, ended_before: datetime, *, at_most: int) -> int:
+        before, journals = {"$lt": _ms(ended_before)}, self._database.collection("journals")
+        with mongo_errors_translated():
+            found = await journals.find({"ended_at": before}).limit(at_most).to_list()
+            for each in found:
+                await journals.delete_one({"_id": each["_id"]})
+            await self._database.collection("erased_journals").delete_many({"erased_at": before})
+        return len(found)
+
+    async def _is_erased(self, conversation: ConversationRef, ended: int) -> bool:
+        own = document_id(conversation.tenant_id, _digest(conversation))
+        with mongo_errors_translated():
+            found = await self._database.collection("erased_journals").find_one({"_id": own})
+        return found is not None and found["erased_at"] >= ended
+
+
+def _of(conversation: ConversationRef) -> dict[str, Any]:
+    return {"tenant_id": conversation.tenant_id, "conversation_id": conversation.conversation_id}
+
+
+def _digest(conversation: ConversationRef) -> str:
+    return sha256("\0".join(conversation).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _ms(moment: datetime | None) -> int:
+    """0 for none: before everything."""
+    return 0 if moment is None else int(moment.timestamp() * 1000)
