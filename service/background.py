@@ -13,6 +13,7 @@ from flow_engine.ports import jobs, models, telemetry
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.extraction import Extractor, ExtractsNothing
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.use_cases.archiving import KeptJournal
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.delivery import Delivery, Relay
 from flow_engine.use_cases.rollouts import Rollouts
@@ -34,6 +35,7 @@ class JobDependencies:
     clock: Clock
     observer: telemetry.Observer
     rollouts: Rollouts
+    journal: KeptJournal
 
 
 def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.JobKind, jobs.JobHandler]:
@@ -71,6 +73,7 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
         "routing": work.routing,
         "relay": relay.relay,
         "deliver": delivery.deliver,
+        "archive": parts.journal.archive,
     }
 
 

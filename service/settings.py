@@ -108,6 +108,12 @@ class Settings(BaseSettings):
         min_length=1,
         description="Redis stream into which a core CTI writes contact ends and utterances; unset: none",
     )
+    journal_days: int = Field(
+        default=30,
+        ge=1,
+        le=3_650,
+        description="Days that the flow database keeps the journals of conversations that are closed",
+    )
     streams_at_once: int = Field(
         default=64, ge=1, le=400, description="Journals followed at once by `GET …/stream`, a process"
     )

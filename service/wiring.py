@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -48,6 +49,7 @@ from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.runtime.platform import Platform
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.use_cases.agent_runs import AgentRuns
+from flow_engine.use_cases.archiving import KeptJournal
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
@@ -64,6 +66,7 @@ from flow_engine.use_cases.scoring import Scoring
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flows.archive import MongoArchive, SqliteArchive
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.records import MongoRecords, SqliteRecords
 from flows.samples import install_samples
@@ -122,6 +125,16 @@ def records_of(database: FlowDatabase, table: RecordTable) -> RecordStore:
     if isinstance(connection, SqliteDatabase):
         return SqliteRecords(connection, table)
     return MongoRecords(connection, table)
+
+
+def kept_journal(
+    settings: Settings, memory: RedisMemory, database: FlowDatabase, clock: Clock
+) -> KeptJournal:
+    """The journals in Redis and in the archive."""
+    connection = database.connection
+    sqlite = isinstance(connection, SqliteDatabase)
+    archive = SqliteArchive(connection) if sqlite else MongoArchive(connection)
+    return KeptJournal(memory.journal, archive, clock, timedelta(days=settings.journal_days))
 
 
 def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
@@ -253,7 +266,7 @@ def assemble(
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
     mcp = McpServer(tools, metrics, version=version("flow-engine"))
-    journal, listing = memory.journal, memory.listing
+    journal, listing = kept_journal(settings, memory, database, dependencies.clock), memory.listing
     history = History(transactor, journal, listing)
     streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
     observer.streams_open_are(lambda: streams.open)
@@ -265,7 +278,7 @@ def assemble(
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     opened = partial(dependencies.opened, settings, submissions)
-    jobs = job_runners(settings, transactor, agents, dependencies, rollouts)
+    jobs = job_runners(settings, transactor, agents, dependencies, (rollouts, journal))
     return Service(app, opened, jobs, metrics, mcp, streams.stop)
 
 
@@ -324,7 +337,7 @@ def job_runners(
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
-    rollouts: Rollouts,
+    done_by: tuple[Rollouts, KeptJournal],
 ) -> Sequence[JobRunner]:
     """One for the jobs of commits and, where there is a stream of a core CTI to read, one for that.
 
@@ -332,7 +345,7 @@ def job_runners(
     """
     memory, clock, observer = dependencies.memory, dependencies.clock, dependencies.observer
     parts = JobDependencies(
-        transactor, dependencies.model, memory, dependencies.outbound, clock, observer, rollouts
+        transactor, dependencies.model, memory, dependencies.outbound, clock, observer, *done_by
     )
     own = job_runner(settings, parts, dependencies.tracing)
     if settings.cti_stream is None:

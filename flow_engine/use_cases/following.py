@@ -85,7 +85,7 @@ class JournalStreams:
         `conversation_unknown`."""
         page = await self._history.journal(conversation, after, limit=1, reveal=False)
         head = (await self._index.one(conversation)).head
-        return not page["entries"] and head is not None and head.status == CLOSED
+        return not page["entries"] and (head is None or head.status == CLOSED)
 
     async def follow(
         self, conversation: ConversationRef, after: int, *, reveal: bool
@@ -124,5 +124,7 @@ class JournalStreams:
         if listed.seq < told:
             return "erased"  # and perhaps begun anew
         if listed.head is None:  # one of a release before may have none
-            return "erased" if (await self._memory.load(conversation)).session is None else None
+            if (await self._memory.load(conversation)).session is not None:
+                return None
+            return "closed" if await self._journal.newest(conversation) else "erased"
         return "closed" if listed.head.status == CLOSED and quiet_s >= QUIET_AFTER_CLOSE_S else None

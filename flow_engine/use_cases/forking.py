@@ -70,6 +70,9 @@ class Forks:
                 raise ReloadAndDecide(
                     "conversation_exists", message, state=there.facts(), accepted=("an id that is not used",)
                 )
+            if await self._journal.newest(target):
+                message = f"there is a conversation {target.conversation_id!r} in the archive"
+                raise ReloadAndDecide("conversation_exists", message, accepted=("an id that is not used",))
             now = self._transactor.clock.now()
             state = await self._state_for(original, order.seq, target, now)
             runner = await self._transactor.resume(target, state, now=now)

@@ -30,6 +30,7 @@ from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
 from flow_engine.runtime.replies import JsonObject, MemoryVariable
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
+from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.use_cases.rebuilding import as_sent, replied
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import JsonValue, VariableSpec, utc_text
@@ -225,17 +226,48 @@ class History:
 
     async def conversation(self, conversation: ConversationRef, *, reveal: bool) -> ConversationReply:
         """Sensitive values are masked unless `reveal`. Raises LookElsewhere `conversation_unknown`."""
+        loaded, archived = await self._state(conversation)
+        runner = await self._transactor.resume(conversation, loaded, now=archived.at if archived else None)
+        listed = await self._index.one(conversation)
+        if archived is not None:
+            tag, fork = await self._origin(conversation)
+            listed = ListedConversation(
+                conversation.conversation_id, runner.head(tag, fork), archived.seq, archived.at
+            )
+        return conversation_reply(runner, listed, reveal=reveal)
+
+    async def _state(self, conversation: ConversationRef) -> tuple[LoadedConversation, JournalEntry | None]:
+        """What is stored, or what was when the archive got its journal, with the last entry of that. Raises
+        LookElsewhere `conversation_unknown`."""
         loaded = await self._transactor.memory.load(conversation)
-        runner = await self._transactor.resume(conversation, loaded)
-        return conversation_reply(runner, await self._index.one(conversation), reveal=reveal)
+        if loaded.session is not None:
+            return loaded, None
+        entries = await self._journal.newest(conversation)
+        if not entries:
+            raise unknown_conversation(conversation.conversation_id)
+        return states_of(entries)[1], entries[-1]
+
+    async def _origin(self, conversation: ConversationRef) -> tuple[str | None, Fork | None]:
+        """The tag that chose the version, and where it was forked from, as far as the journal tells."""
+        found: tuple[str | None, Fork | None] = None, None
+        seen = 0
+        while page := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
+            for entry in page:
+                asked: Mapping[str, Any] = entry.input
+                if asked["op"] == "fork":
+                    found = asked["tag"], Fork(asked["conversationId"], asked["seq"])
+                elif "tenant" in entry.delta:
+                    found = asked["tag"], None
+            seen = page[-1].seq
+        return found
 
     async def journal(
         self, conversation: ConversationRef, after: int, *, limit: int, reveal: bool
     ) -> JournalPage:
         """Sensitive values are masked unless `reveal`. Raises LookElsewhere `conversation_unknown`."""
         entries = await self._journal.after(conversation, after, at_most=min(limit + 1, ENTRIES_AT_MOST))
-        if not entries and (await self._transactor.memory.load(conversation)).session is None:
-            raise unknown_conversation(conversation.conversation_id)
+        if not entries:
+            await self._state(conversation)
         page = entries[:limit]
         rest = len(entries) > len(page)
         rows = await self.rows(conversation, page, reveal=reveal)
@@ -250,7 +282,7 @@ class History:
 
     async def _veil(self, conversation: ConversationRef) -> Veil | None:
         """One that knows every sensitive value of the journal; None where there is nothing to mask."""
-        loaded = await self._transactor.memory.load(conversation)
+        loaded, _ = await self._state(conversation)
         flow = (await self._transactor.resume(conversation, loaded)).flow
         if not flow.sensitive:
             return None
@@ -300,8 +332,7 @@ class History:
         entries = await self._journal.up_to(conversation, seq)
         if entries and (entries[0].seq == 1 or entries[0].base is not None):
             return entries
-        if (await self._transactor.memory.load(conversation)).session is None:
-            raise unknown_conversation(conversation.conversation_id)
+        await self._state(conversation)
         raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
 
 

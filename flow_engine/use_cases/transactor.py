@@ -41,6 +41,9 @@ ATTEMPTS = 24
 FORMER_BYTES = 4 * 1024
 """What a conversation that was started anew takes beside its messages until it is concluded."""
 
+ARCHIVE_AFTER_S = 2.0
+"""After the last commit: what is heard and concluded at the end makes one archiving of several."""
+
 _Result = TypeVar("_Result")
 
 QUIET_BYTES = 32 * 1024 * 1024
@@ -331,11 +334,20 @@ def to_changes(
         forget_former=transition.forget_former,
         on_seen=transition.on_seen,
         events=events,
-        jobs=() if forked else (*runner.jobs, *transition.jobs, *((runner.due("relay"),) if events else ())),
+        jobs=() if forked else _jobs(transition, tells=bool(events)),
         idempotency=idempotency,
         journal=_noted(runner, transition, by),
         forked=msgspec.structs.replace(loaded, session=runner.session) if forked else None,
     )
+
+
+def _jobs(transition: Transition, *, tells: bool) -> tuple[DueJob, ...]:
+    """What is left to do after a commit; `tells`: it leaves events."""
+    runner = transition.runner
+    jobs = (*runner.jobs, *transition.jobs)
+    if tells:
+        jobs = (*jobs, runner.due("relay"))
+    return (*jobs, runner.due("archive", after_s=ARCHIVE_AFTER_S)) if runner.session.closed else jobs
 
 
 def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) -> storage.JournalNote:

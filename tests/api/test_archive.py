@@ -1,0 +1,136 @@
+"""Journals of conversations that are over, told when Redis has forgotten them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import Job
+from service.settings import Settings
+from service.wiring import kept_journal
+from tests.api.harness import Scene, clinic, entry, open_scene
+
+pytestmark = pytest.mark.anyio
+
+TALK = ConversationRef("default", "conv-1")
+PARTS = ("", "/journal", "/journal?after=1&limit=2", *(f"/at/{seq}" for seq in (1, 2, 3, 4, 5)))
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with open_scene(clinic()) as opened:
+        yield opened
+
+
+async def ended(scene: Scene) -> dict[str, Any]:
+    """What is told of a conversation that has ended, by path, with its background work done."""
+    flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+    await scene.started(conversationalFlowVersionId=..., flowId=flow, tag="latest")
+    await scene.written(entry("var_string", "cardio"), entry("var_boolean", True))
+    await scene.changed("visit")
+    await scene.end()
+    await worked(scene)
+    return {path: (await get(scene, path)).json() for path in PARTS}
+
+
+async def worked(scene: Scene) -> None:
+    for _ in range(4):
+        scene.clock.advance(seconds=2)
+        await scene.work()
+
+
+async def get(scene: Scene, path: str) -> httpx.Response:
+    return await scene.http.get(f"/v1/conversations/conv-1{path}")
+
+
+async def forget(scene: Scene) -> None:
+    """As Redis does when their time is over."""
+    client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
+    await client.delete(*[key async for key in client.scan_iter(match="{default:conv-1}*")])
+
+
+async def archived(scene: Scene) -> list[tuple[Any, ...]]:
+    connection: Any = scene.flows.connection
+    return await connection.rows("SELECT conversation_id, first, last FROM journals", ())
+
+
+async def test_what_redis_has_forgotten_is_told_from_the_flow_database(scene: Scene) -> None:
+    before = await ended(scene)  # journal: archive
+    await forget(scene)
+    scene.clock.advance(days=29)
+    assert {path: (await get(scene, path)).json() for path in PARTS} == before
+    assert before[""]["status"] == "closed"
+    assert [each["seq"] for each in before["/journal"]["entries"]] == [1, 2, 3, 4, 5]
+    listed = (await scene.http.get("/v1/conversations")).json()
+    assert listed["conversations"] == [], "lists tell what Redis knows"
+    for path, code in (("/at/9", "entry_unknown"), ("/at/0", "seq_invalid")):
+        assert (await get(scene, path)).json()["code"] == code
+    assert (await get(scene, "/journal?after=5")).json() == {"entries": [], "next": None}
+
+
+async def test_one_that_goes_on_is_not_archived_and_a_later_commit_is(scene: Scene) -> None:
+    await scene.started()
+    await worked(scene)
+    assert [name for name in await jobs(scene) if name.startswith("archive")] == []
+    await scene.end()
+    await worked(scene)
+    assert await archived(scene) == [("conv-1", 1, 3)]
+    await scene.say("m-1", "Bye")  # is still taken, and read
+    await worked(scene)
+    assert await archived(scene) == [("conv-1", 1, 5)]
+
+
+async def jobs(scene: Scene) -> list[str]:
+    return [name.decode() for name, _ in await scene.memory.driver.zrange("{flow-engine}:jobs", at_most=99)]
+
+
+async def test_a_job_that_comes_again_changes_nothing(scene: Scene) -> None:
+    before = await ended(scene)
+    journal = kept_journal(Settings(), scene.memory, scene.flows, scene.clock)
+    for _ in range(2):
+        await journal.archive(Job("archive", TALK))
+    await forget(scene)
+    await journal.archive(Job("archive", TALK))
+    assert {path: (await get(scene, path)).json() for path in PARTS} == before
+
+
+async def test_after_its_days_it_is_unknown_and_the_next_archiving_takes_it_away(scene: Scene) -> None:
+    await ended(scene)
+    await forget(scene)
+    scene.clock.advance(days=30, seconds=1)
+    for path in PARTS:
+        assert (await get(scene, path)).status_code == 404, path
+    assert len(await archived(scene)) == 1
+    await scene.started(conversationId="conv-2", contactId="call-2")
+    await scene.end(conversationId="conv-2", contactId="call-2")
+    await worked(scene)
+    assert [row[0] for row in await archived(scene)] == ["conv-2"]
+
+
+async def test_another_conversation_under_the_id_takes_the_place(scene: Scene) -> None:
+    await ended(scene)
+    await forget(scene)
+    await scene.started(contactId="call-2")
+    assert (await get(scene, "")).json()["status"] == "active", "what Redis knows is told"
+    assert (await get(scene, "/at/3")).json()["code"] == "entry_unknown"
+    await scene.end(contactId="call-2")
+    await worked(scene)
+    await forget(scene)
+    found = (await get(scene, "/journal")).json()["entries"]
+    assert [each["seq"] for each in found] == [1, 2, 3]
+    assert found[0]["input"]["contactId"] == "call-2"
+
+
+async def test_a_fork_of_it_goes_on(scene: Scene) -> None:
+    await ended(scene)
+    await forget(scene)
+    made = await scene.post("/v1/conversations/conv-1/fork", {"atRevision": 3, "conversationId": "other"})
+    assert made.status_code == 201, made.text
+    assert (made.json()["status"], made.json()["task"]) == ("active", "Visita Perché")
+    await scene.changed("reception", conversationId="other")
+    taken = await scene.post("/v1/conversations/other/fork", {"atRevision": 1, "conversationId": "conv-1"})
+    assert (taken.status_code, taken.json()["code"]) == (409, "conversation_exists")
