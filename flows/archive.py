@@ -1,6 +1,6 @@
 """Journals of conversations that are over, in the database of the flows: SQLite or MongoDB.
 
-    journals          a part of a journal: {tenant_id, conversation_id, first, last, began, ended_at, content}
+    journals          {tenant_id, conversation_id, first, last, began, origin, kept_until, content}: a part
     erased_journals   {tenant_id, digest, erased_at}: what is not to come back, without its name
 
 Times are milliseconds since 1970.
@@ -16,16 +16,17 @@ from typing import Any, Final
 from pymongo.errors import DuplicateKeyError
 
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import ArchivedPart
+from flow_engine.ports.flow_store import ArchivedPart, ArchiveTerm
 from flows.mongo_store import MongoDatabase, document_id, mongo_errors_translated
 from flows.sqlite_store import SqliteDatabase
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS journals (
         tenant_id TEXT NOT NULL, conversation_id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
-        began INTEGER NOT NULL, ended_at INTEGER NOT NULL, content BLOB NOT NULL,
+        began INTEGER NOT NULL, origin TEXT NOT NULL, kept_until INTEGER NOT NULL, content BLOB NOT NULL,
         PRIMARY KEY (tenant_id, conversation_id, first))""",
-    "CREATE INDEX IF NOT EXISTS journals_by_end ON journals (ended_at)",
+    "CREATE INDEX IF NOT EXISTS journals_by_term ON journals (kept_until)",
+    "CREATE INDEX IF NOT EXISTS journals_by_origin ON journals (tenant_id, origin)",
     """CREATE TABLE IF NOT EXISTS erased_journals (
         tenant_id TEXT NOT NULL, digest TEXT NOT NULL, erased_at INTEGER NOT NULL,
         PRIMARY KEY (tenant_id, digest))""",
@@ -43,32 +44,30 @@ class SqliteArchive:
         self._is_made = False
 
     async def put(
-        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], *, ended_at: datetime
+        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], origin: str, term: ArchiveTerm
     ) -> bool:
-        ended, tenant_id, conversation_id = (
-            _ms(ended_at),
-            conversation.tenant_id,
-            conversation.conversation_id,
-        )
+        (tenant_id, conversation_id), until = conversation, _ms(term.kept_until)
         for part in parts:
             # One statement: an erasure is before it, and is seen, or after it, and takes the part along.
             kept = await self._rows(
-                "INSERT INTO journals (tenant_id, conversation_id, first, last, began, ended_at, content) "
-                "SELECT ?, ?, ?, ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM erased_journals "
+                "INSERT INTO journals (tenant_id, conversation_id, first, last, began, origin, "
+                "kept_until, content) SELECT ?, ?, ?, ?, ?, ?, ?, ? "
+                "WHERE NOT EXISTS (SELECT 1 FROM erased_journals "
                 "WHERE tenant_id = ? AND digest = ? AND erased_at >= ?) "
                 "ON CONFLICT DO UPDATE SET last = max(last, excluded.last), "
                 "content = CASE WHEN excluded.last >= last THEN excluded.content ELSE content END "
                 "RETURNING 1",
                 (
-                    *(tenant_id, conversation_id, part.first, part.last, part.began, ended, part.content),
-                    *(tenant_id, _digest(conversation), ended),
+                    *(tenant_id, conversation_id, part.first, part.last, part.began),
+                    *(origin, until, part.content),
+                    *(tenant_id, _digest(conversation), _ms(term.ended_at)),
                 ),
             )
             if not kept:
                 return False
         await self._rows(
-            "UPDATE journals SET ended_at = ? WHERE tenant_id = ? AND conversation_id = ?",
-            (ended, tenant_id, conversation_id),
+            "UPDATE journals SET kept_until = ? WHERE tenant_id = ? AND conversation_id = ?",
+            (until, tenant_id, conversation_id),
         )
         return True
 
@@ -78,14 +77,21 @@ class SqliteArchive:
         *,
         after: int = 0,
         at_most: int | None = None,
-        ended_after: datetime | None = None,
+        now: datetime | None = None,
     ) -> Sequence[ArchivedPart]:
         rows = await self._rows(
             "SELECT first, last, began, content FROM journals WHERE tenant_id = ? AND conversation_id = ? "
-            "AND last > ? AND ended_at >= ? ORDER BY first LIMIT ?",
-            (*conversation, after, _ms(ended_after), -1 if at_most is None else at_most),
+            "AND last > ? AND kept_until > ? ORDER BY first LIMIT ?",
+            (*conversation, after, _ms(now), -1 if at_most is None else at_most),
         )
         return [ArchivedPart(*row) for row in rows]
+
+    async def forks(self, conversation: ConversationRef) -> Sequence[str]:
+        rows = await self._rows(
+            "SELECT DISTINCT conversation_id FROM journals WHERE tenant_id = ? AND origin = ?",
+            tuple(conversation),
+        )
+        return [id for (id,) in rows]
 
     async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
         if removed_at is not None:
@@ -104,13 +110,13 @@ class SqliteArchive:
                 break
             await asyncio.sleep(CHECKPOINT_PAUSE_S)
 
-    async def prune(self, ended_before: datetime, *, at_most: int) -> int:
+    async def prune(self, now: datetime, *, at_most: int, erased_before: datetime) -> int:
         gone = await self._rows(
             "DELETE FROM journals WHERE rowid IN "
-            "(SELECT rowid FROM journals WHERE ended_at < ? ORDER BY ended_at LIMIT ?) RETURNING 1",
-            (_ms(ended_before), at_most),
+            "(SELECT rowid FROM journals WHERE kept_until <= ? ORDER BY kept_until LIMIT ?) RETURNING 1",
+            (_ms(now), at_most),
         )
-        await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (_ms(ended_before),))
+        await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (_ms(erased_before),))
         return len(gone)
 
     async def _rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -129,15 +135,16 @@ class MongoArchive:
         self._is_indexed = False
 
     async def put(
-        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], *, ended_at: datetime
+        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], origin: str, term: ArchiveTerm
     ) -> bool:
-        ended = _ms(ended_at)
+        ended, until = _ms(term.ended_at), _ms(term.kept_until)
         journals = self._database.collection("journals")
         if await self._is_erased(conversation, ended):
             return False
         with mongo_errors_translated():
             if not self._is_indexed:
-                await journals.create_index([("ended_at", 1)])
+                await journals.create_index([("kept_until", 1)])
+                await journals.create_index([("tenant_id", 1), ("origin", 1)])
                 await journals.create_index([("tenant_id", 1), ("conversation_id", 1), ("first", 1)])
                 self._is_indexed = True
             for part in parts:
@@ -149,7 +156,8 @@ class MongoArchive:
                     "first": part.first,
                     "last": part.last,
                     "began": part.began,
-                    "ended_at": ended,
+                    "origin": origin,
+                    "kept_until": until,
                     "content": b64encode(part.content).decode(),  # not every server replaces binaries
                 }
                 try:
@@ -158,7 +166,7 @@ class MongoArchive:
                     )
                 except DuplicateKeyError:
                     continue  # a longer one is there
-            await journals.update_many(_of(conversation), {"$set": {"ended_at": ended}})
+            await journals.update_many(_of(conversation), {"$set": {"kept_until": until}})
         if await self._is_erased(conversation, ended):
             await self.remove(conversation, removed_at=None)
             return False
@@ -170,13 +178,19 @@ class MongoArchive:
         *,
         after: int = 0,
         at_most: int | None = None,
-        ended_after: datetime | None = None,
+        now: datetime | None = None,
     ) -> Sequence[ArchivedPart]:
-        wanted = {**_of(conversation), "last": {"$gt": after}, "ended_at": {"$gte": _ms(ended_after)}}
+        wanted = {**_of(conversation), "last": {"$gt": after}, "kept_until": {"$gt": _ms(now)}}
         with mongo_errors_translated():
             cursor = self._database.collection("journals").find(wanted).sort([("first", 1)])
             found = await cursor.limit(at_most or 0).to_list()
         return [ArchivedPart(f["first"], f["last"], f["began"], b64decode(f["content"])) for f in found]
+
+    async def forks(self, conversation: ConversationRef) -> Sequence[str]:
+        wanted = {"tenant_id": conversation.tenant_id, "origin": conversation.conversation_id}
+        with mongo_errors_translated():
+            found = await self._database.collection("journals").find(wanted).to_list()
+        return sorted({each["conversation_id"] for each in found})
 
     async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
         with mongo_errors_translated():
@@ -188,13 +202,15 @@ class MongoArchive:
                 )
             await self._database.collection("journals").delete_many(_of(conversation))
 
-    async def prune(self, ended_before: datetime, *, at_most: int) -> int:
-        before, journals = {"$lt": _ms(ended_before)}, self._database.collection("journals")
+    async def prune(self, now: datetime, *, at_most: int, erased_before: datetime) -> int:
+        journals = self._database.collection("journals")
         with mongo_errors_translated():
-            found = await journals.find({"ended_at": before}).limit(at_most).to_list()
+            found = await journals.find({"kept_until": {"$lte": _ms(now)}}).limit(at_most).to_list()
             for each in found:
                 await journals.delete_one({"_id": each["_id"]})
-            await self._database.collection("erased_journals").delete_many({"erased_at": before})
+            await self._database.collection("erased_journals").delete_many(
+                {"erased_at": {"$lt": _ms(erased_before)}}
+            )
         return len(found)
 
     async def _is_erased(self, conversation: ConversationRef, ended: int) -> bool:

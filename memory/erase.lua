@@ -2,9 +2,10 @@
 -- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox webhook_queue confirmation forks
 -- KEYS: reply
 -- KEYS: jobs
--- ARGV: event event_lifetime receipt receipt_lifetime relay_due relay_job
+-- ARGV: event event_lifetime receipt receipt_lifetime relay_due relay_job archived
 -- The jobs are given only where one server holds every slot. Without an idempotency key the receipt is "".
-if redis.call('EXISTS', key.snapshot) == 0 then
+-- Of a conversation that is `archived`, "1", word is left also where nothing of it is here.
+if redis.call('EXISTS', key.snapshot) == 0 and arg.archived ~= '1' then
   return 0
 end
 redis.call('DEL', key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages,

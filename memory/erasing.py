@@ -59,7 +59,8 @@ class Eraser:
         after: requests under way may have left something meanwhile.
         """
         keys = ConversationKeys.of(conversation)
-        if await self._driver.hget(keys.named["snapshot"], "revision") is None:
+        here = await self._driver.hget(keys.named["snapshot"], "revision") is not None
+        if not here and not erasure.archived:
             return False
         await self._erase_forks(conversation, erasure)
         of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
@@ -95,6 +96,7 @@ class Eraser:
             "receipt_lifetime": REPLY_LIFETIME_S,
             "relay_due": due_score(relay.due_at),
             "relay_job": relay.job.name,
+            "archived": "1" if erasure.archived else "0",
         }
         return bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
 

@@ -65,7 +65,7 @@ from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.scoring import Scoring
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
-from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.use_cases.versions_in_use import Versions, VersionsInUse
 from flows.archive import MongoArchive, SqliteArchive
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.records import MongoRecords, SqliteRecords
@@ -128,13 +128,14 @@ def records_of(database: FlowDatabase, table: RecordTable) -> RecordStore:
 
 
 def kept_journal(
-    settings: Settings, memory: RedisMemory, database: FlowDatabase, clock: Clock
+    settings: Settings, memory: RedisMemory, database: FlowDatabase, versions: Versions, clock: Clock
 ) -> KeptJournal:
     """The journals in Redis and in the archive."""
     connection = database.connection
     sqlite = isinstance(connection, SqliteDatabase)
     archive = SqliteArchive(connection) if sqlite else MongoArchive(connection)
-    return KeptJournal(memory.journal, archive, clock, timedelta(days=settings.journal_days))
+    kept = timedelta(days=settings.journal_days)
+    return KeptJournal(memory.journal, archive, versions, clock, kept)
 
 
 def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
@@ -245,6 +246,7 @@ def assemble(
     versions = VersionsInUse(flow_service, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
     known_url = settings.public_url or base_url
+    journal = kept_journal(settings, memory, database, versions, dependencies.clock)
     shared = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, dependencies.tracing),
         versions=versions,
@@ -259,6 +261,7 @@ def assemble(
         outbound=dependencies.outbound,
         observer=observer,
         quiet_bytes=2 * settings.held_bytes,
+        archive=journal,
     )
     designing = Designing(flow_service, submissions, dependencies.clock)
     rollouts = Rollouts(flow_service, memory.outcomes, dependencies.clock)
@@ -266,7 +269,7 @@ def assemble(
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
     mcp = McpServer(tools, metrics, version=version("flow-engine"))
-    journal, listing = kept_journal(settings, memory, database, dependencies.clock), memory.listing
+    listing = memory.listing
     history = History(transactor, journal, listing)
     streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
     observer.streams_open_are(lambda: streams.open)

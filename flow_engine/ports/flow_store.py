@@ -157,15 +157,24 @@ class ArchivedPart:
     content: bytes = field(default=b"", repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveTerm:
+    """When a conversation had its last commit, and until when it is kept, in UTC."""
+
+    ended_at: datetime
+    kept_until: datetime
+
+
 class JournalArchive(Protocol):
     """The journals of conversations that are over. Times are in UTC. Raises RetryLater
     `flow_store_unavailable` when the database does not answer."""
 
     async def put(
-        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], *, ended_at: datetime
+        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], origin: str, term: ArchiveTerm
     ) -> bool:
-        """Keep parts, each in the place of a shorter one with the same `first`. False, and nothing is kept,
-        where the conversation was removed at `ended_at` or later."""
+        """Keep parts, each in the place of a shorter one with the same `first`; all of the conversation's
+        until the term's end. `origin` is what it was forked from, "" for nothing. False, and nothing is kept,
+        where the conversation was removed when it had ended, or later."""
         ...
 
     async def parts(
@@ -174,10 +183,13 @@ class JournalArchive(Protocol):
         *,
         after: int = 0,
         at_most: int | None = None,
-        ended_after: datetime | None = None,
+        now: datetime | None = None,
     ) -> Sequence[ArchivedPart]:
-        """Those that go beyond the entry `after`, ascending. None of a conversation that ended before
-        `ended_after`."""
+        """Those that go beyond the entry `after`, ascending. With `now`, none whose term is over."""
+        ...
+
+    async def forks(self, conversation: ConversationRef) -> Sequence[str]:
+        """The ids of those that were forked from it."""
         ...
 
     async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
@@ -185,8 +197,9 @@ class JournalArchive(Protocol):
         any more: a digest of the ids is kept to know it by, until `prune`."""
         ...
 
-    async def prune(self, ended_before: datetime, *, at_most: int) -> int:
-        """Remove that many parts of conversations that ended before then; how many there were."""
+    async def prune(self, now: datetime, *, at_most: int, erased_before: datetime) -> int:
+        """Remove that many parts whose term is over, and the digests of what was removed before then; how
+        many parts there were."""
         ...
 
 

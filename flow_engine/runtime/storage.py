@@ -287,12 +287,14 @@ Outcome = Committed | AlreadyAnswered | Conflict | DuplicateMessage
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """`event` is all that is told of it afterwards; `receipt` is the reply's body, kept a day."""
+    """`event` is all that is told of it afterwards; `receipt` is the reply's body, kept a day. `archived`: it
+    is known elsewhere, so there is something to be told of although this store may have nothing."""
 
     event: bytes
     receipt: bytes
     now: datetime
     idempotency: IdempotencyKey | None = None
+    archived: bool = False
 
 
 class ConversationMemory(Protocol):

@@ -3,7 +3,7 @@
 1. A commit to a closed conversation leaves a job, which copies what the archive has not yet: at least once,
    and the same again changes nothing.
 2. While Redis knows a conversation, it is asked; the archive only of one that Redis has forgotten.
-3. What ended longer ago than `kept` is not told, and is removed by the jobs that follow.
+3. What ended longer ago than it is kept is not told, and is removed by the jobs that follow.
 4. An erasure leaves word in the archive, so that a job that has read the journal before it brings nothing
    back.
 """
@@ -15,9 +15,10 @@ from datetime import timedelta
 
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import ArchivedPart, JournalArchive
+from flow_engine.ports.flow_store import ArchivedPart, ArchiveTerm, JournalArchive
 from flow_engine.ports.jobs import Job
-from flow_engine.runtime.journal import ConversationJournal, JournalEntry
+from flow_engine.runtime.journal import ConversationJournal, JournalEntry, states_of
+from flow_engine.use_cases.versions_in_use import Versions
 
 PRUNED_AT_ONCE = 200
 """Parts that an archiving removes of conversations that ended too long ago: more than it adds."""
@@ -28,8 +29,14 @@ class KeptJournal:
     RetryLater `flow_store_unavailable` where the archive has to be asked."""
 
     def __init__(
-        self, journal: ConversationJournal, archive: JournalArchive, clock: Clock, kept: timedelta
+        self,
+        journal: ConversationJournal,
+        archive: JournalArchive,
+        versions: Versions,
+        clock: Clock,
+        kept: timedelta,
     ) -> None:
+        self._versions = versions
         self._journal = journal
         self._archive = archive
         self._clock = clock
@@ -78,11 +85,19 @@ class KeptJournal:
     async def _parts(
         self, conversation: ConversationRef, *, after: int = 0, at_most: int | None = None
     ) -> Sequence[ArchivedPart]:
-        oldest = self._clock.now() - self._kept
-        return await self._archive.parts(conversation, after=after, at_most=at_most, ended_after=oldest)
+        now = self._clock.now()
+        return await self._archive.parts(conversation, after=after, at_most=at_most, now=now)
+
+    async def has(self, conversation: ConversationRef) -> bool:
+        """Also of one that is kept no longer, but still there."""
+        return bool(await self._archive.parts(conversation, at_most=1))
 
     async def remove(self, conversation: ConversationRef) -> None:
-        """Nothing of it is left in the archive, and nothing of what it was until now comes back."""
+        """Nothing of it and of its forks is left in the archive, and nothing of what it was until now comes
+        back."""
+        for fork in await self._archive.forks(conversation):
+            if fork != conversation.conversation_id:
+                await self.remove(ConversationRef(conversation.tenant_id, fork))
         await self._archive.remove(conversation, removed_at=self._clock.now())
 
     async def archive(self, job: Job) -> None:
@@ -95,6 +110,21 @@ class KeptJournal:
             known.clear()
         fresh = [part for part in parts if part.first not in known or known[part.first].last < part.last]
         if fresh:
-            ended_at = self._journal.unpacked(fresh[-1])[-1].at
-            await self._archive.put(conversation, fresh, ended_at=ended_at)
-        await self._archive.prune(self._clock.now() - self._kept, at_most=PRUNED_AT_ONCE)
+            asked = self._journal.unpacked(parts[0])[0].input
+            origin = str(asked["conversationId"]) if asked["op"] == "fork" else ""
+            term = await self._term(conversation, self._journal.unpacked(fresh[-1]))
+            await self._archive.put(conversation, fresh, origin, term)
+        now = self._clock.now()
+        await self._archive.prune(now, at_most=PRUNED_AT_ONCE, erased_before=now - self._kept)
+
+    async def _term(self, conversation: ConversationRef, entries: Sequence[JournalEntry]) -> ArchiveTerm:
+        """By the days of this service, or by the version's retention where that is shorter."""
+        session, ended_at = states_of(entries)[1].session, entries[-1].at
+        if session is None:
+            return ArchiveTerm(ended_at, ended_at + self._kept)
+        version = await self._versions.pinned(
+            conversation.tenant_id, session.version_id, session.content_hash
+        )
+        retention = version.flow.document.retention
+        kept = self._kept if retention is None else min(self._kept, timedelta(days=retention.days))
+        return ArchiveTerm(ended_at, ended_at + kept)

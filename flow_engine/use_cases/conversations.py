@@ -73,6 +73,7 @@ class Conversations:
         self._transactor = transactor
         self._summariser = dependencies.summariser
         self._outbound = dependencies.outbound
+        self._archive = dependencies.archive
 
     async def new_contact(
         self,
@@ -301,12 +302,16 @@ class Conversations:
             return loaded.replay.replay(idempotency)
         now = self._transactor.clock.now()
         unknown = unknown_conversation(conversation.conversation_id)
-        if loaded.session is None:
+        archived = loaded.session is None and await self._archive.has(conversation)
+        if loaded.session is None and not archived:
             raise unknown
         receipt = ErasureReply(conversationId=conversation.conversation_id, erasedAt=utc_text(now))
-        erasure = Erasure(erasure_event(conversation, now), orjson.dumps(receipt), now, idempotency)
+        erasure = Erasure(erasure_event(conversation, now), orjson.dumps(receipt), now, idempotency, archived)
+        # Before, for who sends this again may find no more than the receipt; and after, for a job under way.
+        await self._archive.remove(conversation)
         if not await self._transactor.memory.erase(conversation, erasure):
             raise unknown
+        await self._archive.remove(conversation)
         return FinalReply(200, erasure.receipt)
 
     async def _summary(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -50,6 +50,27 @@ QUIET_BYTES = 32 * 1024 * 1024
 """Of replies that a process keeps to answer with again."""
 
 
+class ArchivedConversations(Protocol):
+    """What is kept of conversations that are over, as an erasure sees it. Raises RetryLater
+    `flow_store_unavailable`."""
+
+    async def has(self, conversation: ConversationRef) -> bool: ...
+
+    async def remove(self, conversation: ConversationRef) -> None:
+        """It and what was forked from it, so that nothing of what it was until now comes back."""
+        ...
+
+
+class NoArchive:
+    """Implements `ArchivedConversations` where nothing is archived. Never raises."""
+
+    async def has(self, conversation: ConversationRef) -> bool:
+        return False
+
+    async def remove(self, conversation: ConversationRef) -> None:
+        return
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationDependencies:
     """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds.
@@ -65,6 +86,7 @@ class ConversationDependencies:
     debounce_s: float = 0.3
     observer: Observer = field(default_factory=Unobserved)
     quiet_bytes: int = QUIET_BYTES
+    archive: ArchivedConversations = field(default_factory=NoArchive)
 
 
 class Transition(msgspec.Struct, frozen=True):

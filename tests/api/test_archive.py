@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.jobs import Job
-from service.settings import Settings
-from service.wiring import kept_journal
+from flow_engine.ports.jobs import DueJob, Job
+from memory.schedule import RedisJobSchedule
 from tests.api.harness import Scene, clinic, entry, open_scene
 
 pytestmark = pytest.mark.anyio
@@ -90,12 +89,16 @@ async def jobs(scene: Scene) -> list[str]:
 
 async def test_a_job_that_comes_again_changes_nothing(scene: Scene) -> None:
     before = await ended(scene)
-    journal = kept_journal(Settings(), scene.memory, scene.flows, scene.clock)
-    for _ in range(2):
-        await journal.archive(Job("archive", TALK))
+    await schedule(scene)
     await forget(scene)
-    await journal.archive(Job("archive", TALK))
+    await schedule(scene)
     assert {path: (await get(scene, path)).json() for path in PARTS} == before
+
+
+async def schedule(scene: Scene) -> None:
+    """The archiving once more, and done."""
+    await RedisJobSchedule(scene.memory.driver).schedule(DueJob(Job("archive", TALK), scene.clock.now()))
+    assert await scene.work() >= 1
 
 
 async def test_after_its_days_it_is_unknown_and_the_next_archiving_takes_it_away(scene: Scene) -> None:
@@ -134,3 +137,55 @@ async def test_a_fork_of_it_goes_on(scene: Scene) -> None:
     await scene.changed("reception", conversationId="other")
     taken = await scene.post("/v1/conversations/other/fork", {"atRevision": 1, "conversationId": "conv-1"})
     assert (taken.status_code, taken.json()["code"]) == (409, "conversation_exists")
+
+
+async def test_a_version_that_keeps_less_has_it_archived_for_less() -> None:
+    async with open_scene(clinic(retention={"days": 7})) as scene:
+        await ended(scene)
+        await forget(scene)
+        scene.clock.advance(days=6)
+        assert (await get(scene, "/journal")).status_code == 200
+        scene.clock.advance(days=1)
+        assert (await get(scene, "/journal")).status_code == 404
+
+
+class TestErasure:
+    async def test_it_takes_the_archive_along_and_a_late_job_brings_nothing_back(self, scene: Scene) -> None:
+        await ended(scene)
+        client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
+        entries = await client.xrange("{default:conv-1}::journal")
+        assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+        assert await archived(scene) == []
+        for number, fields in entries:  # as a job has them that has read the journal before
+            await client.xadd("{default:conv-1}::journal", fields, id=number)
+        await schedule(scene)
+        assert await archived(scene) == []
+
+    async def test_what_redis_has_forgotten_is_erased_once_and_word_of_it_follows(self, scene: Scene) -> None:
+        await ended(scene)
+        await forget(scene)
+        path, key = "/v1/conversations/conv-1", {"Idempotency-Key": "k"}
+        receipt = await scene.http.delete(path, headers=key)
+        assert (receipt.status_code, receipt.json()["conversationId"]) == (200, "conv-1")
+        assert [event["body"]["subtype"] for event in await scene.events()] == ["conversation_erased"]
+        assert await archived(scene) == []
+        assert (await scene.http.delete(path)).status_code == 404
+        assert (await scene.http.delete(path, headers=key)).content == receipt.content
+        for part in PARTS:
+            assert (await get(scene, part)).status_code == 404, part
+
+    async def test_forks_go_along_and_the_id_can_be_used_again(self, scene: Scene) -> None:
+        await ended(scene)
+        made = await scene.post("/v1/conversations/conv-1/fork", {"atRevision": 3, "conversationId": "other"})
+        assert made.status_code == 201
+        await scene.end(conversationId="other")
+        await worked(scene)
+        assert sorted(row[0] for row in await archived(scene)) == ["conv-1", "other"]
+        await forget(scene)
+        assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+        assert await archived(scene) == []
+        scene.clock.advance(seconds=1)
+        await scene.started(contactId="call-9")
+        await scene.end(contactId="call-9")
+        await worked(scene)
+        assert [row[0] for row in await archived(scene)] == ["conv-1"]
