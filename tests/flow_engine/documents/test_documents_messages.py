@@ -641,24 +641,6 @@ ERRORS = [
         ],
         id="createdBy=None",
     ),
-    pytest.param(
-        "/more",
-        1,
-        [
-            (
-                "/more",
-                "unknown_property",
-                (
-                    "is no property here; accepted are '_id', 'aiHelpers', 'apiVersion', 'channels', "
-                    "'checkpoints', 'closureConfig', 'conversationalFlowId', 'createdAt', 'createdBy', "
-                    "'defaultLanguage', 'draft', 'firstTask', 'globalPrompt', 'globalTasks', "
-                    "'languageDetection', 'mandatoryChannels', 'mcpServers', 'mediaConfig', "
-                    "'reasonsOfContact', 'results' and 7 more"
-                ),
-            ),
-        ],
-        id="more=1",
-    ),
 ]
 
 
