@@ -5,21 +5,29 @@ all conversations (`FixedParts`); a reply is put together from it and from what 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import orjson
 from pydantic import BaseModel
 
-from flow_engine.masking import MASKS, Secrets
+from flow_engine.masking import MASKS, Secrets, shown
 from flow_engine.runtime import commands
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
+from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
-from flow_engine.runtime.replies import ConditionReply, FixedParts, MemoryVariable, TruthName
+from flow_engine.runtime.replies import (
+    ConditionReply,
+    FixedParts,
+    KnownVariable,
+    MemoryVariable,
+    ProvenanceReply,
+    TruthName,
+)
 from flow_engine.runtime.rules import UnmetCondition, reachable_tasks
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.values import utc_text
+from flow_engine.values import JsonValue, utc_text
 from flow_engine.vocabulary import MemoryFormat
 
 _VALUE = b"\0"
@@ -348,3 +356,29 @@ def memory_variables(runner: ConversationState, *, reveal: bool) -> list[MemoryV
         if variable["varId"] in runner.flow.sensitive:
             variable["sensitive"] = runner.flow.sensitive[variable["varId"]].sensitive
     return found
+
+
+def known_variables(runner: ConversationState, *, reveal: bool) -> list[KnownVariable]:
+    """`memory_variables`, each with where its value comes from."""
+    return [
+        KnownVariable(**each, provenance=_provenance(runner, each, reveal=reveal))
+        for each in memory_variables(runner, reveal=reveal)
+    ]
+
+
+def _provenance(
+    runner: ConversationState, variable: MemoryVariable, *, reveal: bool
+) -> ProvenanceReply | None:
+    """What the miner noted of its value, else the tool that wrote it; None without a value."""
+    if variable["value"] is None:
+        return None
+    mined = runner.loaded.mining.provenance.get(variable["varId"])
+    if variable["updatedBy"] != MINER or mined is None:
+        return ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
+    hide = None if reveal else runner.flow.sensitive.get(variable["varId"])
+    return ProvenanceReply(
+        source=mined.source,
+        messageId=mined.message_id,
+        at=utc_text(mined.at),
+        superseded=shown(hide, cast("JsonValue", mined.superseded)),
+    )

@@ -251,9 +251,24 @@ class MemoryVariable(TypedDict):
     sensitive: NotRequired[bool | SensitiveKind]
 
 
+class ProvenanceReply(TypedDict):
+    """`source` is `tool`, or what heard the value in the dialogue; `messageId` is where. `at` is in UTC."""
+
+    source: str
+    messageId: str | None
+    at: str | None
+    superseded: object
+
+
+class KnownVariable(MemoryVariable):
+    """`provenance` is null while there is no value."""
+
+    provenance: ProvenanceReply | None
+
+
 class MemoryDump(TypedDict):
     tenant: JsonObject
-    vars: Sequence[MemoryVariable]
+    vars: Sequence[KnownVariable]
     revision: int
     memoryRevision: int
 

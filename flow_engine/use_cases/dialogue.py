@@ -16,7 +16,7 @@ from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import compose_prompt, memory_variables, told_of_advance
+from flow_engine.runtime.agent_data import compose_prompt, known_variables, told_of_advance
 from flow_engine.runtime.events import Sender, dialogue_event
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, tenant_zone
@@ -274,7 +274,7 @@ class DialogueService:
         runner = await self._transactor.resume(conversation, loaded)
         return MemoryDump(
             tenant=loaded.tenant,
-            vars=memory_variables(runner, reveal=True),
+            vars=known_variables(runner, reveal=True),
             revision=loaded.revision,
             memoryRevision=loaded.memory_revision,
         )

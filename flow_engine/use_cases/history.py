@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from typing_extensions import TypedDict
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, unknown_conversation
-from flow_engine.masking import shown
 from flow_engine.ports.dialogue import (
     ConversationHead,
     ConversationList,
@@ -22,18 +21,16 @@ from flow_engine.ports.dialogue import (
     Fork,
     ListedConversation,
 )
-from flow_engine.runtime.agent_data import compose_prompt, memory_variables
+from flow_engine.runtime.agent_data import compose_prompt, known_variables, memory_variables
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
-from flow_engine.runtime.memory import MINER
-from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
-from flow_engine.runtime.replies import JsonObject, MemoryVariable
+from flow_engine.runtime.replies import JsonObject, KnownVariable, MemoryVariable
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.use_cases.rebuilding import as_sent, replied
 from flow_engine.use_cases.transactor import Transactor
-from flow_engine.values import JsonValue, VariableSpec, utc_text
+from flow_engine.values import utc_text
 from flow_engine.vocabulary import Channel, Phase
 
 EXAMINED_AT_MOST = 2_000
@@ -70,21 +67,6 @@ class ConversationPage(TypedDict):
     conversations: Sequence[ConversationRow]
     nextCursor: str | None
     cut: bool
-
-
-class ProvenanceReply(TypedDict):
-    """`source` is `tool`, or what heard the value in the dialogue; `messageId` is where. `at` is in UTC."""
-
-    source: str
-    messageId: str | None
-    at: str | None
-    superseded: object
-
-
-class KnownVariable(MemoryVariable):
-    """`provenance` is null while there is no value."""
-
-    provenance: ProvenanceReply | None
 
 
 class ConversationReply(ConversationRow):
@@ -341,17 +323,13 @@ def conversation_reply(
 ) -> ConversationReply:
     """What is known of a conversation; `listed` is what a list tells of it."""
     loaded, session = runner.loaded, runner.loaded.session or runner.session
-    hide: Mapping[str, VariableSpec] = {} if reveal else runner.flow.sensitive
     return ConversationReply(
         **_row(listed, listed.head or runner.head(None)),
         revision=session.revision,
         memoryRevision=loaded.memory_revision,
         language=session.language,
         contactId=_contact_of(session),
-        vars=[
-            KnownVariable(**each, provenance=_provenance(each, loaded.mining, hide))
-            for each in memory_variables(runner, reveal=reveal)
-        ],
+        vars=known_variables(runner, reveal=reveal),
     )
 
 
@@ -396,20 +374,6 @@ def _row(listed: ListedConversation, head: ConversationHead) -> ConversationRow:
         updatedAt=None if listed.updated_at is None else utc_text(listed.updated_at),
         seq=listed.seq,
         forkedFrom=None if fork is None else ForkReply(conversationId=fork.conversation_id, seq=fork.seq),
-    )
-
-
-def _provenance(
-    variable: MemoryVariable, mining: MiningState, hide: Mapping[str, VariableSpec]
-) -> ProvenanceReply | None:
-    if variable["value"] is None:
-        return None
-    mined = mining.provenance.get(variable["varId"])
-    if variable["updatedBy"] != MINER or mined is None:
-        return ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
-    superseded = shown(hide.get(variable["varId"]), cast("JsonValue", mined.superseded))
-    return ProvenanceReply(
-        source=mined.source, messageId=mined.message_id, at=utc_text(mined.at), superseded=superseded
     )
 
 

@@ -58,6 +58,12 @@ class TestWriting:
                 "updatedAt": "2026-01-15T09:31:00.005000Z",
                 "contactId": "call-1",
                 "descriptionForLLM": None,
+                "provenance": {
+                    "source": "tool",
+                    "messageId": None,
+                    "at": "2026-01-15T09:31:00.005000Z",
+                    "superseded": None,
+                },
             }
 
     async def test_a_name_is_accepted_for_the_id(self) -> None:

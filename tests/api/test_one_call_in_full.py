@@ -42,6 +42,14 @@ def variable(var_id: str, name: str, kind: str, value: object = None) -> JsonObj
         "updatedAt": "2026-01-15T09:30:00Z" if written else None,
         "contactId": "call-1",
         "descriptionForLLM": None,
+        "provenance": {
+            "source": "tool",
+            "messageId": None,
+            "at": "2026-01-15T09:30:00Z",
+            "superseded": None,
+        }
+        if written
+        else None,
     }
 
 
