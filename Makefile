@@ -8,6 +8,7 @@
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
+# make proof-replay  500 recorded conversations on a draft with three planted changes: exactly these are found
 # make proof-rollout  a tag split over 10,000 conversations: shares, sides, and a worse version rolled back
 # make bench  round trips, throughput and memory, measured on this machine, against budgets
 # make bench-voice  how many calls one core holds
@@ -21,7 +22,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test long conformance browser clients check proof proof-mail proof-rollout bench bench-voice bench-gateway lock
+.PHONY: run test long conformance browser clients check proof proof-mail proof-replay proof-rollout bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -53,6 +54,9 @@ proof: .venv/dev.stamp
 
 proof-mail: .venv/dev.stamp
 	$(BIN)/python -m tests.channels.mail.once_only
+
+proof-replay: .venv/dev.stamp
+	$(BIN)/python -m tests.proof.replay
 
 proof-rollout: .venv/dev.stamp
 	$(BIN)/python -m tests.proof.rollout

@@ -217,6 +217,7 @@ class _Pair:
         if not self._together:
             self.found.not_replayed.append(entry.seq)
             return
+        self.new.world.at = self.old.world.at  # time passes, whatever is left of the request
         replayed = await (self.new.now() if asked is None else self.new.take(entry, asked))
         self.found.reached_again |= self.new.world.state.mining.checkpoints.keys()
         await self._compare(entry, recorded, replayed)

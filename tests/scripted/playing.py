@@ -69,7 +69,7 @@ def _message(method: str, path: str, content: bytes, key: str | None) -> bytes:
 
 
 HANDLER = "https://claims.example.com/close"
-_VERDICTS = (
+VERDICTS = (
     OutboundReply(200, b"true"),
     OutboundReply(200, b"false"),
     OutboundReply(503, b""),
@@ -84,7 +84,7 @@ async def samples_served(
 ) -> AsyncGenerator[tuple[Scene, Wire]]:
     """A service with the samples, on a Redis in this process unless one is given. The closure handler that
     the samples name answers each way in turn."""
-    answers = {HANDLER: _VERDICTS * 200}
+    answers = {HANDLER: VERDICTS * 200}
     async with (
         open_scene(samples=True, memory=memory, answers=answers, **settings) as scene,
         served(scene) as wire,

@@ -226,6 +226,19 @@ class TestPaths:
 
 
 class TestValues:
+    async def test_time_passes_where_nothing_is_left_of_a_write(self) -> None:
+        """A search for a person that ends meanwhile has ended on both sides."""
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            await scene.changed("operator")
+            scene.clock.advance(seconds=90)
+            await scene.written(entry("var_number", 3))
+            recording = await recorded(scene)
+        draft = deepcopy(clinic())
+        draft["variables"] = [each for each in draft["variables"] if each["_id"] != "var_number"]
+        [row] = (await replayed(draft, recording))["conversations"]
+        assert (row["path"], row["variablesGone"]) == ("same", ["var_number"])
+
     async def test_a_variable_that_had_a_value_and_has_no_place_is_gone(self, visit: Recording) -> None:
         draft = deepcopy(clinic())
         draft["variables"] = [each for each in draft["variables"] if each["_id"] != "var_number"]
