@@ -256,6 +256,8 @@ class EventReader:
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
         """The events that `piece` completes. Raises ValueError for one of more than 8 MiB."""
+        if not piece:
+            return
         if self._after_cr and piece.startswith(b"\n"):  # the second half of an end of line
             piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")

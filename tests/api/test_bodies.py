@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -475,6 +475,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(JSON_VALUES, st.sampled_from([HandleNewContact, HandleUtterance, MemoryBatch, ChangeTask]))
 def test_a_body_is_taken_or_refused_and_pointers_point_into_it(value: Any, shape: Any) -> None:
     try:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.auth import (
@@ -107,6 +107,7 @@ class TestKeys:
         error = refused(lambda: keyring({"key": KEY}).authenticate(bearer(key)))
         assert (error.code, error.detail) == ("key_unknown", "this API key is not known here")  # F43
 
+    @settings(max_examples=30)
     @given(st.binary(max_size=40))
     def test_whatever_is_presented_it_is_known_or_refused(self, presented: bytes) -> None:
         with pytest.raises(CorrectTheInput) as raised:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -47,6 +47,7 @@ class TestSizes:
         assert rough_size(deep) == 3  # A9: no recursion
         assert same_json(deep, deep)
 
+    @settings(max_examples=30)
     @given(JSON)
     def test_bytes_are_those_of_the_text(self, value: Any) -> None:
         assert json_bytes(value) == len(orjson.dumps(value))
@@ -77,6 +78,7 @@ class TestEquality:
         assert same_json(one, other) is same  # F9, F11
         assert same_json(other, one) is same
 
+    @settings(max_examples=30)
     @given(JSON)
     def test_what_is_read_back_is_the_same(self, value: Any) -> None:
         assert same_json(value, orjson.loads(orjson.dumps(value)))
@@ -129,6 +131,7 @@ class TestPointers:
     def test_parts_are_joined_by_rfc_6901(self, parts: tuple[str | int, ...], text: str) -> None:
         assert pointer(*parts) == text  # F2
 
+    @settings(max_examples=30)
     @given(st.lists(st.text(max_size=5), max_size=4))
     def test_a_pointer_is_read_back_to_its_parts(self, parts: list[str]) -> None:
         text = pointer(*parts)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput
@@ -84,12 +84,14 @@ class TestKeys:
         assert keys.reply(key) == f"{{acme:conv%201}}::reply::{name}"  # F15
         assert fnmatch.fnmatchcase(keys.reply(key), keys.replies.replace("[^]", "^"))
 
+    @settings(max_examples=30)
     @given(ids, ids, ids, ids)
     def test_two_conversations_share_no_key(self, tenant: str, one: str, other_tenant: str, two: str) -> None:
         left, right = ConversationRef(tenant, one), ConversationRef(other_tenant, two)
         if left != right:  # F16, F43
             assert not {*ConversationKeys.of(left).state} & {*ConversationKeys.of(right).state}
 
+    @settings(max_examples=30)
     @given(ids, ids)
     def test_no_id_can_forge_a_separator_or_end_the_tag(self, tenant: str, conversation: str) -> None:
         tag = ConversationKeys.of(ConversationRef(tenant, conversation)).tag
@@ -129,6 +131,7 @@ class TestKeys:
 
 
 class TestJobs:
+    @settings(max_examples=30)
     @given(st.sampled_from(get_args(JobKind)), ids, ids, st.text(max_size=12))
     def test_a_job_is_read_back_from_its_name(
         self, kind: Any, tenant: str, conversation: str, subject: str
@@ -147,6 +150,7 @@ class TestJobs:
 
 
 class TestTurns:
+    @settings(max_examples=30)
     @given(
         st.builds(
             DialogueTurn,
@@ -176,6 +180,7 @@ class TestTurns:
             decode_turn(stored)
         assert raised.value.code == "utterance_unreadable"
 
+    @settings(max_examples=30)
     @given(st.datetimes(timezones=st.just(UTC)))
     def test_an_instant_is_read_back_to_the_microsecond(self, instant: datetime) -> None:
         assert decode_instant(encode_instant(instant).encode()) == instant

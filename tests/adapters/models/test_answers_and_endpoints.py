@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.models.answers import (
@@ -110,6 +110,7 @@ class TestObjects:
             decoded_object(text)
         assert raised.value.reason == "unusable_answer"
 
+    @settings(max_examples=30)
     @given(st.dictionaries(st.text(max_size=5), st.integers(-9, 9) | st.text(max_size=5), max_size=4))
     def test_every_object_is_read_back(self, value: dict[str, Any]) -> None:
         text = orjson.dumps(value).decode()

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.chat.agents import Agents
@@ -338,6 +338,7 @@ scores = st.dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(scores, st.floats(0, 1), st.floats(0, 0.5))
 def test_whatever_the_scores_a_decision_is_one_of_three_and_consistent(
     found: dict[str, float], least: float, margin: float

@@ -134,6 +134,7 @@ class TestRows:
         max_leaves=6,
     )
 
+    @settings(max_examples=30)
     @given(json)
     def test_a_row_of_any_shape_is_judged_and_never_an_error(self, row: Any) -> None:
         assert all(found.code for found in row_findings(row))  # C1
@@ -398,6 +399,7 @@ class TestClientFrames:
         finding = raised.value.finding
         assert (finding.pointer, finding.code, finding.message) == found  # C13
 
+    @settings(max_examples=30)
     @given(st.text(max_size=30) | TestRows.json.map(lambda value: orjson.dumps(value).decode()))
     def test_whatever_comes_is_a_frame_or_refused(self, text: str) -> None:
         with pytest.raises(BadFrame):
@@ -496,6 +498,7 @@ class TestTokens:
                 "the token is not valid, or not any more",
             )  # F43
 
+    @settings(max_examples=30)
     @given(st.text(max_size=40), st.text(max_size=40))
     def test_whatever_is_presented_it_is_refused_and_never_an_error(self, left: str, right: str) -> None:
         with pytest.raises(CorrectTheInput):

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from channels.gateway.config import Backend, GatewayFile, read_gateway_file
@@ -219,6 +219,8 @@ class TestEvents:
     )
     ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
+    @settings(max_examples=30)
+    @example([(b"data: a", b"\r\n"), (b"", b"\r\n")], [8, 8, 10])  # an empty piece within the end of a line
     @given(st.lists(st.tuples(LINES, ENDS), max_size=12), st.lists(st.integers(0, 80), max_size=6))
     def test_however_a_stream_is_cut_its_events_are_the_same(
         self, lines: list[tuple[bytes, bytes]], cuts: list[int]
@@ -226,6 +228,7 @@ class TestEvents:
         sent = b"".join(line + end for line, end in lines)
         assert events(sent, [min(cut, len(sent)) for cut in cuts]) == events(sent, [])  # W9
 
+    @settings(max_examples=30)
     @given(st.lists(st.binary(max_size=20).filter(lambda data: b"\r" not in data), max_size=5))
     def test_what_is_framed_is_read_back(self, pieces: list[bytes]) -> None:
         sent = b"".join(frame(piece) for piece in pieces)
@@ -283,6 +286,7 @@ class TestSameRequests:
         with pytest.raises(ValueError, match="too large an exponent"):
             self.key(raw)  # W7
 
+    @settings(max_examples=30)
     @given(st.integers(-(10**30), 10**30), st.integers(0, 6))
     def test_equal_numbers_are_equal_however_they_are_written(self, number: int, zeros: int) -> None:
         def at(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.conditions.comparing import added, compare, time_of
@@ -148,6 +148,7 @@ class TestAdding:
         assert isinstance(after, datetime)
         assert after.isoformat() == "2026-03-29T03:30:00+02:00"  # F11
 
+    @settings(max_examples=30)
     @given(st.dates(date(2, 1, 1), date(9998, 12, 31)), st.integers(-300, 300))
     def test_what_is_added_can_be_taken_away_again(self, day: date, days: int) -> None:
         there = added(day, 1, timedelta(days=days), ROME)

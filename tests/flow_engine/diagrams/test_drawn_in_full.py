@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.diagrams.drawing import LISTED_NAMES, LONGEST_NAME, drawing_of, listed, plain
@@ -331,6 +331,7 @@ class TestLabels:
     def test_a_label_is_one_short_line(self, text: str, line: str) -> None:
         assert plain(text) == line  # F27
 
+    @settings(max_examples=30)
     @given(st.text(max_size=300))
     def test_whatever_the_name_it_is_one_line_of_bounded_length(self, text: str) -> None:
         line = plain(text)

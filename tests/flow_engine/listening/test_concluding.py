@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.listening.conclusions import (
@@ -331,6 +331,7 @@ class TestSummariesByRules:
         assert text.endswith("y…")
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_a_summary_is_one_line_whatever_it_is_made_of(text: str, other: str) -> None:
     replaced = with_summary([TestSummariesByAModel.OWN], CONTACT, f"{text}\n{other}")

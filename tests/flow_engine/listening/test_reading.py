@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.listening.mining import (
@@ -500,6 +500,7 @@ class TestWhatIsTakenOfAnAnswer:
         max_leaves=8,
     )
 
+    @settings(max_examples=30)
     @given(answer=json)
     def test_an_answer_of_any_shape_is_read(self, listener: Conversation, answer: Any) -> None:
         result = read_answer(request_of(listener), answer, listener.runner())  # F37: never trusted

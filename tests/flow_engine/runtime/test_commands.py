@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.errors import CorrectTheInput, Finding
@@ -78,6 +78,7 @@ class TestReasons:
         assert commands.error(reason) == f"/error {line}"  # F25
         assert commands.human_failed(reason) == f"/human_task_failed {line}"
 
+    @settings(max_examples=30)
     @given(st.text())
     def test_whatever_the_reason_a_command_is_one_line(self, reason: str) -> None:
         for command in (commands.error(reason), commands.human_failed(reason)):

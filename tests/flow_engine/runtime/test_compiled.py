@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.documents.checks import LONGEST_S
@@ -183,6 +183,7 @@ class TestLanguages:
     ) -> None:
         assert self.FLOW.supported_language(asked) == spoken  # F28, F33
 
+    @settings(max_examples=30)
     @given(st.text(max_size=12))
     def test_whatever_is_asked_for_only_a_supported_language_is_spoken(self, asked: str) -> None:
         assert self.FLOW.supported_language(asked) in {None, "en-US", "it-IT", "it-CH", "de"}  # F33

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.documents import Checkpoint
@@ -194,6 +194,7 @@ class TestEventIds:
         later = self.session(started_at=NOW + timedelta(milliseconds=1))
         assert system(0, "x", later)["eventId"] == f"acme:conv%201:{STARTED_MS + 1}:7:0"  # F40
 
+    @settings(max_examples=30)
     @given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12), st.text(max_size=12))
     def test_they_are_ascii_and_no_id_can_forge_a_part_of_another(
         self, tenant: str, conversation: str, name: str
@@ -301,6 +302,7 @@ class TestWhoEnded:
     def test_any_other_tells_nobody(self, reason: str | None) -> None:
         assert events.ended_by(reason) is None  # F40
 
+    @settings(max_examples=30)
     @given(st.text(max_size=60))
     def test_whatever_the_reason_it_is_one_of_the_three_or_nobody(self, reason: str) -> None:
         assert events.ended_by(reason) in {"user", "bot", "agent", None}  # F40

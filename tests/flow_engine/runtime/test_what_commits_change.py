@@ -186,7 +186,7 @@ def moved(talk: Conversation, kind: str, what: Any) -> None:
 
 
 @given(moves=st.lists(MOVES, max_size=12))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_entries_of_any_walk_fold_into_its_states(prompts: FileSystemPrompts, moves: list[Any]) -> None:
     talk = Conversation(prompts, version())
     entries = [entry({"session": session_delta(None, talk.session), "tenant": {}, "variables": {}})]
