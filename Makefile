@@ -7,6 +7,7 @@
 # make clients  the official JavaScript client against the gateway: needs node and npm
 # make check  formatting, lint, types and import contracts
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
+# make proof-journal  500 conversations with faults: every revision rebuilt as it was sent, forks go on
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
 # make proof-replay  500 recorded conversations on a draft with three planted changes: exactly these are found
 # make proof-rollout  a tag split over 10,000 conversations: shares, sides, and a worse version rolled back
@@ -22,7 +23,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test long conformance browser clients check proof proof-mail proof-replay proof-rollout bench bench-voice bench-gateway lock
+.PHONY: run test long conformance browser clients check proof proof-journal proof-mail proof-replay proof-rollout bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
 	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -51,6 +52,9 @@ check: .venv/dev.stamp
 
 proof: .venv/dev.stamp
 	$(BIN)/python -m tests.proof $(if $(FULL),--full)
+
+proof-journal: .venv/dev.stamp
+	$(BIN)/python -m tests.scripted
 
 proof-mail: .venv/dev.stamp
 	$(BIN)/python -m tests.channels.mail.once_only

@@ -132,13 +132,22 @@ async def play(scene: Scene, wire: Wire, script: Script) -> Played:
         assert seq - last in (0, 1), f"{ask} made {seq - last} commits"
         if seq > last:
             played.sent[seq] = answer.body
-            reply = await wire.send("GET", f"/v1/prompt/{script.conversation_id}")
-            if reply.status == 200:
-                played.prompts[seq] = reply.json["prompt"]
+            if b'"prompt":' not in answer.body:
+                await _read_prompt(scene, wire, talk, seq, played)
         played.refused += answer.status != 200 or answer.json.get("result") is False
         await scene.work()
         last = (await scene.memory.listing.one(talk)).seq
     return played
+
+
+async def _read_prompt(scene: Scene, wire: Wire, talk: ConversationRef, seq: int, played: Played) -> None:
+    """What a model reads after a commit; telling a command with it is a commit of its own."""
+    reply = await wire.send("GET", f"/v1/prompt/{talk.conversation_id}")
+    after = (await scene.memory.listing.one(talk)).seq
+    if after > seq:
+        played.sent[after] = reply.body
+    if reply.status == 200:
+        played.prompts[after] = reply.json["prompt"]
 
 
 async def _asked(wire: Wire, ask: Ask, played: Played) -> Answer:

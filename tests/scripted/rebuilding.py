@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from hashlib import sha256
 from typing import Any
+
+import orjson
 
 from tests.api.harness import Scene
 from tests.scripted.playing import Played, Wire
@@ -46,3 +49,39 @@ async def _read(wire: Wire, path: str) -> Any:
 
 def _digest(text: bytes) -> str:
     return sha256(text).hexdigest()
+
+
+async def forked(wire: Wire, played: Played, chance: random.Random) -> str:
+    """A fork of one of its moments, which has the prompt of then; its id."""
+    original = f"/v1/conversations/{played.script.conversation_id}"
+    seq, fork = chance.choice(sorted(played.sent)), f"{played.script.conversation_id}-fork"
+    body = orjson.dumps({"atRevision": seq, "conversationId": fork})
+    made = await wire.send("POST", f"{original}/fork", body)
+    assert made.status == 201, made.body
+    assert made.json["forkedFrom"] == {"conversationId": played.script.conversation_id, "seq": seq}
+    state = (await _read(wire, f"{original}/at/{seq}"))["state"]
+    assert (await _read(wire, f"/v1/conversations/{fork}/at/1"))["state"] == state
+    return fork
+
+
+async def gone_on(wire: Wire, played: Played, fork: str) -> list[str]:
+    """What is wrong with a fork that goes on: its contact, or a new one, is taken, and its original stays as
+    it is."""
+    original = f"/v1/conversations/{played.script.conversation_id}"
+    before = await _read(wire, original)
+    state = await _read(wire, f"/v1/conversations/{fork}")
+    ids = {"conversationId": fork, "contactId": state["contactId"]}
+    ask = {**ids, "task": "nowhere"}
+    if state["status"] != "active":
+        ask = {**ids, "contactId": f"{fork}-next", "channel": state["channel"]}
+        ask["conversationalFlowVersionId"] = state["versionId"]
+    route = "change-task" if state["status"] == "active" else "handle-new-contact"
+    answer = await wire.send("POST", f"/v1/{route}", orjson.dumps(ask))
+    found = [] if answer.status == 200 else [f"{fork} does not go on: {answer.body!r}"]
+    if await _read(wire, original) != before:
+        found.append(f"{original} was changed by its fork")
+    last = (await _read(wire, f"/v1/conversations/{fork}"))["seq"]
+    moment = await _read(wire, f"/v1/conversations/{fork}/at/{last}")
+    if answer.status == 200 and moment["reply"].encode() != answer.body:
+        found.append(f"{fork}/at/{last}: another reply than was sent")
+    return found

@@ -1,10 +1,11 @@
 """A few conversations of the samples, with faults: what is rebuilt of them is what was sent.
 
-`make proof` holds 500 to the same.
+`make proof-journal` holds 500 to the same.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from memory.connection import connect
 from tests.redis_fixture import RedisServer
 from tests.scripted.conversations import scripts
 from tests.scripted.playing import play, samples_served
-from tests.scripted.rebuilding import differences, outside
+from tests.scripted.rebuilding import differences, forked, gone_on, outside
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,10 @@ async def test_every_revision_is_rebuilt_as_it_was_sent_and_nothing_outside_is_c
         gone_out = await outside(scene)
         assert gone_out[0] > 0, "the closure handler was asked, so the double counts"
         assert [line for each in played for line in await differences(wire, each)] == []
+        forks = [await forked(wire, each, random.Random(1)) for each in played]
         assert await outside(scene) == gone_out
+        for each, fork in zip(played, forks, strict=True):
+            assert await gone_on(wire, each, fork) == []
 
 
 async def test_an_entry_that_was_changed_is_found() -> None:
