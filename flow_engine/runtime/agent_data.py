@@ -284,13 +284,8 @@ def _mcp_tools(
     def value_of(strategy: str, assigned: str) -> Mapping[str, object]:
         spec = flow.variables.resolve(assigned) if strategy == "variable" else None
         if spec is None:
-            return (
-                {"value": assigned}
-                if strategy == "fixed"
-                else {"value": None}
-                if strategy == "variable"
-                else {}
-            )
+            own = {"fixed": assigned, "variable": None}
+            return {"value": own[strategy]} if strategy in own else {}
         values.append(spec.id)
         return {"value": orjson.Fragment(_VALUE)}
 
