@@ -171,6 +171,11 @@ class DesignTools:
                 "Check a saved version, draft or not, as validate_version checks a document.",
                 (ReadVersionArguments, DocumentVerdict, self.lint_version),
             ),
+            *self._for_versions_that_are_made(),
+        )
+
+    def _for_versions_that_are_made(self) -> tuple[Tool, ...]:
+        return (
             _writing(
                 "save_draft",
                 "Save a document as a draft. A draft never runs, so it may be unfinished: only its schema is "

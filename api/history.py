@@ -132,6 +132,24 @@ class HistoryRoutes:
                 parameters=_LIST_PARAMETERS,
                 reply=ConversationPage,
             ),
+            *self._of_steps(),
+            *self._of_the_whole(),
+            # After all the others: an id may hold slashes.
+            Endpoint(
+                method="GET",
+                path=_ONE,
+                handler=self.conversation,
+                summary="All that is known of a conversation",
+                audience="watchers",
+                scopes=("operator",),
+                parameters=(_REVEAL,),
+                reply=ConversationReply,
+                problems=(404,),
+            ),
+        ]
+
+    def _of_steps(self) -> list[Endpoint]:
+        return [
             Endpoint(
                 method="GET",
                 path=_ONE + "/at/{seq}",
@@ -141,17 +159,6 @@ class HistoryRoutes:
                 scopes=("operator",),
                 parameters=(_REVEAL,),
                 reply=MomentReply,
-                problems=(404,),
-            ),
-            # These before the conversation itself: an id may hold slashes.
-            Endpoint(
-                method="GET",
-                path=_ONE + "/recording",
-                handler=self.recording,
-                summary="A conversation by itself, to be replayed elsewhere",
-                audience="watchers",
-                scopes=("operator",),
-                reply=Recording,
                 problems=(404,),
             ),
             Endpoint(
@@ -171,6 +178,10 @@ class HistoryRoutes:
                 reply=JournalPage,
                 problems=(404,),
             ),
+        ]
+
+    def _of_the_whole(self) -> list[Endpoint]:
+        return [
             Endpoint(
                 method="GET",
                 path=_ONE + "/stream",
@@ -193,6 +204,16 @@ class HistoryRoutes:
                 problems=(404,),
             ),
             Endpoint(
+                method="GET",
+                path=_ONE + "/recording",
+                handler=self.recording,
+                summary="A conversation by itself, to be replayed elsewhere",
+                audience="watchers",
+                scopes=("operator",),
+                reply=Recording,
+                problems=(404,),
+            ),
+            Endpoint(
                 method="POST",
                 path=_ONE + "/fork",
                 handler=self.fork,
@@ -205,17 +226,6 @@ class HistoryRoutes:
                 problems=(404, 409),
                 keyed=True,
                 body_example={"atRevision": 3, "conversationId": "conv-1-again"},
-            ),
-            Endpoint(
-                method="GET",
-                path=_ONE,
-                handler=self.conversation,
-                summary="All that is known of a conversation",
-                audience="watchers",
-                scopes=("operator",),
-                parameters=(_REVEAL,),
-                reply=ConversationReply,
-                problems=(404,),
             ),
         ]
 

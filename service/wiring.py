@@ -235,14 +235,8 @@ def assemble(
     where only they know, by the `Host` that they name. Raises CallTheOperator `webhook_secret_missing`."""
     memory, database, observer = dependencies.memory, dependencies.database, dependencies.observer
     prompts = load_system_prompts()
-    flow_service = FlowService(
-        flows=ObservedFlowStore(database.flows, observer),
-        versions=ObservedVersionStore(database.versions, observer),
-        clock=dependencies.clock,
-        new_id=new_id,
-    )
-    allow = AllowList.parse(settings.outbound_allow)
-    submissions = Submissions(prompts, settings.document_limits, new_id, allow.visible_refusal)
+    designing = _designing(settings, dependencies, prompts)
+    flow_service = designing.flows
     versions = VersionsInUse(flow_service, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
     known_url = settings.public_url or base_url
@@ -263,26 +257,49 @@ def assemble(
         quiet_bytes=2 * settings.held_bytes,
         archive=journal,
     )
-    designing = Designing(flow_service, submissions, dependencies.clock)
     rollouts = Rollouts(flow_service, memory.outcomes, dependencies.clock)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
     mcp = McpServer(tools, metrics, version=version("flow-engine"))
-    listing = memory.listing
-    history = History(transactor, journal, listing)
-    streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
-    observer.streams_open_are(lambda: streams.open)
-    forks, recordings = Forks(history, transactor, journal, listing), Recordings(versions, journal, listing)
-    watching = HistoryRoutes(history, recordings, forks, streams)
+    recordings = Recordings(versions, journal, memory.listing)
+    watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
     replaying = ReplayRoutes(Replays(designing, recordings, transactor.platform))
     doors = (metrics, mcp, watching, replaying)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
-    opened = partial(dependencies.opened, settings, submissions)
+    opened = partial(dependencies.opened, settings, designing.submissions)
     jobs = job_runners(settings, transactor, agents, dependencies, (rollouts, journal))
     return Service(app, opened, jobs, metrics, mcp, streams.stop)
+
+
+def _designing(settings: Settings, dependencies: ServiceDependencies, prompts: SystemPrompts) -> Designing:
+    database, observer = dependencies.database, dependencies.observer
+    flow_service = FlowService(
+        flows=ObservedFlowStore(database.flows, observer),
+        versions=ObservedVersionStore(database.versions, observer),
+        clock=dependencies.clock,
+        new_id=new_id,
+    )
+    allow = AllowList.parse(settings.outbound_allow)
+    submissions = Submissions(prompts, settings.document_limits, new_id, allow.visible_refusal)
+    return Designing(flow_service, submissions, dependencies.clock)
+
+
+def _watching(
+    settings: Settings,
+    dependencies: ServiceDependencies,
+    transactor: Transactor,
+    journal: KeptJournal,
+    recordings: Recordings,
+) -> tuple[HistoryRoutes, JournalStreams]:
+    listing = dependencies.memory.listing
+    history = History(transactor, journal, listing)
+    streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
+    dependencies.observer.streams_open_are(lambda: streams.open)
+    forks = Forks(history, transactor, journal, listing)
+    return HistoryRoutes(history, recordings, forks, streams), streams
 
 
 def _base_url(host: str, port: int) -> str | None:

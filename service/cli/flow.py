@@ -312,20 +312,14 @@ def replay(
         Path | None, typer.Option(metavar="FILE", help="Recordings, one JSON object a line.")
     ] = None,
     tag: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="TAG", help="Stored conversations whose version was chosen by this tag."
-        ),
+        str | None, typer.Option("--from", metavar="TAG", help="Stored conversations begun by this tag.")
     ] = None,
     last: Annotated[int, typer.Option(min=1, max=20_000, help="How many of them, the newest.")] = 100,
     tenant: Annotated[str, typer.Option(help="Whose stored conversations.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
     as_html: Annotated[bool, typer.Option("--html", help="Print an HTML page instead of lines.")] = False,
     fail_over: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PERCENT", min=0, max=100, help="Most conversations that may take another path."
-        ),
+        float | None, typer.Option(metavar="PERCENT", min=0, max=100, help="Most that may take another path.")
     ] = None,
     as_test: Annotated[
         str | None, typer.Option(metavar="CONVERSATION_ID", help="Print a flow test of this conversation.")
@@ -358,8 +352,7 @@ def replay(
         changes = done.prompt_changes.values()
         typer.echo(reports.replay_page(report, changes, target.flow.version_id), nl=False)
     else:
-        for line in reports.replay_lines(report):
-            typer.echo(line)
+        typer.echo("\n".join(reports.replay_lines(report)))
     if fail_over is not None and reports.percent(report["summary"]) > fail_over:
         raise typer.Exit(FOUND_WRONG)
 
