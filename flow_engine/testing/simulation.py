@@ -180,8 +180,8 @@ class Simulation:
         self._note("the contact", None)
 
     async def hear(self, words: str) -> None:
-        """The user's turn."""
-        self.last = await self.player.act(format.Say(utterance=format.UtteranceBody(body=words)))
+        """The user's turn, read by the rules as in a service without a model."""
+        self.last = await self.player.act(format.Speak(say=format.SayBody(body=words)))
         self._note(f"user: {words!r}", None)
 
     async def do(self, action: AgentAction) -> Outcome:

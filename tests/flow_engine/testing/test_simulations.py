@@ -241,6 +241,13 @@ def test_runs_do_not_see_each_other(tmp_path: Path) -> None:
     assert (report["passed"], report["failed"], report["passK"]) == (1, 1, 0)
 
 
+def test_what_the_user_says_is_read_by_the_rules(tmp_path: Path) -> None:  # F18
+    persona = PERSONA.replace("{task: colleague}", "{task: colleague, memory: {orderNumber: 40917}}")
+    recorded = RECORDED.replace("A person, please.", "A person, please. My order number is 40917.")
+    done = played(tmp_path, persona=persona, recorded=recorded)
+    assert done.exit_code == 0, done.output
+
+
 @pytest.mark.parametrize(
     ("passed", "expected"), [([], 0.0), ([True], 1.0), ([True, True], 1.0), ([True, False], 0.0)]
 )
