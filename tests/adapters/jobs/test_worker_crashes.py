@@ -144,7 +144,13 @@ async def test_every_turn_is_read_exactly_once_however_often_workers_are_killed(
         async with service.opened(), httpx.AsyncClient(transport=transport, base_url=BASE_URL) as http:
             document = minimal_version(variables=VARIABLES, tasks=[aio_task()])
             scene = Scene(
-                service.app, http, SettableClock(), ScriptedOutbound({}), memory, dependencies.database
+                service.app,
+                http,
+                SettableClock(),
+                ScriptedOutbound({}),
+                memory,
+                dependencies.database,
+                service,
             )
             await scene.publish(document)
             users = Users(http, memory, [f"c{number}" for number in range(conversations)])
