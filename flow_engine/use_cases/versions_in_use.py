@@ -115,9 +115,8 @@ class VersionsInUse:
 
         Raises CallTheOperator `definition_lost` when neither store holds that content any more.
         """
-        known = self._compiled.get((tenant_id, wanted_hash))
+        known = self._kept(tenant_id, wanted_hash)
         if known is not None:
-            self._compiled.move_to_end((tenant_id, wanted_hash))
             return known
         document = await self._definitions.get(tenant_id, wanted_hash)
         if document is not None:
@@ -142,16 +141,32 @@ class VersionsInUse:
 
         Raises RetryLater `version_of_newer_release`, and ReloadAndDecide `version_is_draft`.
         """
+        known = self._kept(
+            tenant_id, digest
+        )  # who comes a moment later finds what the others have waited for
+        if known is not None:
+            return known
         key = (tenant_id, digest)
         compiling = self._compiling.get(key)
         if compiling is None:
-            compiling = asyncio.ensure_future(asyncio.to_thread(_compiled, document, digest))
+            compiling = asyncio.ensure_future(self._compile_and_keep(key, document))
             self._compiling[key] = compiling
-            compiling.add_done_callback(lambda _: self._compiling.pop(key, None))
         # Who stops waiting does not take the version from the others.
-        version = await asyncio.shield(compiling)
-        _keep(self._compiled, key, version, self._capacity)
-        return version
+        return await asyncio.shield(compiling)
+
+    async def _compile_and_keep(self, key: CompiledKey, document: bytes) -> VersionInUse:
+        try:
+            version = await asyncio.to_thread(_compiled, document, key[1])
+            _keep(self._compiled, key, version, self._capacity)
+            return version
+        finally:
+            del self._compiling[key]
+
+    def _kept(self, tenant_id: str, digest: str) -> VersionInUse | None:
+        known = self._compiled.get((tenant_id, digest))
+        if known is not None:
+            self._compiled.move_to_end((tenant_id, digest))
+        return known
 
 
 def _compiled(document: bytes, digest: str) -> VersionInUse:

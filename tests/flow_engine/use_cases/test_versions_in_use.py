@@ -12,6 +12,7 @@ import pytest
 from fakeredis import FakeServer
 
 from flow_engine.errors import CallTheOperator, LookElsewhere
+from flow_engine.ports.flow_store import StoredVersion, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.versions_in_use import StartableVersion, VersionsInUse
 from memory.in_process import embedded
@@ -295,7 +296,41 @@ class TestConcurrentStarts:
             assert codes == ["already_in_task"] * 3 + ["moved"]  # F15
 
 
+class SecondReaderWaits:
+    """Implements `VersionStore` over another: the second read ends when it may."""
+
+    def __init__(self, versions: VersionStore) -> None:
+        self._versions = versions
+        self._reads = 0
+        self.may_end = asyncio.Event()
+
+    async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
+        return await self._versions.insert(tenant_id, version)
+
+    async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
+        self._reads += 1
+        if self._reads == 2:
+            await self.may_end.wait()
+        return await self._versions.get(tenant_id, version_id)
+
+    async def remove(self, tenant_id: str, version: StoredVersion) -> bool:
+        return await self._versions.remove(tenant_id, version)
+
+
 class TestCompiling:
+    async def test_who_reads_a_version_late_finds_it_compiled(self) -> None:  # A3
+        async with open_scene(clinic()) as scene:
+            store = SecondReaderWaits(scene.flows.versions)
+            flow_service = FlowService(
+                flows=scene.flows.flows, versions=store, clock=scene.clock, new_id=lambda: "id"
+            )
+            versions = VersionsInUse(flow_service, scene.memory.definitions)
+            early, late = (asyncio.ensure_future(versions.to_start("default", "version-1")) for _ in range(2))
+            first = await early
+            store.may_end.set()
+            assert (await late).version is first.version
+            assert (versions.kept, versions.compiling) == (1, 0)
+
     async def test_a_version_is_compiled_once_for_all_who_wait(self) -> None:  # A3
         async with open_scene(clinic()) as scene:
             flow_service = FlowService(
