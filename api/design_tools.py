@@ -7,6 +7,7 @@ call the same use cases.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
 import orjson
@@ -374,23 +375,13 @@ def _row(flow: FlowRecord) -> FlowRow:
     )
 
 
-_ADAPTERS: Mapping[type[Arguments], TypeAdapter[Any]] = {
-    shape: TypeAdapter(shape)
-    for shape in (
-        NoArguments,
-        CreateFlowArguments,
-        ReadVersionArguments,
-        DocumentArguments,
-        SaveDraftArguments,
-        TestVersionArguments,
-        DiffVersionsArguments,
-        PublishVersionArguments,
-    )
-}
+@cache
+def _adapter(shape: type[_Given]) -> TypeAdapter[_Given]:
+    return TypeAdapter(shape)
 
 
 def _given(call: ToolCall, shape: type[_Given]) -> _Given:
-    return call.parse(cast("TypeAdapter[_Given]", _ADAPTERS[shape]))
+    return call.parse(_adapter(shape))
 
 
 _Parts = tuple[type[Arguments], Any, Callable[[ToolCall], Awaitable[ToolReply]]]
@@ -404,7 +395,7 @@ def _reading(name: str, description: str, parts: _Parts) -> Tool:
         title=name.replace("_", " ").capitalize(),
         description=description,
         scopes=("designer",),
-        arguments=_ADAPTERS[arguments],
+        arguments=_adapter(arguments),
         reply=reply,
         handler=handler,
         reads_only=True,

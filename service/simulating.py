@@ -60,7 +60,7 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
         if recording is not None:
             return Simulated(persona, await _replayed(persona, recording, flow, order.runs))
         pairs = [
-            await simulated_user.converse(persona, flow, simulated_user.Models(model, model), number)
+            await simulated_user.converse(persona, flow, model, number)
             for number in range(1, (order.runs or 1) + 1)
         ]
     if order.record is not None:

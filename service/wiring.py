@@ -265,7 +265,7 @@ def assemble(
     recordings = Recordings(versions, journal, memory.listing)
     watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
     replaying = ReplayRoutes(Replays(designing, recordings, transactor.platform))
-    doors = (metrics, mcp, watching, replaying)
+    doors = (metrics, mcp, watching, replaying, TagRoutes(flow_service, rollouts))
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
@@ -316,10 +316,10 @@ def _application(
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
-    doors: tuple[Metrics, McpServer, HistoryRoutes, ReplayRoutes],
+    doors: tuple[Metrics, McpServer, HistoryRoutes, ReplayRoutes, TagRoutes],
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
-    metrics, mcp, watching, replaying = doors
+    metrics, mcp, watching, replaying, tags = doors
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     routes = Routes(
@@ -331,7 +331,7 @@ def _application(
         replays=replaying,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         scores=ScoreRoutes(designing.flows, Scoring(transactor, model)),
-        tags=TagRoutes(designing.flows, Rollouts(designing.flows, memory.outcomes, dependencies.clock)),
+        tags=tags,
         diagrams=DiagramRoutes(designing.flows, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),

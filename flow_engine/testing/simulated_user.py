@@ -8,7 +8,6 @@ did is a run that can be played again without a model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 from pydantic import ValidationError
@@ -79,21 +78,14 @@ _TOOLS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Who plays the persona and gives an opinion, and who plays the agent."""
-
-    user: LanguageModel
-    agent: LanguageModel
-
-
 async def converse(
-    persona: Persona, flow: InstalledFlow, models: Models, number: int
+    persona: Persona, flow: InstalledFlow, model: LanguageModel, number: int
 ) -> tuple[Run, RunVerdict]:
-    """A conversation of at most `max_turns` turns, as a run, and what became of it. Raises ModelFailed."""
+    """A conversation of at most `max_turns` turns, as a run, and what became of it. One model plays all.
+    Raises ModelFailed."""
     simulation = Simulation(persona, flow)
     await simulation.open()
-    dialogue = _Dialogue(simulation, models)
+    dialogue = _Dialogue(simulation, model)
     turns: list[Turn] = []
     done = False
     while not done and len(turns) < persona.max_turns and refusal_of(simulation.last) is None:
@@ -105,9 +97,9 @@ async def converse(
 
 
 class _Dialogue:
-    def __init__(self, simulation: Simulation, models: Models) -> None:
+    def __init__(self, simulation: Simulation, model: LanguageModel) -> None:
         self._simulation = simulation
-        self._models = models
+        self._model = model
         self._said: list[tuple[str, str]] = []
 
     async def user_says(self) -> tuple[str, bool]:
@@ -127,7 +119,7 @@ class _Dialogue:
             output_schema=_PERSONA_SAYS,
             purpose="simulated_user",
         )
-        answer = as_object((await ask(self._models.user, request)).data)
+        answer = as_object((await ask(self._model, request)).data)
         words = str(answer.get("say") or "").strip()[:_LONGEST] or "…"
         self._said.append(("user", words))
         return words, answer.get("done") is True
@@ -143,7 +135,7 @@ class _Dialogue:
                 tools=_TOOLS,
                 purpose="simulated_agent",
             )
-            message = (await ask(self._models.agent, request)).message
+            message = (await ask(self._model, request)).message
             own.append(message)
             for call in message.tool_calls:
                 action = _action(call.name, call.arguments)
@@ -173,7 +165,7 @@ class _Dialogue:
             temperature=0,
             purpose="simulation_opinion",
         )
-        answer = as_object((await ask(self._models.user, request)).data)
+        answer = as_object((await ask(self._model, request)).data)
         return Opinion(answer.get("reached") is True, " ".join(str(answer.get("why") or "").split())[:500])
 
     async def _prompt(self) -> str:

@@ -19,12 +19,11 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationList, ConversationRef, DialogueTurn, Fork
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
-from flow_engine.runtime.memory import empty_entries
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.history import History, fork_reply
-from flow_engine.use_cases.migrations import judge, mapping_by_id
+from flow_engine.use_cases.migrations import judge, mapping_by_id, on_version
 from flow_engine.use_cases.transactor import Transactor, Transition
 
 
@@ -157,10 +156,7 @@ class Forks:
                 "fork_not_possible", message, [Finding("/mapping", "fork_not_possible", message)]
             )
         runner.migrate_to(new, verdict.to_task.id)
-        fresh = empty_entries({variable.id: variable.type for variable in new.variables}, "")
-        moved = replace(
-            state, session=runner.session, mined={**fresh, **state.mined}, tools={**fresh, **state.tools}
-        )
+        moved = on_version(state, runner)
         return ConversationalFlowRunner.resume(new, runner.session, moved, runner.platform, runner.now)
 
 

@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from flow_engine import errors
 from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
-from flow_engine.runtime.memory import empty_entries
+from flow_engine.runtime.memory import MemoryEntry, empty_entries
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
@@ -94,6 +96,18 @@ def judge(
     return MigrationVerdict("keep" if target.id == task.id else "map", task, target)
 
 
+def on_version(state: LoadedConversation, runner: ConversationalFlowRunner) -> LoadedConversation:
+    """The state of a conversation that `runner` has moved to another version, with what that one adds."""
+    empty = _empty(runner.flow)
+    return replace(
+        state, session=runner.session, mined={**empty, **state.mined}, tools={**empty, **state.tools}
+    )
+
+
+def _empty(flow: CompiledFlow) -> Mapping[str, MemoryEntry]:
+    return empty_entries({variable.id: variable.type for variable in flow.variables}, "")
+
+
 def obstacle_of(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> str | None:
     """Why the conversation cannot go on in that task of the new version; None where it can."""
     if target.type != runner.task.type:
@@ -164,7 +178,7 @@ class Migrations:
             if verdict.to_task is None or dry_run:
                 return Decision(_row(conversation, verdict, False, runner.session.revision))
             runner.migrate_to(new, verdict.to_task.id)
-            fresh = empty_entries({v.id: v.type for v in new.variables}, "")
+            fresh = _empty(new)
             asked = JournalInput("migration", {"from": old.version_id, "to": new.version_id})
             transition = Transition(
                 runner, ReplyTemplate(b""), asked, guards_memory=True, added_variables=fresh

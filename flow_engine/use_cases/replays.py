@@ -19,7 +19,6 @@ from itertools import islice
 from typing import Literal
 
 import orjson
-from msgspec.structs import replace
 from typing_extensions import TypedDict
 
 from flow_engine.documents import content_hash
@@ -28,12 +27,11 @@ from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.agent_data import compose_prompt
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
-from flow_engine.runtime.memory import empty_entries
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.task_types import ACTIVE
 from flow_engine.use_cases.designing import Designing
-from flow_engine.use_cases.migrations import judge
+from flow_engine.use_cases.migrations import judge, on_version
 from flow_engine.use_cases.recordings import RecordedEntry, Recording, Recordings
 from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, counterpart, fitting
 
@@ -254,13 +252,7 @@ class _Pair:
         if target is None:
             return False
         recorded.migrate_to(self.flow, target.id)
-        empty = empty_entries({v.id: v.type for v in self.flow.variables}, "")
-        self.new.world.state = replace(
-            state,
-            session=recorded.session,
-            mined={**empty, **state.mined},
-            tools={**empty, **state.tools},
-        )
+        self.new.world.state = on_version(state, recorded)
         return True
 
     def _compare_prompts(self, entry: RecordedEntry, recorded: Moment, replayed: Moment) -> None:

@@ -28,6 +28,15 @@ async def at(scene: Scene, seq: int) -> Any:
     return reply.json()
 
 
+HANDLER_ANSWERS = (
+    OutboundReply(200, b"true"),
+    OutboundReply(200, b"false"),
+    OutboundReply(503, b""),
+    OutboundRefused("forbidden"),
+    OutboundFailed("away"),
+)
+
+
 async def step(scene: Scene, chance: random.Random, number: int) -> httpx.Response:
     """One request of an agent, as often as not one that is refused. Another contact comes now and then."""
     contact = {"contactId": f"call-{number // 8}"}
@@ -63,14 +72,7 @@ async def test_every_commit_is_rebuilt_as_it_was_sent(  # journal: at
 ) -> None:
     monkeypatch.setattr(journal_module, "SEGMENT_ENTRIES", 7)
     chance = random.Random(seed)
-    answers = (
-        OutboundReply(200, b"true"),
-        OutboundReply(200, b"false"),
-        OutboundReply(503, b""),
-        OutboundRefused("forbidden"),
-        OutboundFailed("away"),
-    )
-    verdicts = [chance.choice(answers) for _ in range(60)]
+    verdicts = [chance.choice(HANDLER_ANSWERS) for _ in range(60)]
     document = over_many_contacts() if seed % 2 else clinic()
     async with open_scene(document, answers={HANDLER: verdicts}) as scene:
         sent: dict[int, bytes] = {}

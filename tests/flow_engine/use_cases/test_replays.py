@@ -10,14 +10,14 @@ import pytest
 
 import memory.journal as journal_module
 from flow_engine.documents import content_hash
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.recordings import Recording, read_recording
 from flow_engine.use_cases.replays import Replay, ReplayReply
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, needs, open_scene, over_many_contacts
-from tests.api.test_history_at import step
+from tests.api.test_history_at import HANDLER_ANSWERS, step
 from tests.flow_engine.documents.samples import JsonObject
 from tests.flow_engine.listening.test_mining import MINE, says, working_on
 
@@ -85,14 +85,7 @@ def changed(**tasks: JsonObject) -> JsonObject:
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_same_version_finds_nothing(seed: int) -> None:  # journal: replay
     chance = random.Random(seed)
-    answers = (
-        OutboundReply(200, b"true"),
-        OutboundReply(200, b"false"),
-        OutboundReply(503, b""),
-        OutboundRefused("forbidden"),
-        OutboundFailed("away"),
-    )
-    verdicts = [chance.choice(answers) for _ in range(60)]
+    verdicts = [chance.choice(HANDLER_ANSWERS) for _ in range(60)]
     document = over_many_contacts() if seed % 2 else clinic()
     async with open_scene(document, answers={HANDLER: verdicts}) as scene:
         for number in range(40):
