@@ -474,16 +474,20 @@ def test_a_thread_that_swaps_links_wins_nothing(openat2: bool, tmp_path: Path) -
         stop = threading.Event()
         box = Root(world.root, openat2=openat2)
 
+        def move(source: Path, target: Path) -> None:
+            """A write that was overtaken may have made a folder of any of the names anew: it gives way."""
+            while True:
+                try:
+                    return os.rename(source, target)
+                except OSError:
+                    shutil.rmtree(target, ignore_errors=True)
+
         def swap() -> None:
-            names = [world.root / "current", real, link]
+            current = world.root / "current"
             while not stop.is_set():
-                for source in names[1:]:
-                    try:
-                        os.rename(source, names[0])
-                    except OSError:  # a write has made the folder anew meanwhile
-                        shutil.rmtree(names[0], ignore_errors=True)
-                        continue
-                    os.rename(names[0], source)
+                for place in (real, link):
+                    move(place, current)
+                    move(current, place)
 
         thread = threading.Thread(target=swap)
         thread.start()
@@ -501,5 +505,7 @@ def test_a_thread_that_swaps_links_wins_nothing(openat2: bool, tmp_path: Path) -
             stop.set()
             thread.join()
             box.close()
+        assert link.is_symlink()
+        assert (real / "secret.txt").read_text("utf-8") == "inside"
         assert seen <= {b"inside"}
         assert sorted(each.name for each in world.outside.iterdir()) == ["secret.txt"]
