@@ -148,7 +148,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
         lines += [f"m=audio {port} RTP/AVP {kinds}", "a=rtpmap:101 telephone-event/8000", ""]
         self.calls[call_id] = call
         self.send(call.address, "INVITE", call.target, call, number=1, body="\r\n".join(lines).encode())
-        await eventually(lambda: any(status >= 200 for status in call.statuses), 10.0)
+        await eventually(lambda: any(status >= 200 for status in call.statuses))
         if ack:
             self.send(call.address, "ACK", call.target, call, number=1)
         return call

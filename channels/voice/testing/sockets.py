@@ -122,7 +122,7 @@ class Delay(Generic[T]):
             self._timer = self._loop.call_at(self._on_the_way[0][0], self._arrive)
 
 
-async def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> None:
     """Wait until the condition holds. Raises TimeoutError."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110  (conditions are of any kind, none of them tells)

@@ -23,7 +23,7 @@ from flow_engine.ports.telemetry import Tracing
 from service.chat import chat_server, chat_service
 from service.settings import Settings
 
-WITHIN_S = 10.0
+WITHIN_S = 30.0
 
 Script = Sequence[Step] | Callable[[LLMRequest], Step]
 

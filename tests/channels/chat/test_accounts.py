@@ -263,7 +263,7 @@ async def test_a_session_without_messages_is_ended(
         async with chat.client() as client:
             await client.say("m-1", QUESTION)
             page = f"/v1/chat/sessions/{client.session}"
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while not (await chat.http.get(page)).json()["ended"]:
                     await asyncio.sleep(0.02)
             assert (await client.say("m-2", QUESTION))["state"] == "refused"

@@ -238,7 +238,7 @@ class TestTools:
                 await client.send(type="message", id="m-1", content="pays amounts")
                 waiting = await client.until(lambda f: f["type"] == "action")
                 await client.send(type="cancel", id="m-1")
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(30):
                     assert (await client.final("m-1"))["state"] == "refused"
                 await client.send(type="confirm", call=waiting["content"]["call"], decision="yes")
                 assert (await client.say("m-2", "pays amounts"))["state"] == "done"

@@ -131,7 +131,7 @@ async def test_of_twenty_connections_of_one_user_the_newest_is_left(tmp_path: Pa
 
 
 async def test_a_cancelled_answer_ends_at_once(tmp_path: Path) -> None:  # C12
-    async with running_chat(tmp_path, [Stalls(5, Says("late")), Says("Sunny.")]) as chat:
+    async with running_chat(tmp_path, [Stalls(120, Says("late")), Says("Sunny.")]) as chat:
         await chat.add(WEATHER)
         async with chat.client() as client:
             await client.send(type="message", id="m-1", content=QUESTION)
@@ -139,7 +139,7 @@ async def test_a_cancelled_answer_ends_at_once(tmp_path: Path) -> None:  # C12
             while not chat.model.requests:
                 await asyncio.sleep(0.01)
             await client.send(type="cancel", id="m-1")
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(30):
                 final = await client.final("m-1")
             assert (final["state"], final["content"]["event"]) == ("refused", "cancelled")
             assert (await client.final("m-2"))["state"] == "done"

@@ -194,7 +194,7 @@ async def test_an_entry_has_its_age_and_another_process_finds_it(tmp_path: Path)
         backend = {"url": f"{server.origin}/v1"}
         async with gateway(tmp_path, backend) as one, gateway(tmp_path, backend) as two:
             await one.chat(**COLD)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(30):
                 while not sqlite_rows(tmp_path, "SELECT 1 FROM response_cache"):
                     await asyncio.sleep(0.02)
             sqlite_rows(tmp_path, "UPDATE response_cache SET created_at = created_at - 90")

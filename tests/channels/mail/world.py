@@ -22,7 +22,7 @@ from service.mail_serve import MailService, mail_service
 from service.settings import Settings
 from tests.channels.mail.dovecot import PASSWORD, Dovecot
 
-WITHIN_S = 20.0
+WITHIN_S = 40.0
 
 Script = Sequence[Step] | Callable[[LLMRequest], Step]
 

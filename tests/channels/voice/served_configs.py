@@ -140,14 +140,14 @@ class ServedConfig:
 
     async def logged(self, event: str) -> list[dict[str, Any]]:
         """Wait for such a line in the log. Returns all of them."""
-        await eventually(lambda: f'"event":"{event}"' in self.log(), 10)
+        await eventually(lambda: f'"event":"{event}"' in self.log())
         lines = (json.loads(line) for line in self.log().splitlines() if line.startswith("{"))
         return [line for line in lines if line["event"] == event]
 
     async def told(self, method: str, path: str) -> list[HttpCall]:
         """Wait until the business is asked this. Returns all that it was asked."""
         business = self.business
-        await eventually(lambda: any(call[:2] == (method, path) for call in business.calls), 10)
+        await eventually(lambda: any(call[:2] == (method, path) for call in business.calls))
         return business.calls
 
     async def replayed(self, line: FakeTwilioCall) -> list[dict[str, Any]]:

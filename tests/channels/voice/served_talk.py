@@ -57,7 +57,7 @@ class Talk:
             is_played = text in self.heard() and line.playout.waiting_ms(now) == 0
             return is_played and line.received[-1].event == "mark" and not line.playout.reached
 
-        await eventually(all_told, 10)
+        await eventually(all_told)
 
     def tool_answers(self) -> list[str]:
         items = [each.fields["item"] for each in self.session.received("conversation.item.create")]

@@ -88,7 +88,7 @@ async def test_calls_of_another_carrier_are_offered_heard_answered_and_moved() -
         await line.hear("mark")
         hearing = asyncio.create_task(line.hear("never"))
         line.speak("Move me", 600)
-        await eventually(lambda: toy.transfers != [], 10.0)
+        await eventually(lambda: toy.transfers != [])
         hearing.cancel()
         assert (await model.session()).errors == []
         line.caller.transport.disconnect()

@@ -39,7 +39,7 @@ class Scene:
     bridge: Bridged
     book: Book
 
-    async def over(self, reason: str, within_s: float = 5.0) -> None:
+    async def over(self, reason: str, within_s: float = 30.0) -> None:
         """The call has ended for this reason, and its end was told once."""
         await eventually(lambda: self.bridge.watcher.ended != [], within_s)
         await eventually(lambda: self.bridge.bridge.live_calls == 0)
@@ -135,7 +135,7 @@ class TestALineThatDoesNotRead:
             before = resident_kb()
             call.socket.stop_reading()
             session = await s.model.session()
-            await eventually(lambda: session.received("response.cancel") != [], 10.0)
+            await eventually(lambda: session.received("response.cancel") != [])
             await asyncio.sleep(0.3)
             assert s.bridge.bridge.live_calls == 1
             # 180 s are 2 MB as they are sent; 20 such stories would have been 46.
@@ -180,7 +180,7 @@ class TestAModelThatStalls:
         monkeypatch.setattr(call_module, "MODEL_SILENT_S", 0.4)  # V12
         faults = [Fault("stall", after_events=8)] * 3
         async with scene(TALKATIVE, *faults) as s, FakeTwilioCall(s.bridge.url) as call:
-            await eventually(lambda: len(s.model.connections) == 4, 10.0)
+            await eventually(lambda: len(s.model.connections) == 4)
             await eventually(lambda: call.playout.heard != [])
             await call.hang_up()
             await s.over("caller_hung_up")
@@ -210,7 +210,7 @@ class TestAModelThatStalls:
                 async with FakeTwilioCall(bridge.url) as call:
                     await call.closed()
                 await eventually(lambda: bridge.watcher.ended == ["model_unreachable"])
-            await eventually(lambda: len(accepted) == 2 and all(each.is_closing() for each in accepted), 2.0)
+            await eventually(lambda: len(accepted) == 2 and all(each.is_closing() for each in accepted))
             server.close()
             await server.wait_closed()
 
@@ -277,13 +277,13 @@ async def test_300_short_calls_in_a_row_leave_nothing() -> None:  # V12
 
         async def one() -> None:
             async with FakeTwilioCall(s.bridge.url, latency_s=0) as call:
-                await eventually(lambda: call.playout.heard != [] or call.received != [], 10.0)
+                await eventually(lambda: call.playout.heard != [] or call.received != [])
                 await call.hang_up()
 
         async def many(calls: int) -> None:
             for _ in range(calls // 10):
                 await asyncio.gather(*(one() for _ in range(10)))
-            await eventually(lambda: s.bridge.bridge.live_calls == 0, 5.0)
+            await eventually(lambda: s.bridge.bridge.live_calls == 0)
             await asyncio.sleep(0.2)
             s.model.connections.clear()  # the double remembers everything
             gc.collect()

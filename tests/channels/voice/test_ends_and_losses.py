@@ -152,7 +152,7 @@ async def test_an_end_that_the_business_could_not_take_comes_again_under_its_key
             await call.hang_up()
         await eventually(lambda: business.count("/end") == 1)
         del business.troubles["/end"]
-        await eventually(lambda: business.count("/end") == 2, 3.0)
+        await eventually(lambda: business.count("/end") == 2)
         keys = [key for path, key in business.keys if path == "/end"]
         assert len(keys) == 2
         assert keys[0] == keys[1]

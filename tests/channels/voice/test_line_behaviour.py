@@ -46,7 +46,7 @@ class Talk:
         await eventually(enough, within_s)
 
     async def cleared(self) -> float:
-        await eventually(lambda: self.call.playout.clears != [], 5.0)
+        await eventually(lambda: self.call.playout.clears != [])
         return self.call.playout.clears[0].at
 
     def number(self, item_id: object) -> int:
@@ -75,7 +75,7 @@ async def test_a_barge_in_after_3_of_10_seconds_is_cut_within_100_ms_of_the_trut
         spoken = scene.call.say("Stop please", 600)
         cleared_at = await scene.cleared()
         begins = (await spoken).begins_at
-        await eventually(lambda: scene.commands("conversation.item.truncate") != [], 5.0)
+        await eventually(lambda: scene.commands("conversation.item.truncate") != [])
         [truncate] = scene.commands("conversation.item.truncate")
         told_ms = int(str(truncate.fields["audio_end_ms"]))
         truth_ms = scene.call.playout.heard_ms(scene.number(truncate.fields["item_id"]))
@@ -93,7 +93,7 @@ async def test_with_two_items_queued_the_audible_one_is_cut_and_the_other_forgot
         await scene.heard(3000)
         scene.call.say("Stop please", 600)
         await scene.cleared()
-        await eventually(lambda: scene.commands("conversation.item.delete") != [], 5.0)
+        await eventually(lambda: scene.commands("conversation.item.delete") != [])
         [truncate] = scene.commands("conversation.item.truncate")
         [forgotten] = scene.commands("conversation.item.delete")
         items = [heard.item for heard in scene.call.playout.heard]
@@ -113,7 +113,7 @@ async def test_a_barge_in_during_a_tool_of_2_seconds_clears_at_once() -> None:  
 
     steps = script([Say("Let me have a look", 4000), UseTool("look_up", {})], [Say("There is one", 500)])
     async with talk(steps, book=Book(tool=slow)) as scene:
-        await eventually(lambda: scene.book.asked[-1:] == ["tool look_up"], 5.0)
+        await eventually(lambda: scene.book.asked[-1:] == ["tool look_up"])
         await scene.heard(800)
         scene.call.say("Quick please", 500)
         cleared_at = await scene.cleared()
@@ -178,7 +178,7 @@ async def test_a_dialogue_is_understood_and_told_in_order() -> None:  # V11, V12
         await scene.heard(1100)
         await asyncio.sleep(0.4)
         await scene.call.hang_up()
-        await eventually(lambda: scene.book.ending is not None, 5.0)
+        await eventually(lambda: scene.book.ending is not None)
     assert scene.book.turns == ["Good evening", "A table", "For how many"]
 
 
@@ -198,5 +198,5 @@ async def test_twenty_calls_at_once_do_not_mix() -> None:  # V12
 
             items = await asyncio.gather(*(one(number) for number in range(20)))
             assert len(set(items)) == 20
-            await asyncio.wait_for(bridge.bridge.drained(), 5.0)
+            await asyncio.wait_for(bridge.bridge.drained(), 30)
         assert bridge.watcher.ended == ["caller_hung_up"] * 20

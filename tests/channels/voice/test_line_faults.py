@@ -30,7 +30,7 @@ async def test_whatever_the_line_does_the_call_ends_once(how: str) -> None:  # V
     async with FakeRealtime(TALKATIVE) as model, bridged(book, model.url) as bridge:
         async with FakeTwilioCall(bridge.url) as call:
             await model.session()
-            await eventually(lambda: "started" in book.asked, 5.0)
+            await eventually(lambda: "started" in book.asked)
             match how:
                 case "stop":
                     await call.hang_up()
@@ -47,7 +47,7 @@ async def test_whatever_the_line_does_the_call_ends_once(how: str) -> None:  # V
             await settled(book)
             await call.closed()
         assert bridge.bridge.live_calls == 0
-        await eventually(lambda: not model.connections[0].socket.is_open, 5.0)
+        await eventually(lambda: not model.connections[0].socket.is_open)
 
 
 async def test_a_little_garbage_of_the_line_is_passed_over() -> None:  # V12
@@ -57,7 +57,7 @@ async def test_a_little_garbage_of_the_line_is_passed_over() -> None:  # V12
             for _ in range(5):
                 call.send_raw(b"{}")
                 call.send_raw(b'{"event": "start"}')
-            await eventually(lambda: call.playout.heard != [], 5.0)
+            await eventually(lambda: call.playout.heard != [])
             await call.hang_up()
         await settled(book)
 
@@ -69,10 +69,10 @@ async def test_whatever_the_model_does_in_the_middle_the_call_goes_on(kind: str)
     async with FakeRealtime(TALKATIVE, faults=[fault]) as model, bridged(book, model.url) as bridge:
         async with FakeTwilioCall(bridge.url) as call:
             lasting = kind in ("garbage", "error")
-            await eventually(lambda: len(model.connections) == (1 if lasting else 2), 5.0)
-            await eventually(lambda: call.playout.heard != [], 5.0)
+            await eventually(lambda: len(model.connections) == (1 if lasting else 2))
+            await eventually(lambda: call.playout.heard != [])
             await call.say("Are you there", 500)
-            await eventually(lambda: "Are you there" in book.turns, 10.0)
+            await eventually(lambda: "Are you there" in book.turns)
             await call.hang_up()
         await settled(book)
         assert bridge.watcher.ended == ["caller_hung_up"]
@@ -84,7 +84,7 @@ async def test_a_model_that_refuses_twice_ends_the_call_within_3_seconds() -> No
     async with FakeRealtime(faults=[refuse, refuse]) as model, bridged(book, model.url) as bridge:
         async with FakeTwilioCall(bridge.url) as call:
             await call.closed(4.0)
-        await eventually(lambda: bridge.watcher.ended == ["model_unreachable"], 5.0)
+        await eventually(lambda: bridge.watcher.ended == ["model_unreachable"])
         assert book.asked == ["open", "closed"]  # never started
 
 
@@ -93,7 +93,7 @@ async def test_nobody_at_the_models_address_ends_the_call_within_3_seconds() -> 
     async with bridged(book, "ws://127.0.0.1:9/v1/realtime") as bridge:
         async with FakeTwilioCall(bridge.url) as call:
             await call.closed(4.0)
-        await eventually(lambda: bridge.watcher.ended == ["model_unreachable"], 5.0)
+        await eventually(lambda: bridge.watcher.ended == ["model_unreachable"])
         assert book.asked == ["open", "closed"]
 
 
@@ -122,7 +122,7 @@ async def test_calls_that_run_when_the_program_ends_run_their_lifecycle() -> Non
     book = Book()
     async with FakeRealtime(TALKATIVE) as model, bridged(book, model.url) as bridge:
         async with FakeTwilioCall(bridge.url) as call:
-            await eventually(lambda: call.playout.heard != [], 5.0)
+            await eventually(lambda: call.playout.heard != [])
             await bridge.bridge.close()
             await call.closed()
         await settled(book)

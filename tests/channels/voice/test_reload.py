@@ -134,7 +134,7 @@ async def test_what_came_of_an_old_call_is_known_for_a_while(  # 20, voice-small
         call = FakeTwilioCall(desk.line_url)
         async with call:
             await desk.reload(instructed("New."))
-            await eventually(lambda: not call.socket.is_open, 10.0)
+            await eventually(lambda: not call.socket.is_open)
         ended = {"CallSid": call.call_sid}
         assert "<Say" in (await desk.http.post("/stream-ended", data=ended)).text
         await asyncio.sleep(0.6)

@@ -52,7 +52,7 @@ class Scene:
         await eventually(lambda: self.agent.app.admission.live == 0, within_s)
 
     async def said(self, session: RealtimeSession, kind: str) -> Mapping[str, object]:
-        await eventually(lambda: session.received(kind) != [], 5.0)
+        await eventually(lambda: session.received(kind) != [])
         return session.received(kind)[-1].fields
 
 
@@ -85,7 +85,7 @@ async def test_a_call_from_its_greeting_over_a_tool_to_the_goodbye() -> None:  #
     async with scene(*steps, answers={"/tool": {"free": 2}}) as s:
         assert await s.ring() == "taken"
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: session.sent("output_audio_buffer.stopped") != [], 5.0)
+        await eventually(lambda: session.sent("output_audio_buffer.stopped") != [])
         session.hear("A table for two")
         await s.over()
         assert s.business.body("/tool") == {"q": "table"}
@@ -130,7 +130,7 @@ async def test_a_caller_who_hangs_up_ends_the_call_at_once_and_once() -> None:  
     async with scene() as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: session.sent("output_audio_buffer.started") != [], 5.0)
+        await eventually(lambda: session.sent("output_audio_buffer.started") != [])
         s.sip.hang_up("rtc_1")
         await s.over(3.0)
         assert s.business.count("/end") == 1
@@ -173,7 +173,7 @@ async def test_a_caller_who_hangs_up_during_the_words_of_a_refusal_ends_it_there
     ) as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: session.sent("output_audio_buffer.started") != [], 5.0)
+        await eventually(lambda: session.sent("output_audio_buffer.started") != [])
         s.sip.hang_up("rtc_1")
         await s.over(2.0)
         assert len(s.sip.joined("rtc_1")) == 1
@@ -187,14 +187,14 @@ async def test_a_caller_who_speaks_stops_the_models_own_playing() -> None:  # V1
     async with scene(*steps) as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: session.sent("output_audio_buffer.started") != [], 5.0)
+        await eventually(lambda: session.sent("output_audio_buffer.started") != [])
         await asyncio.sleep(0.4)
         session.hear("Stop please")
-        await eventually(lambda: session.sent("output_audio_buffer.cleared") != [], 5.0)
+        await eventually(lambda: session.sent("output_audio_buffer.cleared") != [])
         kinds = [command.kind for command in session.commands]
         assert kinds.index("response.cancel") < kinds.index("output_audio_buffer.clear")
         assert not {"conversation.item.truncate", "conversation.item.delete"} & set(kinds)
-        await eventually(lambda: len(session.sent("output_audio_buffer.stopped")) == 1, 8.0)
+        await eventually(lambda: len(session.sent("output_audio_buffer.stopped")) == 1)
         s.sip.hang_up("rtc_1")
         await s.over()
         said = s.business.body("/end")["said"]  # type: ignore[index, call-overload]
@@ -209,10 +209,10 @@ async def test_a_caller_who_speaks_while_only_the_playing_goes_on_stops_it() -> 
     async with scene(*steps) as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: session.sent("response.done") != [], 5.0)
+        await eventually(lambda: session.sent("response.done") != [])
         assert session.sent("output_audio_buffer.stopped") == []
         session.hear("Stop please")
-        await eventually(lambda: session.sent("output_audio_buffer.cleared") != [], 5.0)
+        await eventually(lambda: session.sent("output_audio_buffer.cleared") != [])
         assert session.received("response.cancel") == []
         s.sip.hang_up("rtc_1")
         await s.over()
@@ -223,9 +223,9 @@ async def test_keys_reach_the_model_together() -> None:  # V12
     async with scene() as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: session.sent("response.done") != [], 5.0)
+        await eventually(lambda: session.sent("response.done") != [])
         s.sip.press("rtc_1", "42#")
-        await eventually(lambda: "42#" in str(session.received("conversation.item.create")[-1].fields), 5.0)
+        await eventually(lambda: "42#" in str(session.received("conversation.item.create")[-1].fields))
         s.sip.hang_up("rtc_1")
         await s.over()
 
@@ -234,9 +234,9 @@ async def test_a_connection_that_breaks_is_joined_again_and_the_call_goes_on() -
     async with scene(faults=[Fault("drop", after_events=14)]) as s:
         await s.ring()
         again = await s.sip.session("rtc_1", number=1)
-        await eventually(lambda: again.received("session.update") != [], 5.0)
+        await eventually(lambda: again.received("session.update") != [])
         again.hear("Are you there?")
-        await eventually(lambda: again.sent("response.done") != [], 5.0)
+        await eventually(lambda: again.sent("response.done") != [])
         assert s.sip.asked("rtc_1") == ["accept"]
         assert (await s.agent.metrics())["model_reconnects_total"] == 1
         # The session has kept what was said: nothing of it is told again.
@@ -252,7 +252,7 @@ async def test_a_model_that_does_not_answer_is_joined_again_and_the_caller_stays
         await s.sip.session("rtc_1")
         await eventually(lambda: len(s.agent.answering._bridge._calls) == 1)  # type: ignore[attr-defined]
         [runner] = s.agent.answering._bridge._calls.values()  # type: ignore[attr-defined]
-        await eventually(lambda: runner.has_started, 5.0)
+        await eventually(lambda: runner.has_started)
         runner.notice(ModelStalled())
         await s.sip.session("rtc_1", number=1)
         await asyncio.sleep(0.3)
@@ -302,7 +302,7 @@ async def test_a_response_that_fails_is_asked_for_again_but_not_for_ever() -> No
     async with scene(Reaction((Fail("rate_limit_exceeded"),), once=False)) as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
-        await eventually(lambda: len(session.received("response.create")) == 3, 8.0)
+        await eventually(lambda: len(session.received("response.create")) == 3)
         await asyncio.sleep(1.5)
         assert len(session.received("response.create")) == 3
         s.sip.hang_up("rtc_1")
@@ -352,7 +352,7 @@ class TestTransfer:
             await sip.session("rtc_1")
             await eventually(lambda: "started" in book.asked)
             yield sip, watcher
-            await asyncio.wait_for(running, 5.0)
+            await asyncio.wait_for(running, 30)
             await outbound.aclose()
 
     async def test_gives_the_call_away_after_the_words_before_it_were_heard(self) -> None:  # V2
@@ -363,7 +363,7 @@ class TestTransfer:
             assert book.controls is not None
             book.controls.switch_task(SessionSettings("x"), "Say that you put them through.")
             book.controls.transfer("+33199999999")
-            await eventually(lambda: book.ending is not None, 5.0)
+            await eventually(lambda: book.ending is not None)
             assert sip.asked("rtc_1") == ["accept", "refer"]
             assert sip.requests[-1].body == {"target_uri": "tel:+33199999999"}
             assert len(session.sent("output_audio_buffer.stopped")) == 2
@@ -375,7 +375,7 @@ class TestTransfer:
         async with self.call(book, {"refer": [500]}) as (sip, watcher):
             assert book.controls is not None
             book.controls.transfer("sip:desk@pbx.example")
-            await eventually(lambda: "not transferred sip:desk@pbx.example" in book.asked, 5.0)
+            await eventually(lambda: "not transferred sip:desk@pbx.example" in book.asked)
             assert watcher.ended == []
             book.controls.hang_up()
             await eventually(lambda: sip.asked("rtc_1") == ["accept", "hangup"])

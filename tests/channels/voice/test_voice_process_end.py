@@ -38,8 +38,8 @@ class Scene:
     business: BusinessServer
 
     async def talking(self, *calls: FakeTwilioCall) -> None:
-        await eventually(lambda: self.business.count("/start") == len(calls), 10.0)
-        await eventually(lambda: all(call.playout.heard for call in calls), 10.0)
+        await eventually(lambda: self.business.count("/start") == len(calls))
+        await eventually(lambda: all(call.playout.heard for call in calls))
 
 
 @asynccontextmanager
@@ -104,9 +104,9 @@ async def test_killed_it_leaves_only_what_it_has_to_deliver_and_the_next_one_del
         async with FakeTwilioCall(s.agent.line_url) as call:
             await s.talking(call)
             await call.hang_up()
-        await eventually(lambda: s.business.count("/end") == 1, 10.0)
+        await eventually(lambda: s.business.count("/end") == 1)
         async with FakeTwilioCall(s.agent.line_url) as call:
-            await eventually(lambda: s.business.count("/start") == 2 and call.playout.heard != [], 10.0)
+            await eventually(lambda: s.business.count("/start") == 2 and call.playout.heard != [])
             assert s.agent.children() == []
             s.agent.signal(signal.SIGKILL)
             assert await s.agent.ended(5.0) == -signal.SIGKILL
@@ -121,13 +121,13 @@ async def test_killed_it_leaves_only_what_it_has_to_deliver_and_the_next_one_del
         async with voice_process(
             simple_config(), s.business, s.model.url, tmp_path, port, FLOW_ENGINE_VOICE_SPOOL=str(spool)
         ) as again:
-            await eventually(lambda: s.business.count("/end") > before, 10.0)
+            await eventually(lambda: s.business.count("/end") > before)
             assert len({key for path, key in s.business.keys if path == "/end"}) == 1
             await eventually(lambda: again.left_behind() == [])
             async with FakeTwilioCall(again.line_url) as call:
-                await eventually(lambda: s.business.count("/start") == 3, 10.0)
+                await eventually(lambda: s.business.count("/start") == 3)
                 await call.hang_up()
-            await eventually(lambda: len({key for path, key in s.business.keys if path == "/end"}) == 2, 10.0)
+            await eventually(lambda: len({key for path, key in s.business.keys if path == "/end"}) == 2)
             again.signal()
             assert await again.ended(10.0) == 0
 

@@ -152,7 +152,7 @@ async def flow_call(
         await handler.ended(Ending(True, "caller_hung_up", 60.0, ()))
 
 
-async def eventually(holds: Callable[[], bool], within_s: float = 5.0) -> None:
+async def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, "it did not come true in time"

@@ -308,7 +308,7 @@ class LiveCall:
         """Wait until the caller has heard so much of one item."""
         await self.until(lambda: self.call.playout.heard_ms(item) >= ms)
 
-    async def until(self, holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], bool], within_s: float = 30.0) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while not holds():

@@ -131,7 +131,7 @@ async def test_a_change_of_task_goes_through_the_machine_and_a_person_comes_afte
         assert call.moved == []
 
         call.speaks("r3", "i3")
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 30)
         assert call.moved == [OPERATOR]
         events = await scene.events(call.caller.call_id)
     assert [e["body"] for e in events if e["type"] == "message"] == ["La metto in contatto."]

@@ -198,7 +198,7 @@ async def test_what_the_caller_has_just_said_counts_before_it_is_written_down(si
         await call.until(lambda: "/start_task prenotazione AIO" in call.told("user"))
         assert call.tool_answers()[-1]["result"] is True
         (waited,) = (e for e in call.site.logged("tool_call")[-1:] if e["tool"] == "change_task")
-        assert waited["duration_ms"] < 2500
+        assert waited["duration_ms"] < 10_000
         assert (await call.memory())["dataAppuntamento"] is not None
         await call.call.hang_up()
         await call.until(lambda: {"subtype": "conversation_closed"} in call.happenings())

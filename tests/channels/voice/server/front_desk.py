@@ -130,7 +130,7 @@ class Caller(WSListener):
         return await self.next()
 
     async def next(self) -> str | None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.heard.get()
 
 
@@ -189,7 +189,7 @@ async def exchange(port: int, sent: bytes, until: bytes = b"\r\n\r\n") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             try:
                 return await reader.readuntil(until)
             except asyncio.IncompleteReadError as cut:

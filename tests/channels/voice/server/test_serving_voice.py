@@ -57,7 +57,7 @@ class Served:
             return (await http.post(f"http://127.0.0.1:{self.port}/incoming-call")).text
 
     async def ended(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.task
 
 

@@ -65,7 +65,7 @@ async def _ended(agent: ServedAgent, **parameters: str) -> httpx.Response:
     """The stream of a call that its agent ends, and what the carrier asks for then."""
     call = FakeTwilioCall(agent.line_url, parameters=parameters)
     async with call:
-        await eventually(lambda: not call.socket.is_open, 15.0)
+        await eventually(lambda: not call.socket.is_open)
     return await agent.http.post("/stream-ended", data={"CallSid": call.call_sid})
 
 
@@ -171,7 +171,7 @@ async def test_a_withheld_number_of_a_stream_reaches_nobody() -> None:  # 24, vo
         served_agent(config, business, model.url) as agent,
     ):
         async with FakeTwilioCall(agent.line_url, parameters={"callerPhone": "Anonymous"}):
-            await eventually(lambda: business.count("/start") == 1, 10.0)
+            await eventually(lambda: business.count("/start") == 1)
         assert business.body("/start") == {}
 
 
@@ -189,7 +189,7 @@ class TestTheLog:
                     sent = {each.get("name", ""): each.get("value", "") for each in found}
                     call = FakeTwilioCall(agent.line_url, parameters={**sent, "shop": "17"})
                     async with call:
-                        await eventually(lambda: business.count("/start") == 1, 10.0)
+                        await eventually(lambda: business.count("/start") == 1)
         assert business.body("/start") == {"sid": call.call_sid, "to": CALL["To"], "shop": "17"}
         events = {entry["event"]: entry for entry in logged}
         offered, began = events["call_offered"], events["call_began"]
@@ -208,7 +208,7 @@ class TestTheLog:
                     media = b'{"mediaFormat":{"encoding":"audio/opus"}}'
                     caller.transport.send(WSMsgType.TEXT, b'{"event":"start","start":%b}' % media)
                     caller.transport.send(WSMsgType.TEXT, b'{"event":"start"}')
-                    await eventually(lambda: any(e["event"] == "stream_not_started" for e in logged), 5.0)
+                    await eventually(lambda: any(e["event"] == "stream_not_started" for e in logged))
                     caller.transport.disconnect()
         told = [entry for entry in logged if entry["event"] == "stream_not_started"]
         assert [entry["log_level"] for entry in told] == ["warning"]

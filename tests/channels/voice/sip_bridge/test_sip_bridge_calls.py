@@ -62,7 +62,7 @@ async def desk(
         FakeTrunk({"desk": "secret"}, **trunk) as server,
         bridged(server, agent.port) as phone,
     ):
-        await eventually(lambda: phone.is_registered, 10.0)
+        await eventually(lambda: phone.is_registered)
         yield server, phone, agent, business
         await eventually(lambda: phone.live_calls == 0)
 
@@ -101,7 +101,7 @@ async def test_an_agent_that_hangs_up_ends_the_call_after_its_last_word() -> Non
         call = await trunk.call("desk", caller="anonymous")
         await eventually(lambda: played_ms(call) == [300])
         await call.say("goodbye", 300)
-        await eventually(lambda: call.is_over, 10.0)
+        await eventually(lambda: call.is_over)
         assert played_ms(call)[-1] == 300
         assert business.count("/end") == 1
 
@@ -131,12 +131,12 @@ async def test_keys_of_the_phone_reach_the_agent_once() -> None:  # V12
         FakeTrunk({"desk": "secret"}) as trunk,
         bridged(trunk, agent.port) as phone,
     ):
-        await eventually(lambda: phone.is_registered, 10.0)
+        await eventually(lambda: phone.is_registered)
         call = await trunk.call("desk")
         await eventually(lambda: played_ms(call) == [300])
         call.press("4")
         call.press("2")
-        await eventually(lambda: played_ms(call) == [300, 300], 10.0)
+        await eventually(lambda: played_ms(call) == [300, 300])
         [keys] = [item.text for item in (await model.session()).conversation.items if "keypad" in item.text]
         assert keys == "(pressed on the keypad: 42)"
         await call.hang_up()

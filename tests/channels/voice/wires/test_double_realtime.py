@@ -534,7 +534,7 @@ class TestHandshake:
         async with FakeRealtime() as server:
             url = realtime_url(server.url, "gpt-realtime") if headers else server.url
             async with connected(server, url, **headers) as client:
-                await asyncio.wait_for(client.socket.closed.wait(), 5)
+                await asyncio.wait_for(client.socket.closed.wait(), 30)
                 assert client.socket.close_code == 4000
 
 
@@ -546,7 +546,7 @@ class TestFaults:
     async def test_a_connection_ends(self, fault: Fault, code: int) -> None:
         """V12"""
         async with FakeRealtime(faults=[fault]) as server, connected(server) as client:
-            await asyncio.wait_for(client.socket.closed.wait(), 5)
+            await asyncio.wait_for(client.socket.closed.wait(), 30)
             assert client.socket.close_code == code
             if fault.kind == "expire":
                 assert client.of(ModelError)[0].code == "session_expired"
