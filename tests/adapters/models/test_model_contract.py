@@ -101,7 +101,7 @@ async def test_every_failure_has_its_reason(world: World, reason: FailureReason)
 async def test_a_model_that_stalls_is_left_in_time(world: World) -> None:
     began = time.monotonic()
     assert (await failure(world, Stalls(30))).reason == "timeout"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
 
 
 async def test_endless_text_is_cut(world: World) -> None:

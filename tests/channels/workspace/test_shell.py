@@ -75,7 +75,7 @@ async def test_at_the_timeout_the_whole_group_is_killed(world: World) -> None:  
     command = "trap '' TERM; sleep 60 & echo $!; (sleep 60 & echo $!; wait) & echo $$; wait"
     done = await shell.run(command, timeout_s=0.4)
     assert (done["timed_out"], done["success"], done["error"]) == (True, False, "TIMED_OUT")
-    assert 400 <= done["duration_ms"] < 5_000
+    assert 400 <= done["duration_ms"] < 30_000
     pids = [int(line) for line in done["stdout"].split()]
     assert len(pids) == 3
     assert await _ended(pids)
@@ -87,14 +87,14 @@ async def test_what_is_left_in_the_background_ends_with_the_command(world: World
     assert await _ended([int(done["stdout"])])
     # One that holds the pipe keeps nobody waiting either.
     holding = await world.call("shell_exec", command="sleep 60 & echo $!")
-    assert holding["duration_ms"] < 5_000
+    assert holding["duration_ms"] < 30_000
     assert await _ended([int(holding["stdout"])])
 
 
 async def test_whoever_leaves_the_group_keeps_nobody_waiting(world: World) -> None:  # W1
     done = await world.call("shell_exec", command="setsid sleep 60 & echo $!")
     assert done["success"]
-    assert done["duration_ms"] < 5_000
+    assert done["duration_ms"] < 30_000
     os.kill(int(done["stdout"]), signal.SIGKILL)
 
 
