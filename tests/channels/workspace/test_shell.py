@@ -63,7 +63,7 @@ def _is_alive(pid: int) -> bool:
 
 
 async def _ended(pids: list[int]) -> bool:
-    for _ in range(200):
+    for _ in range(3_000):
         if not any(map(_is_alive, pids)):
             return True
         await asyncio.sleep(0.01)
