@@ -228,6 +228,8 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
     except pydantic.ValidationError as error:
         count = error.error_count()
         problems = [] if count > MOST_ERRORS else list(islice(problems_of(error), MOST_FINDINGS))
+        if 0 < len(problems) < MOST_FINDINGS:
+            count = len(problems)
         findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
             message = findings[0].message

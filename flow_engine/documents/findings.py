@@ -86,10 +86,13 @@ class Problem:
 
 
 def problems_of(error: ValidationError) -> Iterator[Problem]:
-    """Every error, in pydantic's order. What to say of it is for the format."""
+    """Every error, in pydantic's order. What to say of it is for the format. An item of a list that is wrong
+    is there all the same: a list is not told to be too short for it."""
     for details in error.errors(include_url=False):
-        given = cast("object", details["input"])
-        yield Problem(details["type"], details["loc"], given, details.get("ctx", {}), details["msg"])
+        given, context = cast("object", details["input"]), details.get("ctx", {})
+        items = cast("list[object]", given) if isinstance(given, list) else ()
+        if details["type"] != "too_short" or len(items) < context["min_length"]:
+            yield Problem(details["type"], details["loc"], cast("object", given), context, details["msg"])
 
 
 def findings_of(

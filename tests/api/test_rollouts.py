@@ -138,7 +138,10 @@ class TestSplit:
         ("body", "pointers"),
         [
             ({"split": [{"versionId": "version-1", "weight": 0}, {"versionId": "", "weight": -1}]},
-             ["/split/0/weight", "/split/1/versionId", "/split/1/weight", "/split"]),
+             ["/split/0/weight", "/split/1/versionId", "/split/1/weight"]),
+            ({"split": [{"versionId": "a", "weight": -1}, {"versionId": "b", "weight": 1}]},
+             ["/split/0/weight"]),
+            ({"split": [{"versionId": "a", "weight": -1}]}, ["/split/0/weight", "/split"]),
             ({"split": [{"versionId": "version-1", "weight": 1}]}, ["/split"]),
             ({"split": []}, ["/split"]),
             ({}, [""]),

@@ -8,6 +8,8 @@ call the same tool agree with one another.
 import re
 from collections.abc import Iterator, Sequence
 
+from flow_engine.conditions.language import Reference
+from flow_engine.conditions.language import atoms as atoms_of_tree
 from flow_engine.documents import ClosureConfig, Variable
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.documents.values import property_name
@@ -62,6 +64,8 @@ def unused_variables(inspection: Inspection) -> Findings:
     used = {use.key for placed in inspection.templates for use in placed.template.uses}
     used |= {required.variable_id for task in version.tasks for required in task.transition_parameters}
     used |= {p.assignment_value for p in parameters if p.assignment_strategy == "variable"}
+    atoms = (atom for condition in inspection.read_conditions for atom in atoms_of_tree(condition.tree))
+    used |= {atom.path[0] for atom in atoms if isinstance(atom, Reference) and atom.root == "vars"}
     unused = [
         (number, variable)
         for number, variable in enumerate(version.variables)
@@ -81,7 +85,8 @@ def unused_variables(inspection: Inspection) -> Findings:
             yield LintFinding(
                 pointer("variables", number),
                 "unused_variable",
-                f"no task requires {quoted(variable.name)}, no tool takes it and no prompt names it",
+                f"no task requires {quoted(variable.name)}, no condition reads it, no tool takes it and no "
+                "prompt names it",
             )
 
 

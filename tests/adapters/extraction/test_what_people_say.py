@@ -102,8 +102,12 @@ def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str
     ("language", "said", "meant"),
     [
         *(("it-IT", said, True) for said in ("sì", "certo", "certamente", "va bene", "ok", "direi di sì")),
+        *(
+            ("it-IT", said, True)
+            for said in ("come no", "Come no, grazie!", "ma come no", "e come no, certo")
+        ),
         *(("it-IT", said, False) for said in ("no", "no grazie", "assolutamente no", "sì, anzi no")),
-        *(("it-IT", said, None) for said in ("forse", "non lo so", "mah")),
+        *(("it-IT", said, None) for said in ("forse", "non lo so", "mah", "come no?", "non so come, no")),
         *(
             ("en-US", said, True)
             for said in ("yes", "yes please", "sure", "yeah", "of course", "absolutely", "okay", "why not")
@@ -113,7 +117,10 @@ def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str
             for said in ("no", "no thanks", "nope", "not really", "I'd rather not", "yes, I mean no")
         ),
         *(("en-US", said, None) for said in ("maybe", "I don't know")),
-        *(("es-ES", said, True) for said in ("sí", "claro", "por supuesto", "vale", "desde luego")),
+        *(
+            ("es-ES", said, True)
+            for said in ("sí", "claro", "por supuesto", "vale", "desde luego", "cómo no, gracias")
+        ),
         *(("es-ES", said, False) for said in ("no", "no, gracias", "mejor no", "sí, bueno, no")),
         *(("es-ES", said, None) for said in ("quizás", "no lo sé")),
     ],

@@ -430,6 +430,23 @@ def _(raw: JsonObject) -> None:
     _floor(raw)
 
 
+def _only_a_condition_reads_it(when: str) -> Change:
+    def change(raw: JsonObject) -> None:
+        _floor(raw)
+        raw["tasks"][WELCOME]["connectionConditions"] = {"booking": {"when": when}}
+
+    return change
+
+
+CASES += [
+    Case("unused_variable", ("/variables/3",), _only_a_condition_reads_it("entries('welcome') > 1"), good)
+    for good in (
+        _only_a_condition_reads_it("vars.floor > 1"),
+        _only_a_condition_reads_it("has(vars['floor number']) or entries('welcome') > 1"),
+    )
+]
+
+
 def _fixed_size(value: str) -> Change:
     return lambda raw: add(raw, task("again", ["welcome"], tools=[tool("book", size=("fixed", value))]))
 

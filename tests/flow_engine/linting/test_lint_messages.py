@@ -127,7 +127,7 @@ REASONS: Mapping[str, Sequence[str]] = {
         ("1.0 is a value of enum 'size' already, the one at /variables/1/enumValues/1 is always found first"),
     ],
     "unused_variable": [
-        "no task requires 'floor number', no tool takes it and no prompt names it",
+        "no task requires 'floor number', no condition reads it, no tool takes it and no prompt names it",
     ],
     "fixed_value_not_in_enum": [
         (
