@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CallTheOperator
 
+_REDIS = ("redis", "rediss")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
 _Read = TypeVar("_Read", bound=BaseSettings)
 
@@ -137,6 +139,19 @@ class Settings(BaseSettings):
         default="info", description="Lowest level logged"
     )
 
+    @field_validator("redis_url")
+    @classmethod
+    def _a_redis_url(cls, value: str | None) -> str | None:
+        try:
+            parts = urlsplit(value or "unix:///")
+            known = parts.path if parts.scheme == "unix" else parts.scheme in _REDIS and parts.hostname
+            known = known and parts.port != 0
+        except ValueError:  # of the host's brackets or the port
+            known = False
+        if not known:
+            raise ValueError("accepted is redis:// or rediss:// with host:port, or unix:// with a path")
+        return value
+
     @field_validator("public_url")
     @classmethod
     def _a_base_url(cls, value: str | None) -> str | None:
@@ -169,13 +184,33 @@ class Settings(BaseSettings):
         )
 
 
-SECRET = frozenset(("redis_url", "mongo_url", "webhook_url"))
-"""Settings that may carry a password: shown without it."""
+_URLS = frozenset(("redis_url", "mongo_url", "webhook_url"))
+"""Settings that may carry a password, or a token in their query."""
+_HIDDEN = "***"
 
 
 def variable_of(name: str) -> str:
     """The environment variable of a field."""
     return f"FLOW_ENGINE_{name.upper()}"
+
+
+def shown_value(name: str, value: object) -> str:
+    """A setting as it may be printed: of a URL no user, no password and no value of its query. What is no URL
+    is not shown, for its parts cannot be told from one another."""
+    text = str(value)
+    if name not in _URLS or value is None:
+        return text
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # a bracket that is not closed, say
+        return f"{_HIDDEN} (no URL)"
+    if not parts.scheme or not (parts.netloc or parts.path):
+        return f"{_HIDDEN} (no URL)"
+    at, host = parts.netloc.rpartition("@")[1:]
+    options = (each.partition("=") for each in parts.query.split("&") if each)
+    query = "&".join(f"{name if equals else ''}{equals}{_HIDDEN}" for name, equals, _ in options)
+    rest = f"{query and '?'}{query}{parts.fragment and f'#{_HIDDEN}'}"
+    return f"{parts.scheme}://{at and _HIDDEN}{at}{host}{parts.path}{rest}"
 
 
 def read_settings(kind: type[_Read], variable: Callable[[str], str] = variable_of) -> _Read:

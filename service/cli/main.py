@@ -6,7 +6,6 @@ Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not
 import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
-from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 import typer
@@ -18,7 +17,7 @@ from typer.core import TyperGroup
 from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
 from service.cli import flow, gateway, mail, voice, workspace
-from service.settings import SECRET, Settings, read_settings, variable_of
+from service.settings import Settings, read_settings, shown_value, variable_of
 
 
 class Commands(TyperGroup):
@@ -101,9 +100,7 @@ def show_settings() -> None:
 def _table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:
     table = Table("Variable", "Value", "Default", "Meaning", title=title)
     for name, field in type(settings).model_fields.items():
-        shown = str(getattr(settings, name))
-        if name in SECRET and (parts := urlsplit(shown)).password is not None:
-            shown = urlunsplit(parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}"))
+        shown = shown_value(name, getattr(settings, name))
         table.add_row(variable(name), shown, str(field.default), field.description)
     return table
 
