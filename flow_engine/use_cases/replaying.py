@@ -27,6 +27,7 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.task_types import BETWEEN_CONTACTS
 from flow_engine.use_cases.background import reading
+from flow_engine.use_cases.migrations import on_version
 from flow_engine.use_cases.rebuilding import Rerun, World
 from flow_engine.use_cases.recordings import Heard, RecordedEntry, Recording
 from flow_engine.use_cases.transactor import Decision, Transition
@@ -207,7 +208,7 @@ class Side:
         target = flow.task_named(task) or flow.tasks.get(runner.task.id)
         if target is not None:
             runner.migrate_to(flow, target.id)
-            self.world.state = replace(self.world.state, session=runner.session)
+            self.world.state = on_version(self.world.state, runner)
 
 
 def holds(spec: VariableSpec, value: object) -> bool:

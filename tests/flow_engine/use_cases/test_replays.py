@@ -10,10 +10,12 @@ import pytest
 
 import memory.journal as journal_module
 from flow_engine.documents import content_hash
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.recordings import Recording, read_recording
+from flow_engine.use_cases.replaying import Compiled, Side
 from flow_engine.use_cases.replays import Replay, ReplayReply
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, needs, open_scene, over_many_contacts
@@ -322,6 +324,25 @@ async def test_one_that_has_moved_to_another_version_is_stepped_on_both() -> Non
     report = await replayed(over_many_contacts(), recording)
     assert found(report["conversations"][0]) == {}
     assert [each["fromVersionId"] for each in report["migrations"]] == ["version-2"]
+
+
+async def test_a_version_that_it_moved_to_brings_its_new_variables() -> None:  # journal: replay
+    fresh = {"_id": "fresh", "name": "fresh", "type": "string", "prompt": "New."}
+    second = over_many_contacts(_id="version-2")
+    second["variables"].append(fresh)
+    async with open_scene(over_many_contacts()) as scene:
+        await scene.started()
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.save(flow, second, tag="next")
+        body = {"fromVersionId": "version-1", "toVersionId": "version-2"}
+        await scene.post(f"/v1/flows/{flow}/migrations?dryRun=false", body)
+        recording = await recorded(scene)
+        stored = await scene.memory.conversations.load(ConversationRef("default", "conv-1"))
+    side = Side(recording, Compiled(), Platform(load_system_prompts(), lambda: BASE_URL, "markdown"))
+    for each in recording.entries:
+        await side.take(each, each.input)
+    assert {"fresh"} < side.world.state.mined.keys() == stored.mined.keys()
+    assert side.world.state.tools.keys() == stored.tools.keys()
 
 
 async def test_a_recording_whose_outcome_was_another_is_not_passed_over(visit: Recording) -> None:
