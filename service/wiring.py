@@ -1,5 +1,7 @@
 """The composition root: settings in, a running application out. Concrete stores are named only here."""
 
+from __future__ import annotations
+
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -265,7 +267,7 @@ def assemble(
     recordings = Recordings(versions, journal, memory.listing)
     watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
     replaying = ReplayRoutes(Replays(designing, recordings, transactor.platform))
-    doors = (metrics, mcp, watching, replaying, TagRoutes(flow_service, rollouts))
+    doors = Doors(metrics, mcp, watching, replaying, TagRoutes(flow_service, rollouts))
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
@@ -310,16 +312,26 @@ def _base_url(host: str, port: int) -> str | None:
     return origin(host, port)
 
 
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Ways into the application that are wired with more than it."""
+
+    metrics: Metrics
+    mcp: McpServer
+    history: HistoryRoutes
+    replays: ReplayRoutes
+    tags: TagRoutes
+
+
 def _application(
     designing: Designing,
     prompts: SystemPrompts,
     transactor: Transactor,
     agents: tuple[Conversations, DialogueService],
     dependencies: ServiceDependencies,
-    doors: tuple[Metrics, McpServer, HistoryRoutes, ReplayRoutes, TagRoutes],
+    doors: Doors,
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
-    metrics, mcp, watching, replaying, tags = doors
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     routes = Routes(
@@ -327,23 +339,26 @@ def _application(
         memory=MemoryRoutes(dialogue),
         designers=DesignerRoutes(designing),
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
-        history=watching,
-        replays=replaying,
+        history=doors.history,
+        replays=doors.replays,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         scores=ScoreRoutes(designing.flows, Scoring(transactor, model)),
-        tags=tags,
+        tags=doors.tags,
         diagrams=DiagramRoutes(designing.flows, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),
         operators=OperatorRoutes(
             {"memory": memory.ready, "flows": dependencies.database.connection.ready},
-            dependencies.scrape or metrics.scrape,
+            dependencies.scrape or doors.metrics.scrape,
         ),
     )
-    release = version("flow-engine")
-    tracing = dependencies.tracing
     return partial(
-        create_app, routes, metrics=metrics, version=release, unlisted=(mcp.endpoint(),), tracing=tracing
+        create_app,
+        routes,
+        metrics=doors.metrics,
+        version=version("flow-engine"),
+        unlisted=(doors.mcp.endpoint(),),
+        tracing=dependencies.tracing,
     )
 
 
