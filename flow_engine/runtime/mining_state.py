@@ -63,7 +63,7 @@ class MiningState(_Stored):
     been entered. `stalled` are those of these tasks that are suggested for it. `dropped` counts refused
     values by the reason. `missed_reported`: the required checkpoints that nobody reached have been told.
     `stalls` counts the tasks that stalled; `rollback_told` is the split whose rollback this conversation has
-    told. Stored as JSON.
+    told; `taken_over`: a person has taken a task of the AI over, noted in a split alone. Stored as JSON.
     """
 
     mined_through: str | None = None
@@ -81,6 +81,7 @@ class MiningState(_Stored):
     stalls: int = 0
     rollout: Rollout | None = None
     rollback_told: str | None = None
+    taken_over: bool = False
 
 
 NOTHING_MINED = MiningState()

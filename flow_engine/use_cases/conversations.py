@@ -12,7 +12,7 @@ from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_jso
 from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import agent_data_of, get_refusal
 from flow_engine.runtime.commands import NewContact
-from flow_engine.runtime.events import erasure_event
+from flow_engine.runtime.events import erasure_event, task_status
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
@@ -198,7 +198,10 @@ class Conversations:
             data = runner.get_agent_data(contact_id, runner.take_command() or command)
             fields = {"contactId": contact_id, "outcome": outcome, "reason": reason}
             asked = JournalInput("handle-human-task", fields)
-            return Transition(runner, ReplyTemplate(data), asked)
+            mining, led_by = loaded.mining, task_status(runner.flow, runner.session)
+            counts = mining.rollout is not None and not mining.taken_over and led_by != runner.task.type
+            noted = mining.model_copy(update={"taken_over": True}) if counts else None
+            return Transition(runner, ReplyTemplate(data), asked, mining=noted)
 
         return await self._transactor.run(conversation, idempotency, decide)
 

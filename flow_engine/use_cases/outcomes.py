@@ -43,8 +43,9 @@ class Estimate(TypedDict):
 
 class OutcomeMetrics(TypedDict):
     """`refused`, `stalled`, `humanTransfers`: the share of conversations with at least one refusal, one
-    stall, one task that hands over to a human. `turns`: messages of the user. `durationS`: seconds of all
-    contacts. `results`: by name, the share among the conversations that a model has concluded."""
+    stall, one task that hands over to a human or that a human has taken over. `turns`: messages of the user.
+    `durationS`: seconds of all contacts. `results`: by name, the share among the conversations that a model
+    has concluded."""
 
     refused: Estimate
     stalled: Estimate
@@ -78,7 +79,7 @@ def counts_of(runner: ConversationalFlowRunner, conclusions: Mapping[str, Conclu
     )
     turns = sum(map(is_user_turn, runner.loaded.turns))
     tenths = min(round(lasted / timedelta(seconds=0.1)), _LONGEST_TENTHS)
-    transfers = any(
+    transfers = mining.taken_over or any(
         TASK_KINDS[runner.flow.tasks[task_id].type].transfers
         for task_id in session.entered
         if task_id in runner.flow.tasks

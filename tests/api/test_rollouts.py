@@ -211,6 +211,21 @@ class TestOutcomes:
             other = next(v for v in (await rollout.outcomes())["versions"] if v["versionId"] != version)
             assert other["metrics"]["refused"] == {"value": None, "low": None, "high": None, "n": 0}
 
+    async def test_a_task_that_a_person_takes_over_is_a_transfer_for_good(self) -> None:
+        async with rolling() as rollout:  # journal: humanTransfers
+            await rollout.split()
+            versions = [await rollout.started(name) for name in ("c1", "c2")]
+            assert len({*versions}) == 1, "choose names of one side"
+            for name, outcomes in (("c1", ("taken_over", "released")), ("c2", ())):
+                own = {"conversationId": name, "contactId": f"call-{name}"}
+                await rollout.scene.changed("supervised", **own)
+                for outcome in outcomes:
+                    assert (await rollout.scene.human(outcome, **own)).status_code == 200
+                await rollout.scene.changed("reception", **own)
+                await rollout.ended(name)
+            shares = (await rollout.side(versions[0]))["metrics"]["humanTransfers"]
+            assert (shares["value"], shares["n"]) == (0.5, 2)
+
     async def test_its_result_is_counted_once_a_model_has_told_it_and_nothing_twice(self) -> None:
         async with rolling() as rollout:
             await rollout.split()
