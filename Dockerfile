@@ -1,9 +1,17 @@
-FROM python:3.11-slim AS build
+FROM python:3.11-slim AS base
 WORKDIR /src
 COPY requirements.lock .
 RUN python -m venv /opt/flow-engine \
     && /opt/flow-engine/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY . .
+
+# The console is built with the API's own description, so with the packages that make it.
+FROM base AS console
+RUN /opt/flow-engine/bin/pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
+    && /opt/flow-engine/bin/python console/build.py
+
+FROM base AS build
+COPY --from=console /src/api/console_dist api/console_dist
 RUN /opt/flow-engine/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.11-slim

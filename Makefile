@@ -1,11 +1,13 @@
 # make run    install and serve on the embedded default: no Redis, no MongoDB, no key
-#             (then: .venv/bin/flow-engine chat serve, for agents behind one WebSocket)
+#             (then: .venv/bin/flow-engine chat serve, for agents behind one WebSocket);
+#             the console is built beside it the first time
+# make console  build the console alone
 # make test   install and run the tests
 # make long   the tests that take long: kills over and over, thousands of documents, guides walked through
 # make conformance  generated requests over the whole OpenAPI document, with every boundary
 # make browser  the chat's page in a real Chromium, which has to be installed
 # make clients  the official JavaScript client against the gateway: needs node and npm
-# make check  formatting, lint, types and import contracts
+# make check  formatting, lint, types and import contracts, of the console too
 # make proof  the stores' promises, held against killed processes and cut networks; FULL=1 for 15 minutes
 # make proof-journal  500 conversations with faults: every revision rebuilt as it was sent, forks go on
 # make proof-mail  200 mails, two agents, killed and cut off: each mail is answered once
@@ -23,12 +25,17 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run test long conformance browser clients check proof proof-journal proof-mail proof-replay proof-rollout bench bench-voice bench-gateway lock
+.PHONY: run console test long conformance browser clients check proof proof-journal proof-mail proof-replay proof-rollout bench bench-voice bench-gateway lock
 
 run: .venv/run.stamp
-	@exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
+	@$(BIN)/python console/build.py & exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
+
+# Where Node or its packages cannot be had (3), everything but the console is there all the same.
+console: .venv/run.stamp
+	$(BIN)/python console/build.py
 
 test: .venv/dev.stamp
+	$(BIN)/python console/build.py build test || [ $$? -eq 3 ]
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser -m "not long"
 
 long: .venv/dev.stamp
@@ -38,6 +45,7 @@ conformance: .venv/dev.stamp
 	FLOW_ENGINE_TEST_EXAMPLES=25 $(BIN)/python -m pytest -n 2 tests/api/test_openapi_conformance.py
 
 browser: .venv/dev.stamp
+	$(BIN)/python console/build.py || [ $$? -eq 3 ]
 	$(BIN)/python -m pytest tests/browser
 
 clients: .venv/dev.stamp
@@ -49,6 +57,7 @@ check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python console/build.py check || [ $$? -eq 3 ]
 
 proof: .venv/dev.stamp
 	$(BIN)/python -m tests.proof $(if $(FULL),--full)
@@ -79,6 +88,8 @@ lock:
 		--extra build pyproject.toml -o requirements.lock
 	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 		--extra build --extra dev pyproject.toml -o requirements-dev.lock
+	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--group console -o requirements-console.lock
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -1,7 +1,7 @@
 """The HTTP application: endpoints of a table behind one way in, and every error as a problem document."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.agent_runs import AgentRunRoutes
 from api.auth import Authenticator, LocalOnly, proxy_header, refuse_proxied
+from api.console import KeyRoutes, console_routes
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
@@ -75,6 +76,7 @@ class Routes:
     operators: OperatorRoutes
     history: HistoryRoutes
     replays: ReplayRoutes
+    keys: KeyRoutes = field(default_factory=KeyRoutes)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -91,6 +93,7 @@ class Routes:
             *self.operators.endpoints(),
             *self.history.endpoints(),
             *self.replays.endpoints(),
+            *self.keys.endpoints(),
         ]
 
 
@@ -140,7 +143,7 @@ def create_app(
     app.openapi = cache(
         partial(openapi_document, endpoints, prefix=PREFIX, title="Flow Engine", version=version)
     )
-    app.router.routes.extend(reference_routes("Flow Engine"))
+    app.router.routes.extend((*reference_routes("Flow Engine"), *console_routes()))
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(Exception, _bug)
     return app

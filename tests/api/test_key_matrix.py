@@ -67,6 +67,7 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/agent-runs/{run_id}": {AGENT},
     "POST /v1/agent-runs/{run_id}/approve": {AGENT},
     "POST /v1/agent-runs/{run_id}/reject": {AGENT},
+    "GET /v1/key": set(ALL_SCOPES),
 }
 OPEN = re.compile(r"^GET /(health/|metrics$|schemas/)")
 

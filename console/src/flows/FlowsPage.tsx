@@ -1,0 +1,150 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { Link, useNavigate } from "react-router";
+import { client, reply } from "../api/client";
+import { useMoment, useText } from "../i18n";
+import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { type FlowRow, flowsQuery } from "./queries";
+import "./flows.css";
+
+export default function FlowsPage(): ReactNode {
+  const say = useText("flows");
+  const { may } = useSession();
+  const flows = useQuery(flowsQuery);
+  const [wanted, setWanted] = useState("");
+  const [creating, setCreating] = useState(false);
+  const create = may("designer") ? (
+    <Button kind="primary" onClick={() => setCreating(true)}>
+      {say("create")}
+    </Button>
+  ) : undefined;
+  const found =
+    flows.data?.filter((flow) => flow.name.toLowerCase().includes(wanted.trim().toLowerCase())) ?? [];
+  return (
+    <>
+      <PageHead title={say("title")} intro={say("intro")}>
+        {flows.data !== undefined && flows.data.length > 0 ? create : undefined}
+      </PageHead>
+      {flows.error !== null ? <ErrorState error={flows.error} retry={() => void flows.refetch()} /> : null}
+      {flows.isPending ? <Loading /> : null}
+      {flows.data?.length === 0 ? (
+        <EmptyState title={say("empty")} actions={create}>
+          <p>{say("emptyText")}</p>
+        </EmptyState>
+      ) : null}
+      {flows.data !== undefined && flows.data.length > 0 ? (
+        <>
+          <input
+            className="search"
+            type="search"
+            aria-label={say("search")}
+            placeholder={say("search")}
+            value={wanted}
+            onChange={(event) => setWanted(event.target.value)}
+          />
+          {found.length === 0 ? (
+            <p className="quiet">{say("noneFound", { text: wanted })}</p>
+          ) : (
+            <FlowsTable flows={found} />
+          )}
+        </>
+      ) : null}
+      <CreateFlow open={creating} close={() => setCreating(false)} />
+    </>
+  );
+}
+
+function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNode {
+  const say = useText("flows");
+  const moment = useMoment();
+  return (
+    <div className="table-frame">
+      <table>
+        <thead>
+          <tr>
+            <th>{say("name")}</th>
+            <th>{say("campaign")}</th>
+            <th>{say("tags")}</th>
+            <th>{say("changed")}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {flows.map((flow) => (
+            <tr key={flow.id}>
+              <td>
+                <Link className="flow-name" to={`/flows/${encodeURIComponent(flow.id)}`}>
+                  {flow.name}
+                </Link>
+              </td>
+              <td className="quiet">{flow.campaignId}</td>
+              <td>
+                <span className="row">
+                  {flow.tags.length === 0 ? <span className="quiet">{say("noTags")}</span> : null}
+                  {flow.tags.map((tag) => (
+                    <Badge key={tag.tag} tone="accent">
+                      {tag.tag}
+                    </Badge>
+                  ))}
+                </span>
+              </td>
+              <td className="quiet">
+                {say("changedBy", { when: moment(flow.updatedAt), who: flow.updatedBy })}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function CreateFlow({ open, close }: { readonly open: boolean; readonly close: () => void }): ReactNode {
+  const say = useText("flows");
+  const sayShell = useText("shell");
+  const { who } = useSession();
+  const queries = useQueryClient();
+  const navigate = useNavigate();
+  const [name, setName] = useState("");
+  const [campaignId, setCampaignId] = useState("");
+  const creating = useMutation({
+    mutationFn: () => reply(client.POST("/v1/flows", { body: { name, campaignId, updatedBy: who.name } })),
+    onSuccess: (made) => {
+      void queries.invalidateQueries({ queryKey: ["flows"] });
+      void navigate(`/flows/${encodeURIComponent(made.id)}`);
+    },
+  });
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    creating.mutate();
+  };
+  return (
+    <Dialog title={say("create")} open={open} close={close}>
+      <form className="stack" onSubmit={submit}>
+        <Field label={say("name")}>
+          {(field) => (
+            <input {...field} required value={name} onChange={(event) => setName(event.target.value)} />
+          )}
+        </Field>
+        <Field label={say("campaign")} hint={say("campaignHint")}>
+          {(field) => (
+            <input
+              {...field}
+              required
+              value={campaignId}
+              onChange={(event) => setCampaignId(event.target.value)}
+            />
+          )}
+        </Field>
+        {creating.error === null ? null : <ErrorState error={creating.error} />}
+        <div className="row">
+          <Button kind="primary" type="submit" disabled={creating.isPending}>
+            {say("create")}
+          </Button>
+          <Button onClick={close}>{sayShell("cancel")}</Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

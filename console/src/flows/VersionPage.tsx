@@ -1,0 +1,8 @@
+import type { ReactNode } from "react";
+import { useText } from "../i18n";
+import { PageHead } from "../shell/kit";
+
+export default function VersionPage(): ReactNode {
+  const say = useText("flows");
+  return <PageHead title={say("title")} />;
+}

@@ -1,0 +1,16 @@
+export const flows = {
+  title: "Flows",
+  intro: "What your agents talk by: drawn, tried and published here.",
+  empty: "There are no flows yet",
+  emptyText: "Create the first one: give it a name, draw its tasks, talk to it, and publish it.",
+  create: "Create a flow",
+  name: "Name",
+  campaign: "Campaign",
+  campaignHint: "Flows of one campaign belong together.",
+  search: "Search flows",
+  noneFound: "No flow matches “{text}”.",
+  tags: "Tags",
+  noTags: "not published",
+  changed: "Last change",
+  changedBy: "{when} by {who}",
+} as const;

@@ -1,0 +1,3 @@
+export const operations = {
+  title: "Operations",
+} as const;

@@ -1,0 +1,3 @@
+export const publishing = {
+  title: "Publishing",
+} as const;

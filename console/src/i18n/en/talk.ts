@@ -1,0 +1,3 @@
+export const talk = {
+  title: "Talk",
+} as const;

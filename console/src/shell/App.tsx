@@ -1,0 +1,100 @@
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
+import { BrowserRouter, Navigate, Route, Routes } from "react-router";
+import { Refused } from "../api/client";
+import { type Dictionary, dictionaryOf, type Language, languageOf, SpeechContext } from "../i18n";
+import { english } from "../i18n/en";
+import { ErrorBoundary } from "./ErrorBoundary";
+import { Layout } from "./Layout";
+import { Session } from "./Session";
+import { Loading, NotFound } from "./states";
+
+const FlowsPage = lazy(() => import("../flows/FlowsPage"));
+const FlowPage = lazy(() => import("../flows/FlowPage"));
+const VersionPage = lazy(() => import("../flows/VersionPage"));
+const ConversationsPage = lazy(() => import("../conversations/ConversationsPage"));
+const ConversationPage = lazy(() => import("../conversations/ConversationPage"));
+const PublishingPage = lazy(() => import("../publishing/PublishingPage"));
+const OperationsPage = lazy(() => import("../operations/OperationsPage"));
+
+/** What was refused is refused again; a lost connection is tried until it is back. */
+function newQueries(): QueryClient {
+  return new QueryClient({
+    defaultOptions: {
+      queries: {
+        retry: (failures, error) => !(error instanceof Refused) && failures < 2,
+        retryDelay: (failures) => Math.min(500 * 2 ** failures, 4000),
+        refetchInterval: (query) =>
+          query.state.status === "error" && !(query.state.error instanceof Refused) ? 4000 : false,
+        staleTime: 5_000,
+      },
+    },
+  });
+}
+
+const LANGUAGE_PLACE = "flow-engine.language";
+
+function SpeechProvider({ children }: { readonly children: ReactNode }): ReactNode {
+  const [language, setLanguage] = useState<Language>(() =>
+    languageOf([localStorage.getItem(LANGUAGE_PLACE) ?? "", ...navigator.languages]),
+  );
+  const [dictionary, setDictionary] = useState<Dictionary | null>(language === "en" ? english : null);
+  useEffect(() => {
+    document.documentElement.lang = language;
+    let wanted = true;
+    void dictionaryOf(language).then((loaded) => wanted && setDictionary(loaded));
+    return () => {
+      wanted = false;
+    };
+  }, [language]);
+  const speech = useMemo(
+    () => ({
+      language,
+      dictionary: dictionary ?? english,
+      speak: (next: Language) => {
+        localStorage.setItem(LANGUAGE_PLACE, next);
+        setLanguage(next);
+      },
+    }),
+    [language, dictionary],
+  );
+  if (dictionary === null) return null;
+  return <SpeechContext value={speech}>{children}</SpeechContext>;
+}
+
+export function App(): ReactNode {
+  const [queries] = useState(newQueries);
+  return (
+    <SpeechProvider>
+      <QueryClientProvider client={queries}>
+        <BrowserRouter basename="/console">
+          <Session>
+            <Layout>
+              <ErrorBoundary>
+                <Suspense fallback={<Loading />}>
+                  <Pages />
+                </Suspense>
+              </ErrorBoundary>
+            </Layout>
+          </Session>
+        </BrowserRouter>
+      </QueryClientProvider>
+    </SpeechProvider>
+  );
+}
+
+function Pages(): ReactNode {
+  return (
+    <Routes>
+      <Route index element={<Navigate to="/flows" replace />} />
+      <Route path="flows" element={<FlowsPage />} />
+      <Route path="flows/:flowId" element={<FlowPage />} />
+      <Route path="flows/:flowId/publishing" element={<PublishingPage />} />
+      <Route path="flows/:flowId/versions/:versionId" element={<VersionPage />} />
+      <Route path="conversations" element={<ConversationsPage />} />
+      <Route path="conversations/*" element={<ConversationPage />} />
+      <Route path="operations" element={<OperationsPage />} />
+      <Route path="*" element={<NotFound />} />
+    </Routes>
+  );
+}

@@ -1,0 +1,125 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import {
+  createContext,
+  type FormEvent,
+  type ReactNode,
+  useContext,
+  useEffect,
+  useMemo,
+  useState,
+} from "react";
+import { Refused, whenKeyExpires } from "../api/client";
+import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
+import { useText } from "../i18n";
+import { Button, Field } from "./kit";
+import { ErrorState, Loading } from "./states";
+
+interface SignedIn {
+  readonly who: Who;
+  /** Whether the key opens what wants one of these scopes. */
+  readonly may: (...scopes: readonly Scope[]) => boolean;
+  readonly signOut: () => void;
+}
+
+const SessionContext = createContext<SignedIn | null>(null);
+
+/** Who is signed in. Only inside `Session`. */
+export function useSession(): SignedIn {
+  const session = useContext(SessionContext);
+  if (session === null) throw new Error("useSession needs a Session around it");
+  return session;
+}
+
+/** Children are shown to whoever the service takes: with a key, or without one where it runs without keys. A key
+ * that expires is asked for anew over the page, which keeps what was typed. */
+export function Session({ children }: { readonly children: ReactNode }): ReactNode {
+  const queries = useQueryClient();
+  const [expired, setExpired] = useState(false);
+  const known = useQuery({ queryKey: ["who"], queryFn: who, staleTime: Number.POSITIVE_INFINITY });
+  useEffect(() => whenKeyExpires(() => setExpired(true)), []);
+  const session = useMemo<SignedIn | null>(() => {
+    const found = known.data;
+    if (found === undefined) return null;
+    return {
+      who: found,
+      may: (...scopes) => scopes.some((scope) => found.scopes.includes(scope)),
+      signOut: () => {
+        forgetKey();
+        queries.clear();
+        window.location.assign("/console/flows");
+      },
+    };
+  }, [known.data, queries]);
+
+  const again = (): void => {
+    setExpired(false);
+    void queries.invalidateQueries();
+  };
+  if (session === null) {
+    const refused = known.error instanceof Refused && known.error.status === 401;
+    if (refused) return <SignIn again={again} />;
+    if (known.error !== null) return <ErrorState error={known.error} retry={() => void known.refetch()} />;
+    return <Loading />;
+  }
+  return (
+    <SessionContext value={session}>
+      {expired ? <SignIn again={again} expired /> : null}
+      <div hidden={expired}>{children}</div>
+    </SessionContext>
+  );
+}
+
+function SignIn({
+  again,
+  expired = false,
+}: {
+  readonly again: () => void;
+  readonly expired?: boolean;
+}): ReactNode {
+  const say = useText("shell");
+  const queries = useQueryClient();
+  const [key, setKey] = useState("");
+  const [kept, setKept] = useState(false);
+  const [failure, setFailure] = useState<Error | null>(null);
+
+  const submit = async (event: FormEvent): Promise<void> => {
+    event.preventDefault();
+    takeKey(key.trim(), kept);
+    try {
+      queries.setQueryData(["who"], await who());
+      again();
+    } catch (error) {
+      forgetKey();
+      setFailure(error instanceof Error ? error : new Error(String(error)));
+    }
+  };
+  const refused = failure instanceof Refused && failure.status === 401;
+  return (
+    <main className="sign-in">
+      <form className="card" onSubmit={(event) => void submit(event)}>
+        <h1>{say("product")}</h1>
+        <p className="quiet">{expired ? say("keyExpired") : say("signInIntro")}</p>
+        <Field label={say("apiKey")} {...(refused ? { error: say("keyRefused") } : {})}>
+          {(field) => (
+            <input
+              {...field}
+              type="password"
+              autoComplete="off"
+              required
+              value={key}
+              onChange={(event) => setKey(event.target.value)}
+            />
+          )}
+        </Field>
+        <label className="choice">
+          <input type="checkbox" checked={kept} onChange={(event) => setKept(event.target.checked)} />
+          {say("keepKey")}
+        </label>
+        {failure !== null && !refused ? <ErrorState error={failure} /> : null}
+        <Button kind="primary" type="submit">
+          {say("signIn")}
+        </Button>
+      </form>
+    </main>
+  );
+}

@@ -1,0 +1,114 @@
+/** The parts that every room is made of. */
+import { type ButtonHTMLAttributes, type ReactNode, useEffect, useId, useRef } from "react";
+import { useText } from "../i18n";
+
+interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
+  readonly kind?: "plain" | "primary" | "danger" | "bare";
+}
+
+export function Button({ kind = "plain", type = "button", className = "", ...rest }: ButtonProps): ReactNode {
+  return <button type={type} className={`button ${kind} ${className}`.trim()} {...rest} />;
+}
+
+interface FieldControl {
+  readonly id: string;
+  readonly "aria-describedby"?: string;
+  readonly "aria-invalid"?: boolean;
+}
+
+interface FieldProps {
+  readonly label: string;
+  readonly hint?: string;
+  readonly error?: string;
+  readonly children: (control: FieldControl) => ReactNode;
+}
+
+/** A label, its control, and what is to be known or put right about it. */
+export function Field({ label, hint, error, children }: FieldProps): ReactNode {
+  const id = useId();
+  const note = error ?? hint;
+  const described = note === undefined ? {} : { "aria-describedby": `${id}-note` };
+  return (
+    <div className="field">
+      <label htmlFor={id}>{label}</label>
+      {children({ id, ...described, ...(error === undefined ? {} : { "aria-invalid": true }) })}
+      {note === undefined ? null : (
+        <p id={`${id}-note`} className={error === undefined ? "hint" : "hint wrong"}>
+          {note}
+        </p>
+      )}
+    </div>
+  );
+}
+
+export type Tone = "neutral" | "accent" | "good" | "warn" | "bad";
+
+export function Badge({
+  tone = "neutral",
+  children,
+}: {
+  readonly tone?: Tone;
+  readonly children: ReactNode;
+}): ReactNode {
+  return <span className={`badge ${tone}`}>{children}</span>;
+}
+
+interface DialogProps {
+  readonly title: string;
+  readonly open: boolean;
+  readonly close: () => void;
+  readonly children: ReactNode;
+  readonly wide?: boolean;
+}
+
+/** A modal dialog of the browser's own: it holds the focus, Escape closes it, the focus goes back. */
+export function Dialog({ title, open, close, children, wide = false }: DialogProps): ReactNode {
+  const say = useText("shell");
+  const element = useRef<HTMLDialogElement>(null);
+  const heading = useId();
+  useEffect(() => {
+    const dialog = element.current;
+    if (dialog === null) return;
+    if (open && !dialog.open) dialog.showModal();
+    if (!open && dialog.open) dialog.close();
+  }, [open]);
+  return (
+    <dialog
+      ref={element}
+      className={wide ? "dialog wide" : "dialog"}
+      aria-labelledby={heading}
+      onClose={close}
+    >
+      {open ? (
+        <>
+          <header className="row apart">
+            <h2 id={heading}>{title}</h2>
+            <Button kind="bare" aria-label={say("close")} onClick={close}>
+              ✕
+            </Button>
+          </header>
+          {children}
+        </>
+      ) : null}
+    </dialog>
+  );
+}
+
+/** The head of a page: where one is, what it is, what can be done. */
+export function PageHead(props: {
+  readonly title: ReactNode;
+  readonly intro?: ReactNode;
+  readonly trail?: ReactNode;
+  readonly children?: ReactNode;
+}): ReactNode {
+  return (
+    <header className="page-head">
+      <div>
+        {props.trail === undefined ? null : <nav className="trail">{props.trail}</nav>}
+        <h1>{props.title}</h1>
+        {props.intro === undefined ? null : <p className="quiet">{props.intro}</p>}
+      </div>
+      {props.children === undefined ? null : <div className="row">{props.children}</div>}
+    </header>
+  );
+}

@@ -1,0 +1,83 @@
+import type { ReactNode } from "react";
+import { Link } from "react-router";
+import { ConnectionLost, Refused } from "../api/client";
+import type { Scope } from "../api/session";
+import { useText } from "../i18n";
+import { Button } from "./kit";
+
+export function Loading(): ReactNode {
+  const say = useText("shell");
+  return (
+    <p className="loading" role="status">
+      <span className="spinner" aria-hidden="true" />
+      {say("loading")}
+    </p>
+  );
+}
+
+interface StateProps {
+  readonly title: string;
+  readonly children?: ReactNode;
+  readonly actions?: ReactNode;
+}
+
+/** A page or a part of one that has nothing to show, and what to do about it. */
+export function EmptyState({ title, children, actions }: StateProps): ReactNode {
+  return (
+    <div className="state">
+      <h2>{title}</h2>
+      {children === undefined ? null : <div className="quiet">{children}</div>}
+      {actions === undefined ? null : <div className="row">{actions}</div>}
+    </div>
+  );
+}
+
+/** Why something could not be shown or done: the service is away, or it refused and says why. */
+export function ErrorState({
+  error,
+  retry,
+}: {
+  readonly error: Error;
+  readonly retry?: () => void;
+}): ReactNode {
+  const say = useText("shell");
+  const lost = error instanceof ConnectionLost;
+  const missing = error instanceof Refused && error.status === 404;
+  const title = lost ? say("lostTitle") : missing ? say("notFoundTitle") : say("refusedTitle");
+  const findings =
+    error instanceof Refused ? error.problem.errors.filter((each) => each.message !== error.message) : [];
+  return (
+    <div className="state problem" role="alert">
+      <h2>{title}</h2>
+      <p className="quiet">{lost ? say("lostText") : error.message}</p>
+      {findings.length > 0 ? (
+        <ul className="findings">
+          {findings.map((each) => (
+            <li key={`${each.pointer} ${each.code} ${each.message}`}>
+              {each.pointer === "" ? null : <code>{each.pointer}</code>} {each.message}
+            </li>
+          ))}
+        </ul>
+      ) : null}
+      {retry === undefined ? null : <Button onClick={retry}>{say("retry")}</Button>}
+    </div>
+  );
+}
+
+export function NotFound(): ReactNode {
+  const say = useText("shell");
+  return (
+    <EmptyState title={say("notFoundTitle")} actions={<Link to="/flows">{say("home")}</Link>}>
+      <p>{say("notFoundText")}</p>
+    </EmptyState>
+  );
+}
+
+export function ScopeMissing({ scope }: { readonly scope: Scope }): ReactNode {
+  const say = useText("shell");
+  return (
+    <EmptyState title={say("missingScopeTitle")}>
+      <p>{say("missingScope", { scope })}</p>
+    </EmptyState>
+  );
+}
