@@ -26,6 +26,7 @@ from api.gateway import Guarded, Metrics, WayIn
 from api.history import HistoryRoutes
 from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
+from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
 from api.replays import ReplayRoutes
@@ -74,6 +75,7 @@ class Routes:
     helpers: HelperRoutes
     schemas: SchemaRoutes
     operators: OperatorRoutes
+    operations: OperationsRoutes
     history: HistoryRoutes
     replays: ReplayRoutes
     keys: KeyRoutes = field(default_factory=KeyRoutes)
@@ -91,6 +93,7 @@ class Routes:
             *self.helpers.endpoints(),
             *self.schemas.endpoints(),
             *self.operators.endpoints(),
+            *self.operations.endpoints(),
             *self.history.endpoints(),
             *self.replays.endpoints(),
             *self.keys.endpoints(),

@@ -21,14 +21,14 @@ from api.endpoints import (
     json_response,
 )
 from api.problems import FindingReply, findings_reply
-from api.tags import TagReply, tag_reply
+from api.tags import SideReply, TagReply, tag_reply
 from flow_engine.documents import MergedVersion, VersionDifference, difference, merged
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.designing import Designing
-from flow_engine.use_cases.publishing import common_version
+from flow_engine.use_cases.publishing import FlowChange, common_version, flow_changes
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
 
@@ -62,6 +62,29 @@ class MergeReply(MergedVersion):
     baseVersionId: str
 
 
+class FlowChangeReply(TypedDict):
+    """`action` is `version_saved`, `tag_moved`, `tag_split`, `rolled_back` (by the split's guard, whose
+    `metric` was worse) or `flow_named`. `fromVersionId` is where the tag pointed before, a version's parent,
+    or what was rolled back. `at` is in UTC."""
+
+    at: str
+    by: str
+    action: str
+    versionId: str | None
+    fromVersionId: str | None
+    tag: str | None
+    split: Sequence[SideReply] | None
+    metric: str | None
+    draft: bool | None
+
+
+class FlowHistoryReply(TypedDict):
+    """The latest first; `cut`: there is more of it."""
+
+    changes: Sequence[FlowChangeReply]
+    cut: bool
+
+
 class VersionSaved(TypedDict):
     versionId: str
     warnings: Sequence[FindingReply]
@@ -73,6 +96,7 @@ class Verdict(TypedDict):
     warnings: Sequence[FindingReply]
 
 
+CHANGES, CHANGES_AT_MOST = 200, 6_000
 _VERSIONS = "/flows/{flow_id}/versions"
 _CREATE = TypeAdapter(CreateFlow)
 _RENAME = TypeAdapter(RenameFlow)
@@ -115,6 +139,14 @@ class DesignerRoutes:
             idempotency=call.idempotency,
         )
         return answer_response(reply)
+
+    async def history(self, call: Call) -> Response:
+        limit = call.whole_number("limit", at_most=CHANGES_AT_MOST) or CHANGES
+        flow = await self._flow_service.get_flow(call.tenant_id, call.path("flow_id"))
+        changes = flow_changes(flow)
+        return json_response(
+            FlowHistoryReply(changes=[_change(each) for each in changes[:limit]], cut=len(changes) > limit)
+        )
 
     async def list_versions(self, call: Call) -> Response:
         rows = await self._flow_service.list_versions(
@@ -237,6 +269,23 @@ class DesignerRoutes:
                 keyed=True,
                 body_example={"name": "Bookings 2026", "updatedBy": "ada"},
             ),
+            Endpoint(
+                method="GET",
+                path="/flows/{flow_id}/history",
+                handler=self.history,
+                summary="Who saved which version and moved which tag when, the latest first",
+                audience="designers",
+                scopes=("designer", "operator"),
+                parameters=(
+                    Parameter(
+                        "limit",
+                        f"At most so many changes, {CHANGES} if not given",
+                        {"type": "integer", "minimum": 0, "maximum": CHANGES_AT_MOST},
+                    ),
+                ),
+                reply=FlowHistoryReply,
+                problems=(404,),
+            ),
             *self._reading_versions(),
             *self._writing_versions(),
         ]
@@ -326,6 +375,20 @@ class DesignerRoutes:
 
 def _difference(before: bytes, after: bytes) -> VersionDifference:
     return difference(as_object(orjson.loads(before)), as_object(orjson.loads(after)))
+
+
+def _change(change: FlowChange) -> FlowChangeReply:
+    return FlowChangeReply(
+        at=utc_text(change.at),
+        by=change.by,
+        action=change.action,
+        versionId=change.version_id,
+        fromVersionId=change.from_version_id,
+        tag=change.tag,
+        split=[SideReply(versionId=id, weight=weight) for id, weight in change.sides] or None,
+        metric=change.metric,
+        draft=change.draft,
+    )
 
 
 def _flow(flow: FlowRecord) -> FlowReply:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from api.auth import header, require
 from api.bodies import Body, Id
 from api.endpoints import (
+    JSON,
     Call,
     Endpoint,
     Parameter,
@@ -19,7 +20,7 @@ from api.endpoints import (
     refused_parameter,
     whole_number,
 )
-from api.streams import EVENT_STREAM, EventStream
+from api.streams import EVENT_STREAM, EventStream, journal_events, list_events
 from flow_engine.documents import parse_date_time
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.following import JournalStreams
@@ -77,6 +78,13 @@ class HistoryRoutes:
         )
         limit = call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
         cursor = call.query("cursor")
+        if EVENT_STREAM in header(call.scope["headers"], b"accept", ""):
+            if cursor is not None:
+                message = "a list that is followed begins with the newest: leave 'cursor' out"
+                raise refused_parameter("cursor_invalid", message)
+            self._streams.require_room()
+            followed = self._streams.follow_list(call.tenant_id, wanted, limit=limit)
+            return EventStream(followed, self._streams.counted(), list_events)
         page = await self._history.conversations(call.tenant_id, wanted, limit=limit, cursor=cursor)
         return json_response(page)
 
@@ -106,7 +114,7 @@ class HistoryRoutes:
             return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
         self._streams.require_room()
         followed = self._streams.follow(conversation, after, reveal=_reveals(call))
-        return EventStream(followed, self._streams.counted())
+        return EventStream(followed, self._streams.counted(), journal_events)
 
     async def recording(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
@@ -126,11 +134,12 @@ class HistoryRoutes:
                 method="GET",
                 path="/conversations",
                 handler=self.conversations,
-                summary="Conversations by their start, the newest first",
+                summary="Conversations by their start, the newest first; as server-sent events too",
                 audience="watchers",
                 scopes=("operator",),
                 parameters=_LIST_PARAMETERS,
                 reply=ConversationPage,
+                media_types=(JSON, EVENT_STREAM),
             ),
             *self._of_steps(),
             *self._of_the_whole(),

@@ -23,6 +23,18 @@ class Readiness(TypedDict):
     checks: Mapping[str, str]
 
 
+async def verdicts(probes: Mapping[str, Probe]) -> Mapping[str, str | None]:
+    """By the name of what was asked, why it is not ready; None where it is."""
+    found: dict[str, str | None] = {}
+    for name, probe in probes.items():
+        try:
+            await probe()
+            found[name] = None
+        except FlowEngineError as error:
+            found[name] = error.detail
+    return found
+
+
 class OperatorRoutes:
     """`probes` by the name of what they ask; one raises a FlowEngineError while its store is not ready.
     `scrape` gives the metrics in Prometheus's text format."""
@@ -36,13 +48,7 @@ class OperatorRoutes:
 
     async def ready(self, call: Call) -> Response:
         """503 while a store is not ready. `Retry-After` is 1 second."""
-        checks: dict[str, str] = {}
-        for name, probe in self._probes.items():
-            try:
-                await probe()
-                checks[name] = "ok"
-            except FlowEngineError as error:
-                checks[name] = error.detail
+        checks = {name: verdict or "ok" for name, verdict in (await verdicts(self._probes)).items()}
         ready = all(verdict == "ok" for verdict in checks.values())
         reply = Readiness(status="ok" if ready else "unavailable", checks=checks)
         return json_response(reply, 200 if ready else 503, None if ready else {"Retry-After": "1"})

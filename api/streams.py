@@ -1,23 +1,24 @@
-"""Server-sent events: how a journal that is followed goes over HTTP.
+"""Server-sent events: how what is followed, a journal or a list of conversations, goes over HTTP.
 
-An entry is an event without a name, `id` its `seq` and `data` its JSON. A comment every KEEP_ALIVE_S seconds
-keeps proxies from cutting a quiet stream. The last event is `end`, its data `{"reason": …}`.
+An entry of a journal is an event without a name, `id` its `seq` and `data` its JSON. A change of a list is
+one too, without an id, its data `{"conversations": [rows], "gone": [ids]}`. A comment every KEEP_ALIVE_S
+seconds keeps proxies from cutting a quiet stream. The last event is `end`, its data `{"reason": …}`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from flow_engine.use_cases.following import Followed
+from flow_engine.use_cases.following import Ending, Followed, ListFollowed
 
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE_S = 15.0
@@ -29,12 +30,42 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 log: Any = structlog.get_logger("flow_engine.http")
 
 
-class EventStream(Response):
-    """Open until what is followed ends, or the client has gone. It counts as open within `opened`."""
+class Part(Protocol):
+    """What came since the part before: none, and no `ended`, where there is nothing new."""
 
-    def __init__(self, followed: AsyncGenerator[Followed], opened: AbstractContextManager[None]) -> None:
+    @property
+    def rows(self) -> Sequence[object]: ...
+
+    @property
+    def ended(self) -> Ending | None: ...
+
+
+_Part = TypeVar("_Part", bound=Part)
+
+
+def journal_events(part: Followed) -> bytes:
+    return b"".join(b"id: %d\ndata: %b\n\n" % (row["seq"], orjson.dumps(row)) for row in part.rows)
+
+
+def list_events(part: ListFollowed) -> bytes:
+    if not part.rows and not part.gone:
+        return b""
+    return b"data: %b\n\n" % orjson.dumps({"conversations": part.rows, "gone": part.gone})
+
+
+class EventStream(Response, Generic[_Part]):
+    """Open until what is followed ends, or the client has gone. It counts as open within `opened`; `encoded`
+    writes a part's rows as events, in UTF-8."""
+
+    def __init__(
+        self,
+        followed: AsyncGenerator[_Part],
+        opened: AbstractContextManager[None],
+        encoded: Callable[[_Part], bytes],
+    ) -> None:
         super().__init__(headers=_HEADERS, media_type=EVENT_STREAM)
         del self.headers["content-length"]
+        self._encoded = encoded
         self._followed = followed
         self._opened = opened
         self._entries = 0
@@ -58,7 +89,7 @@ class EventStream(Response):
     async def _write(self, send: Send) -> str:
         """Why it ended."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        text, ended, kept_alive_at = b": the journal\n\n", None, time.monotonic()
+        text, ended, kept_alive_at = b": open\n\n", None, time.monotonic()
         async with aclosing(self._followed) as followed:
             while True:
                 if text:
@@ -74,9 +105,7 @@ class EventStream(Response):
                     return ended
                 part = await anext(followed)
                 ended, self._entries = part.ended, self._entries + len(part.rows)
-                text = b"".join(
-                    [b"id: %d\ndata: %b\n\n" % (row["seq"], orjson.dumps(row)) for row in part.rows]
-                )
+                text = self._encoded(part)
                 if ended is not None:
                     text += b"event: end\ndata: %b\n\n" % orjson.dumps({"reason": ended})
                 elif not text and time.monotonic() - kept_alive_at >= KEEP_ALIVE_S:

@@ -20,6 +20,7 @@ from memory.keys import READY_KEY, snapshots_of
 from memory.listing import RedisConversationList
 from memory.manager import MemoryManager, RedisDefinitions
 from memory.multiplexed import Address, MultiplexedDriver
+from memory.operations import RedisOperations
 from memory.outcomes import RedisOutcomes
 from memory.redis_py import driver_to
 
@@ -114,6 +115,7 @@ class RedisMemory:
     journal: RedisJournal
     listing: RedisConversationList
     outcomes: RedisOutcomes
+    operations: RedisOperations
     durability: Durability | None = None
 
     @classmethod
@@ -130,6 +132,7 @@ class RedisMemory:
             RedisJournal(driver),
             RedisConversationList(driver),
             RedisOutcomes(driver),
+            RedisOperations(driver),
             durability,
         )
 

@@ -106,6 +106,11 @@ def outcome_keys(tenant_id: str, split_id: str) -> Mapping[str, str]:
     return {name: f"{tag}::{name}" for name in ("sums", "counted")}
 
 
+def calls_key(tenant_id: str) -> str:
+    """Stream: the accounts of a tenant's model calls. The id is percent-encoded UTF-8."""
+    return f"{{{encoded_id(tenant_id)}:model-calls}}"
+
+
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
     return f"{{{encoded_id(tenant_id)}:definition:{content_hash}}}"
@@ -113,6 +118,9 @@ def definition_key(tenant_id: str, content_hash: str) -> str:
 
 EVENTS_KEY = "{flow-engine}:events"
 """Stream for consumers: one event an entry, fields `event`, `tenant`, `conversation` and `kind`."""
+
+PROCESSES_KEY = "{flow-engine}:processes"
+"""Sorted set: a process of the installation, as JSON, by when it last said that it lives (ms since 1970)."""
 
 READY_KEY = "{flow-engine}:ready"
 """String, empty: what a readiness check writes, to see that writes are taken."""

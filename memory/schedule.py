@@ -88,25 +88,6 @@ class RedisJobSchedule:
         await self._driver.run(self._settle, {**_SCHEDULE_KEYS, **keys.LETTER_KEYS}, args)
 
 
-class RedisBacklog:
-    """How much background work waits, for those who watch it. Ages in seconds. Raises RetryLater when Redis
-    does not answer."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    async def read(self, now: datetime) -> tuple[int, float, int]:
-        """Due jobs that nobody has taken, the age of the oldest in seconds, and buried jobs.
-
-        Raises RetryLater when Redis does not answer.
-        """
-        score = keys.due_score(now)
-        waiting = await self._driver.zcount(keys.JOBS_KEY, up_to=score)
-        first = await self._driver.zrange(keys.JOBS_KEY, at_most=1)
-        oldest_s = max(0.0, (score - first[0][1]) / 1000) if first else 0.0
-        return waiting, oldest_s, await self._driver.zcount(keys.DEAD_LETTERS_KEY)
-
-
 class RedisDeadLetters:
     """Implements `DeadLetters`. Every method raises RetryLater when Redis does not answer."""
 
@@ -119,6 +100,10 @@ class RedisDeadLetters:
         ids = [letter_id.decode() for letter_id, _ in found]
         texts = await self._driver.hmget(keys.DEAD_LETTER_TEXTS_KEY, ids) if ids else ()
         return [_letter(each, text) for each, text in zip(ids, texts, strict=True) if text is not None]
+
+    async def one(self, letter_id: str) -> DeadLetter | None:
+        text = await self._driver.hget(keys.DEAD_LETTER_TEXTS_KEY, letter_id)
+        return None if text is None else _letter(letter_id, text)
 
     async def replay(self, letter_id: str, now: datetime) -> bool:
         text = await self._driver.hget(keys.DEAD_LETTER_TEXTS_KEY, letter_id)

@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from adapters import extraction
 from adapters.jobs import JobRunner, Tuning
 from adapters.webhook import Webhook
+from api.conversations import CtiIntake
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports import jobs, models, telemetry
 from flow_engine.ports.clock import Clock
@@ -15,12 +16,14 @@ from flow_engine.ports.extraction import Extractor, ExtractsNothing
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.use_cases.archiving import KeptJournal
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
+from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.delivery import Delivery, Relay
+from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import Transactor
 from memory.connection import RedisMemory, connect
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
-from memory.streams import RedisEvents, Routing
+from memory.streams import CtiStream, RedisEvents, Routing
 from service.settings import Settings
 
 
@@ -90,6 +93,28 @@ def job_runner(settings: Settings, parts: JobDependencies, tracing: telemetry.Tr
         tracing=tracing,
         cause=memory.conversations.trace_of,
     )
+
+
+def job_runners(
+    settings: Settings,
+    parts: JobDependencies,
+    agents: tuple[Conversations, DialogueService],
+    tracing: telemetry.Tracing,
+) -> Sequence[JobRunner]:
+    """One for the jobs of commits and, where there is a stream of a core CTI to read, one for that.
+
+    Raises CallTheOperator `webhook_secret_missing`, `redis_needed`.
+    """
+    own = job_runner(settings, parts, tracing)
+    if settings.cti_stream is None:
+        return (own,)
+    if settings.redis_url is None:
+        raise CallTheOperator("redis_needed", "FLOW_ENGINE_CTI_STREAM needs FLOW_ENGINE_REDIS_URL")
+    stream = CtiStream(parts.memory.driver, settings.cti_stream)
+    intake = CtiIntake(*agents, stream.fields)
+    in_order = replace(tuning_of(settings), concurrency=1)  # what is read follows from what was read before
+    read = JobRunner(stream, {"cti": intake.take}, parts.clock, parts.observer, in_order, tracing=tracing)
+    return (own, read)
 
 
 def tuning_of(settings: Settings) -> Tuning:

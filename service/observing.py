@@ -17,7 +17,8 @@ from adapters.models.audit import CallLog, ModelCallRecord
 from flow_engine.errors import RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing
-from memory.schedule import RedisBacklog
+from flow_engine.values import utc_text
+from memory.operations import OwnProcess, RedisOperations
 
 log: Any = structlog.get_logger("flow_engine.service")
 
@@ -199,21 +200,54 @@ class ObservedCalls:
         await self._log.write(record)
 
 
+class KeptCalls:
+    """Implements `CallLog` around another: keeps the attempts that were made for a tenant where operators
+    read them, without the conversation's id."""
+
+    def __init__(self, log: CallLog, operations: RedisOperations, observer: CountingObserver) -> None:
+        self._log = log
+        self._operations = operations
+        self._observer = observer
+
+    async def write(self, record: ModelCallRecord) -> None:
+        """Never raises for a store that is away: the attempt is not kept then."""
+        await self._log.write(record)
+        if record.tenant is None:
+            return
+        told = {
+            "id": record.id,
+            "at": utc_text(record.at),
+            "purpose": record.purpose,
+            "model": record.model,
+            "status": record.status,
+            "reason": record.reason,
+            "inputTokens": record.input_tokens,
+            "outputTokens": record.output_tokens,
+            "durationMs": record.duration_ms,
+        }
+        try:
+            await self._operations.note_call(record.tenant, told)
+        except RetryLater:
+            self._observer.count("store_errors", store="memory")
+
+
 class Watch:
-    """Feeds the gauges that nothing counts into by itself. The lag twice a second, what waits every 5
-    seconds."""
+    """Feeds the gauges that nothing counts into by itself, and says that this process lives. The lag twice a
+    second, the others every 5 seconds."""
 
     def __init__(
         self,
         observer: PrometheusObserver,
-        backlog: RedisBacklog,
+        operations: RedisOperations,
+        own: OwnProcess,
         clock: Clock,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._observer = observer
-        self._backlog = backlog
+        self._operations = operations
+        self._own = own
         self._clock = clock
         self._pause = pause
         self._stopwatch = stopwatch
@@ -250,8 +284,10 @@ class Watch:
     async def measure_backlog(self) -> None:
         """While the store is away the last figures stay. Ages in seconds. Never raises for a store that is
         away."""
+        now = self._clock.now()
         try:
-            waiting, oldest_s, dead_letters = await self._backlog.read(self._clock.now())
+            await self._operations.note_process(self._own, now)
+            waiting, oldest_s, dead_letters = await self._operations.backlog(now)
         except RetryLater:
             self._observer.count("store_errors", store="memory")
         else:

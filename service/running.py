@@ -84,7 +84,7 @@ def serve_mcp_until_input_ends(settings: Settings) -> None:
     logs.configure_logging(settings.log_level, to=logs.StandardError)
 
     async def serve() -> None:
-        service = wiring.build_service(settings, host="127.0.0.1", port=8080)
+        service = wiring.build_service(settings, host="127.0.0.1", port=8080, kind="mcp")
         async with service.opened():
             await service.mcp.serve_standard_streams(LOCAL)
 
@@ -217,7 +217,7 @@ def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
 
 
 async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) -> None:
-    service = wiring.build_service(settings, host="127.0.0.1", port=8080, tracing=tracing)
+    service = wiring.build_service(settings, host="127.0.0.1", port=8080, kind="worker", tracing=tracing)
     background.check_workable(settings)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

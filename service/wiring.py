@@ -11,6 +11,8 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
+from os import getpid
+from socket import gethostname
 
 from fastapi import FastAPI
 
@@ -19,13 +21,14 @@ from adapters.http_door import origin
 from adapters.jobs import JobRunner
 from adapters.models.audit import LoggedCalls
 from adapters.models.factory import build_model
+from adapters.models.prices import price
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry import ObservedFlowStore, ObservedVersionStore, observed_memory
 from api.agent_runs import AgentRunRoutes
 from api.app import Routes, create_app
 from api.auth import Authenticator, authenticator_for
-from api.conversations import AgentRoutes, CtiIntake, MemoryRoutes
+from api.conversations import AgentRoutes, MemoryRoutes
 from api.design_tools import DesignTools
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
@@ -34,16 +37,17 @@ from api.history import HistoryRoutes
 from api.mcp_server import McpServer
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
+from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.tags import TagRoutes
-from flow_engine.errors import CallTheOperator
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
 from flow_engine.ports.designer_help import UnconfiguredRewriter
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
+from flow_engine.ports.operations import ProcessKind
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.ports.system_prompts import SystemPrompts
@@ -61,6 +65,7 @@ from flow_engine.use_cases.forking import Forks
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
+from flow_engine.use_cases.operating import Operations, OperationsStores
 from flow_engine.use_cases.recordings import Recordings
 from flow_engine.use_cases.replays import Replays
 from flow_engine.use_cases.rollouts import Rollouts
@@ -75,11 +80,11 @@ from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect
-from memory.schedule import RedisBacklog
-from memory.streams import CtiStream
+from memory.operations import OwnProcess
+from memory.schedule import RedisDeadLetters
 from service import late
-from service.background import JobDependencies, job_runner, tuning_of
-from service.observing import ObservedCalls, PrometheusObserver, Watch, own_observer
+from service.background import JobDependencies, job_runners
+from service.observing import KeptCalls, ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
 from system_prompts.loader import load_model_catalog, load_system_prompts
 
@@ -195,7 +200,13 @@ class ServiceDependencies:
 
 
 def build_service(
-    settings: Settings, *, host: str, port: int, tracing: Tracing | None = None, scrape: Scrape | None = None
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    kind: ProcessKind = "serve",
+    tracing: Tracing | None = None,
+    scrape: Scrape | None = None,
 ) -> Service:
     """`scrape` gives the metrics, as Prometheus's text, where they are not those of this process alone.
 
@@ -206,12 +217,13 @@ def build_service(
     outbound = GuardedClient(AllowList.parse(settings.outbound_allow))
     clock, memory = SystemClock(), open_memory(settings)
     budget = RedisCallBudget(memory.driver, settings.llm_calls_per_minute)
-    calls = ObservedCalls(LoggedCalls(), observer, tracing)
+    calls = ObservedCalls(KeptCalls(LoggedCalls(), memory.operations, observer), observer, tracing)
     model = build_model(settings, clock, budget=budget, log=calls)
     dependencies = ServiceDependencies(
         clock, outbound, memory, open_flow_database(settings), model, observer, tracing, scrape
     )
-    watch = Watch(observer, RedisBacklog(memory.driver), clock)
+    own = OwnProcess(f"{gethostname()}:{getpid()}", kind, version("flow-engine"), clock.now())
+    watch = Watch(observer, memory.operations, own, clock)
     service = assemble(settings, dependencies, authenticator, base_url=_base_url(host, port))
 
     @asynccontextmanager
@@ -272,7 +284,11 @@ def assemble(
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
     opened = partial(dependencies.opened, settings, designing.submissions)
-    jobs = job_runners(settings, transactor, agents, dependencies, (rollouts, journal))
+    parts = JobDependencies(
+        *(transactor, dependencies.model, memory, dependencies.outbound),
+        *(dependencies.clock, observer, rollouts, journal),
+    )
+    jobs = job_runners(settings, parts, agents, dependencies.tracing)
     return Service(app, opened, jobs, metrics, mcp, streams.stop)
 
 
@@ -334,6 +350,9 @@ def _application(
     memory, model = dependencies.memory, dependencies.model
     conversations, dialogue = agents
     rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
+    release, scrape = version("flow-engine"), dependencies.scrape or doors.metrics.scrape
+    probes = {"memory": memory.ready, "flows": dependencies.database.connection.ready}
+    stores = OperationsStores(memory.operations, RedisDeadLetters(memory.driver), memory.listing)
     routes = Routes(
         agents=AgentRoutes(conversations, dialogue),
         memory=MemoryRoutes(dialogue),
@@ -347,16 +366,14 @@ def _application(
         diagrams=DiagramRoutes(designing.flows, Graphviz()),
         helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),
-        operators=OperatorRoutes(
-            {"memory": memory.ready, "flows": dependencies.database.connection.ready},
-            dependencies.scrape or doors.metrics.scrape,
-        ),
+        operators=OperatorRoutes(probes, scrape),
+        operations=OperationsRoutes(Operations(stores, dependencies.clock, price), probes, scrape, release),
     )
     return partial(
         create_app,
         routes,
         metrics=doors.metrics,
-        version=version("flow-engine"),
+        version=release,
         unlisted=(doors.mcp.endpoint(),),
         tracing=dependencies.tracing,
     )
@@ -365,30 +382,3 @@ def _application(
 async def _played(submission: Submission, flow_id: str, tests: bytes) -> ScenarioVerdict:
     """In a thread with a loop of its own: conversations go on meanwhile."""
     return await asyncio.to_thread(late.scenarios.run_tests, submission, flow_id, tests)
-
-
-def job_runners(
-    settings: Settings,
-    transactor: Transactor,
-    agents: tuple[Conversations, DialogueService],
-    dependencies: ServiceDependencies,
-    done_by: tuple[Rollouts, KeptJournal],
-) -> Sequence[JobRunner]:
-    """One for the jobs of commits and, where there is a stream of a core CTI to read, one for that.
-
-    Raises CallTheOperator `webhook_secret_missing`, `redis_needed`.
-    """
-    memory, clock, observer = dependencies.memory, dependencies.clock, dependencies.observer
-    parts = JobDependencies(
-        transactor, dependencies.model, memory, dependencies.outbound, clock, observer, *done_by
-    )
-    own = job_runner(settings, parts, dependencies.tracing)
-    if settings.cti_stream is None:
-        return (own,)
-    if settings.redis_url is None:
-        raise CallTheOperator("redis_needed", "FLOW_ENGINE_CTI_STREAM needs FLOW_ENGINE_REDIS_URL")
-    stream = CtiStream(memory.driver, settings.cti_stream)
-    intake = CtiIntake(*agents, stream.fields)
-    in_order = replace(tuning_of(settings), concurrency=1)  # what is read follows from what was read before
-    read = JobRunner(stream, {"cti": intake.take}, clock, observer, in_order, tracing=dependencies.tracing)
-    return (own, read)

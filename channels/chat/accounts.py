@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, cast
 from uuid import uuid4
 
 import structlog
-from genai_prices import Usage, calc_price
 
+from adapters.models.prices import price
 from channels.chat.agents import ModelUse
 from channels.chat.decisions import Decision
 from flow_engine.errors import RetryLater
@@ -21,13 +21,6 @@ from flow_engine.values import JsonValue, utc_text
 KEPT_AGAIN_S: Final = 0.2
 
 RunStatus = Literal["completed", "max_iterations", "error", "cancelled"]
-
-_PROVIDERS: Final[Mapping[str, str]] = {
-    "openai": "openai",
-    "azure": "azure",
-    "google": "google",
-    "groq": "groq",
-}
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
@@ -201,12 +194,6 @@ def usage_of(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
 
 def cost(uses: Sequence[ModelUse]) -> float | None:
     """In US dollars by the public prices of models for their tokens; None where one of them is not listed."""
-    total = 0.0
-    for use in uses:
-        provider, _, model = use.model.partition(":")
-        spent = Usage(input_tokens=use.input_tokens, output_tokens=use.output_tokens)
-        try:
-            total += float(calc_price(spent, model, provider_id=_PROVIDERS[provider]).total_price)
-        except (LookupError, ValueError):
-            return None
-    return total
+    prices = [price(use.model, use.input_tokens, use.output_tokens) for use in uses]
+    known = [each for each in prices if each is not None]
+    return sum(known) if len(known) == len(prices) else None

@@ -98,6 +98,8 @@ class JobSchedule(Protocol):
 class DeadLetters(Protocol):
     async def list(self, *, at_most: int) -> Sequence[DeadLetter]: ...
 
+    async def one(self, letter_id: str) -> DeadLetter | None: ...
+
     async def replay(self, letter_id: str, now: datetime) -> bool:
         """Schedule it again; False when there is no such letter. Due at `now` (UTC), with its attempts
         counted anew."""

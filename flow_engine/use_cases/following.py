@@ -7,7 +7,7 @@ process may make that commit. What was not taken yet is not read yet: nothing is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +16,7 @@ from flow_engine.errors import LookElsewhere, RetryLater
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.runtime.journal import ConversationJournal
 from flow_engine.task_types import CLOSED
-from flow_engine.use_cases.history import History, JournalRow
+from flow_engine.use_cases.history import ConversationFilter, ConversationRow, History, JournalRow
 from flow_engine.use_cases.transactor import Transactor
 
 STREAMS_AT_ONCE = 64
@@ -24,6 +24,8 @@ STREAMS_AT_ONCE = 64
 LOOKED_AGAIN_AFTER_S = 1.0
 """A wait for entries is this long; between two, whoever follows hears that there is nothing new."""
 ROWS_AT_ONCE = 20
+LIST_EXAMINED_AT_MOST = 400
+"""Conversations that a followed list looks at, each time."""
 QUIET_AFTER_CLOSE_S = 3.0
 """So long the last words of a closed conversation may take to be read and concluded."""
 
@@ -36,6 +38,16 @@ class Followed:
     `closed` and all told, `erased` (or forgotten by the store), `stopping` the process."""
 
     rows: Sequence[JournalRow] = ()
+    ended: Ending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListFollowed:
+    """Of a followed list, the rows that are new or have changed, and the ids of conversations that are not
+    among its rows any more. `ended` as of `Followed`."""
+
+    rows: Sequence[ConversationRow] = ()
+    gone: Sequence[str] = ()
     ended: Ending | None = None
 
 
@@ -117,6 +129,27 @@ class JournalStreams:
             quiet_s = 0.0
             yield Followed(rows)
         yield Followed(ended="stopping")
+
+    async def follow_list(
+        self, tenant_id: str, wanted: ConversationFilter, *, limit: int
+    ) -> AsyncGenerator[ListFollowed]:
+        """The newest conversations that `wanted` takes, at most `limit` rows: first all, then what changes.
+        It looks once a second, and goes on where it was when the store was away."""
+        known: Mapping[str, ConversationRow] = {}
+        while not self._stopping:
+            try:
+                page = await self._history.conversations(
+                    tenant_id, wanted, limit=limit, examined_at_most=LIST_EXAMINED_AT_MOST
+                )
+            except RetryLater:
+                yield ListFollowed()
+            else:
+                listed = {row["conversationId"]: row for row in page["conversations"]}
+                changed = [row for id, row in listed.items() if known.get(id) != row]
+                yield ListFollowed(changed, [id for id in known if id not in listed])
+                known = listed
+            await self._pause(LOOKED_AGAIN_AFTER_S)
+        yield ListFollowed(ended="stopping")
 
     async def _ended(self, conversation: ConversationRef, told: float, quiet_s: float) -> Ending | None:
         """Why nothing will follow; `told` is the last entry that was told here, 0 for none."""

@@ -173,7 +173,13 @@ class History:
         self._index = index
 
     async def conversations(
-        self, tenant_id: str, wanted: ConversationFilter, *, limit: int, cursor: str | None = None
+        self,
+        tenant_id: str,
+        wanted: ConversationFilter,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        examined_at_most: int | None = None,
     ) -> ConversationPage:
         """The newest first, by their start. Raises CorrectTheInput `cursor_invalid`."""
         after, until_ms = _decode_cursor(cursor)
@@ -181,7 +187,7 @@ class History:
             until_ms = min(until_ms or _in_ms(wanted.until), _in_ms(wanted.until))
         rows: list[ConversationRow] = []
         examined = 0
-        while examined < EXAMINED_AT_MOST:
+        while examined < (examined_at_most or EXAMINED_AT_MOST):
             listed = await self._index.newest(
                 tenant_id, until_ms=until_ms, after=after, at_most=EXAMINED_AT_ONCE
             )

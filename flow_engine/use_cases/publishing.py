@@ -27,6 +27,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Literal
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
 from flow_engine.ports.flow_store import (
@@ -58,6 +59,26 @@ class VersionRow:
     created_at: datetime
     parent_version_id: str | None = None
     weight: float | None = None
+
+
+FlowAction = Literal["version_saved", "tag_moved", "tag_split", "rolled_back", "flow_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChange:
+    """What was done to a flow, by whom and when (UTC). `from_version_id`: where a tag pointed before, or the
+    parent of a version. `sides`: of a split, versions with their weights. `metric`: why a guard rolled back,
+    from `from_version_id` to the base."""
+
+    at: datetime
+    by: str
+    action: FlowAction
+    version_id: str | None = None
+    tag: str | None = None
+    from_version_id: str | None = None
+    sides: tuple[tuple[str, float], ...] = ()
+    metric: str | None = None
+    draft: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +283,45 @@ def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ..
         for version in flow.versions
         for tag, weight in under.get(version.version_id, untagged)
     )
+
+
+def flow_changes(flow: FlowRecord) -> Sequence[FlowChange]:
+    """Who did what when, the latest first: every version, the last TAG_MOVES_KEPT moves of tags, and the
+    latest naming. Times are in UTC."""
+    changes = [FlowChange(flow.updated_at, flow.updated_by, "flow_named")]
+    for entry in flow.versions:
+        parent = entry.parent_version_id
+        changes.append(
+            FlowChange(
+                entry.created_at,
+                entry.created_by,
+                "version_saved",
+                entry.version_id,
+                from_version_id=parent,
+                draft=entry.draft,
+            )
+        )
+    before: dict[str, str] = {}
+    for move in flow.tag_moves:
+        split, to = move.split, move.version_id
+        if split is None:
+            known = before.get(move.tag)
+            changes.append(FlowChange(move.created_at, move.created_by, "tag_moved", to, move.tag, known))
+        elif split.rolled_back is not None:
+            lost = split.rolled_back
+            changes.append(
+                FlowChange(lost.at, "guard", "rolled_back", to, move.tag, lost.version_id, metric=lost.metric)
+            )
+        else:
+            sides = tuple((side.version_id, side.weight) for side in split.sides)
+            known = before.get(move.tag)
+            changes.append(
+                FlowChange(move.created_at, move.created_by, "tag_split", to, move.tag, known, sides)
+            )
+        before[move.tag] = to
+    changes.reverse()  # of the same moment, what was written last comes first
+    changes.sort(key=lambda change: change.at, reverse=True)
+    return changes
 
 
 def supports_channel(flow: FlowRecord, channel: str) -> bool:

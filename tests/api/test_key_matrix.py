@@ -63,6 +63,15 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/conversations/{conversation_id}/stream": {"operator"},
     "GET /v1/conversations/{conversation_id}/recording": {"operator"},
     "POST /v1/conversations/{conversation_id}/fork": {"operator"},
+    "GET /v1/flows/{flow_id}/history": {DESIGNER, "operator"},
+    "GET /v1/operations": {"operator"},
+    "GET /v1/operations/latency": {"operator"},
+    "GET /v1/jobs": {"operator"},
+    "GET /v1/dead-letters": {"operator"},
+    "POST /v1/dead-letters/{letter_id}/replay": {"operator"},
+    "GET /v1/events": {"operator"},
+    "GET /v1/model-calls": {"operator"},
+    "GET /v1/live-conversations": {DESIGNER, "operator"},
     "GET /v1/agent-runs": {AGENT},
     "GET /v1/agent-runs/{run_id}": {AGENT},
     "POST /v1/agent-runs/{run_id}/approve": {AGENT},
@@ -110,6 +119,7 @@ UNKNOWN = {
     "other_version_id": "neither",
     "tag": "never",
     "run_id": "none",
+    "letter_id": "lost",
     "seq": "1",
 }
 
@@ -165,6 +175,7 @@ async def _acmes_own(scene: Scene) -> dict[str, str]:
         "other_version_id": version_id,
         "tag": "latest",
         "run_id": "acmes-run",
+        "letter_id": "acmes-letter",
         "seq": "1",
     }
 

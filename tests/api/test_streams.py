@@ -201,6 +201,58 @@ class TestEnd:
             assert reader.response.status_code == 503
 
 
+class TestLists:
+    PATH = "/v1/conversations"
+
+    @asynccontextmanager
+    async def listed(self, wire: Wire, query: str = "") -> AsyncGenerator[Reader]:
+        async with (
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{wire.port}", timeout=WITHIN_S) as http,
+            http.stream("GET", self.PATH + query, headers={"Accept": "text/event-stream"}) as got,
+        ):
+            yield Reader(got)
+
+    async def test_all_rows_come_first_then_those_that_change_and_what_has_gone(
+        self, live: tuple[Scene, Wire]
+    ) -> None:
+        scene, wire = live  # F15
+        async with self.listed(wire) as reader:
+            first = orjson.loads((await reader.event())["data"])
+            assert first == {
+                "conversations": (await scene.http.get(self.PATH)).json()["conversations"],
+                "gone": [],
+            }
+            await scene.changed("operator")
+            changed = orjson.loads((await reader.event())["data"])
+            assert [row["task"] for row in changed["conversations"]] == ["operator"]
+            await scene.started(conversationId="conv-2", contactId="call-2")
+            added = orjson.loads((await reader.event())["data"])
+            assert [row["conversationId"] for row in added["conversations"]] == ["conv-2"]
+            await scene.http.delete("/v1/conversations/conv-2")
+            assert orjson.loads((await reader.event())["data"]) == {"conversations": [], "gone": ["conv-2"]}
+            scene.service.end_streams()
+            assert (await reader.event()) == {"event": "end", "data": '{"reason":"stopping"}'}
+
+    async def test_the_filters_hold_and_a_conversation_that_no_longer_matches_has_gone(
+        self, live: tuple[Scene, Wire]
+    ) -> None:
+        scene, wire = live
+        async with self.listed(wire, "?status=active&limit=1") as reader:
+            first = orjson.loads((await reader.event())["data"])
+            assert [row["conversationId"] for row in first["conversations"]] == ["conv-1"]
+            await scene.end()
+            assert orjson.loads((await reader.event())["data"]) == {"conversations": [], "gone": ["conv-1"]}
+
+    async def test_a_list_counts_as_a_stream_and_takes_no_cursor(self, live: tuple[Scene, Wire]) -> None:
+        scene, wire = live
+        async with self.listed(wire) as one, self.listed(wire) as other:
+            await one.event(), await other.event()
+            async with self.listed(wire) as third:
+                assert third.response.status_code == 503
+        reply = await scene.http.get(f"{self.PATH}?cursor=x", headers={"Accept": "text/event-stream"})
+        assert (reply.status_code, reply.json()["code"]) == (422, "cursor_invalid")
+
+
 class TestBounds:
     async def test_there_are_so_many_at_once_and_who_goes_makes_room(self, live: tuple[Scene, Wire]) -> None:
         scene, wire = live
@@ -238,7 +290,8 @@ class TestBounds:
         opened.callback(freed.append, "room")
         with structlog.testing.capture_logs() as logged:
             async with asyncio.timeout(WITHIN_S):
-                await streams_module.EventStream(entries(), opened)({"type": "http"}, never, send)
+                stream = streams_module.EventStream(entries(), opened, streams_module.journal_events)
+                await stream({"type": "http"}, never, send)
         assert (len(read), sorted(freed)) == (3, ["followed", "room"]), "no more was read than was taken"
         assert [(line["event"], line["reason"], line["entries"]) for line in logged] == [
             ("stream_ended", "not_taken", 3)

@@ -17,12 +17,14 @@ from api.gateway import Metrics
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from memory.keys import JOBS_KEY, due_score
-from memory.schedule import RedisBacklog
+from memory.operations import OwnProcess
 from service.observing import COUNTED, Watch, own_observer
 from tests.adapters.telemetry.watched import Watched, watched
-from tests.api.harness import clinic, entry, over_many_contacts
+from tests.api.harness import T0, clinic, entry, over_many_contacts
 
 pytestmark = pytest.mark.anyio
+
+OWN = OwnProcess("here:1", "serve", "0.1.0", T0)
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy/grafana/flow-engine.json"
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
@@ -109,7 +111,7 @@ class TestStory:
 
     async def test_what_waits_is_seen_with_its_age(self) -> None:  # F41
         async with watched(clinic()) as w:
-            watch = Watch(w.observer, RedisBacklog(w.scene.memory.driver), w.scene.clock)
+            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock)
             await watch.measure_backlog()
             assert w.metric("jobs_waiting") == w.metric("jobs_oldest_seconds") == 0
             due = DueJob(Job("mine", ConversationRef("default", "conv-1")), w.scene.clock.now())
@@ -129,8 +131,8 @@ class TestStory:
             assert seconds == 0.5
 
         async with watched(clinic()) as w:
-            backlog = RedisBacklog(w.scene.memory.driver)
-            watch = Watch(w.observer, backlog, w.scene.clock, pause=pause, stopwatch=lambda: next(times))
+            operations = w.scene.memory.operations
+            watch = Watch(w.observer, operations, OWN, w.scene.clock, pause=pause, stopwatch=lambda: next(times))
             await watch.measure_lag()
             assert w.metric("event_loop_lag_seconds_sum") == 0.25
 

@@ -1,0 +1,252 @@
+"""Routes for operators behind a key: health, jobs, dead letters, events, model calls, latency of routes."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.endpoints import Call, Endpoint, Parameter, json_response
+from api.operators import Probe, verdicts
+from flow_engine.use_cases.operating import (
+    BacklogReply,
+    EventsReply,
+    JobsReply,
+    LetterReplayed,
+    LettersReply,
+    LiveReply,
+    ModelCallsReply,
+    Operations,
+    ProcessRow,
+)
+
+ROWS, ROWS_AT_MOST = 50, 200
+SECONDS, REQUESTS = "flow_engine_http_request_seconds", "flow_engine_http_requests"
+
+
+class StoreRow(TypedDict):
+    """`status` is `ok` or `unavailable`; `detail` why."""
+
+    name: str
+    status: str
+    detail: str | None
+
+
+class OperationsReply(TypedDict):
+    release: str
+    stores: Sequence[StoreRow]
+    processes: Sequence[ProcessRow]
+    backlog: BacklogReply | None
+
+
+class RouteLatency(TypedDict):
+    """Times in milliseconds, estimated within the buckets of the histogram; null without a request. `errors`
+    are replies of 500 and above."""
+
+    method: str
+    route: str
+    requests: int
+    errors: int
+    meanMs: float | None
+    p50Ms: float | None
+    p95Ms: float | None
+    p99Ms: float | None
+
+
+class LatencyReply(TypedDict):
+    """Of every route that was asked for, since this service started; the busiest first."""
+
+    routes: Sequence[RouteLatency]
+
+
+class OperationsRoutes:
+    """`probes` and `scrape` as of `OperatorRoutes`."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        probes: Mapping[str, Probe],
+        scrape: Callable[[], Awaitable[bytes]],
+        release: str,
+    ) -> None:
+        self._operations = operations
+        self._probes = dict(probes)
+        self._scrape = scrape
+        self._release = release
+
+    async def overview(self, call: Call) -> Response:
+        """200 also while a store is away: what it would have told is left out."""
+        found = await verdicts(self._probes)
+        stores = [
+            StoreRow(
+                name=name,
+                status="ok" if verdict is None else "unavailable",
+                detail=verdict,
+            )
+            for name, verdict in found.items()
+        ]
+        away = found.get("memory") is not None
+        reply = OperationsReply(
+            release=self._release,
+            stores=stores,
+            processes=[] if away else await self._operations.processes(),
+            backlog=None if away else await self._operations.backlog(),
+        )
+        return json_response(reply)
+
+    async def latency(self, call: Call) -> Response:
+        return json_response(LatencyReply(routes=route_latencies((await self._scrape()).decode())))
+
+    async def jobs(self, call: Call) -> Response:
+        return json_response(await self._operations.jobs(call.tenant_id, limit=_limit(call)))
+
+    async def dead_letters(self, call: Call) -> Response:
+        return json_response(await self._operations.dead_letters(call.tenant_id, limit=_limit(call)))
+
+    async def replay(self, call: Call) -> Response:
+        return json_response(await self._operations.replay(call.tenant_id, call.path("letter_id")))
+
+    async def events(self, call: Call) -> Response:
+        before = call.query("before")
+        return json_response(await self._operations.events(call.tenant_id, before, limit=_limit(call)))
+
+    async def model_calls(self, call: Call) -> Response:
+        before = call.query("before")
+        return json_response(await self._operations.model_calls(call.tenant_id, before, limit=_limit(call)))
+
+    async def live(self, call: Call) -> Response:
+        return json_response(await self._operations.live(call.tenant_id))
+
+    def endpoints(self) -> list[Endpoint]:
+        before = Parameter("before", "The 'nextBefore' of the page before")
+        return [
+            _get(
+                "/operations", self.overview, "Stores, processes and what waits to be done", OperationsReply
+            ),
+            _get("/operations/latency", self.latency, "How long each route takes", LatencyReply),
+            _get("/jobs", self.jobs, "Background jobs, the first to be due first", JobsReply, _LIMIT),
+            _get(
+                "/dead-letters",
+                self.dead_letters,
+                "Jobs that were given up, the latest first",
+                LettersReply,
+                _LIMIT,
+            ),
+            Endpoint(
+                method="POST",
+                path="/dead-letters/{letter_id}/replay",
+                handler=self.replay,
+                summary="Have a job that was given up done again",
+                audience="watchers",
+                scopes=("operator",),
+                reply=LetterReplayed,
+                problems=(404,),
+            ),
+            _get(
+                "/events",
+                self.events,
+                "Events of the reporting stream, the newest first",
+                EventsReply,
+                before,
+                _LIMIT,
+            ),
+            _get(
+                "/model-calls",
+                self.model_calls,
+                "Calls of language models, the newest first, with what they cost",
+                ModelCallsReply,
+                before,
+                _LIMIT,
+            ),
+            Endpoint(
+                method="GET",
+                path="/live-conversations",
+                handler=self.live,
+                summary="How many conversations are not closed, by version",
+                audience="watchers",
+                scopes=("operator", "designer"),
+                reply=LiveReply,
+            ),
+        ]
+
+
+_LIMIT = Parameter(
+    "limit",
+    f"Rows of a page, {ROWS} if not given",
+    {"type": "integer", "minimum": 0, "maximum": ROWS_AT_MOST},
+)
+
+
+def _limit(call: Call) -> int:
+    return call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
+
+
+def _get(
+    path: str,
+    handler: Callable[[Call], Awaitable[Response]],
+    summary: str,
+    reply: object,
+    *parameters: Parameter,
+) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=path,
+        handler=handler,
+        summary=summary,
+        audience="watchers",
+        scopes=("operator",),
+        reply=reply,
+        parameters=parameters,
+    )
+
+
+def route_latencies(scraped: str) -> Sequence[RouteLatency]:
+    """Of metrics in Prometheus's text format, the busiest routes first. Milliseconds."""
+    buckets: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    seconds: dict[tuple[str, str], float] = {}
+    errors: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(scraped):
+        if family.name not in (SECONDS, REQUESTS):
+            continue
+        for sample in family.samples:
+            of = sample.labels["method"], sample.labels["route"]
+            if sample.name == f"{SECONDS}_bucket":
+                buckets.setdefault(of, []).append((float(sample.labels["le"]), sample.value))
+            elif sample.name == f"{SECONDS}_sum":
+                seconds[of] = sample.value
+            elif sample.name == f"{REQUESTS}_total" and sample.labels["status"] >= "500":
+                errors[of] = errors.get(of, 0) + sample.value
+    rows: list[RouteLatency] = []
+    for (method, route), counted in buckets.items():
+        counted.sort()
+        requests = counted[-1][1]
+        p50, p95, p99 = (quantile_ms(counted, share) for share in (0.5, 0.95, 0.99))
+        rows.append(
+            RouteLatency(
+                method=method,
+                route=route,
+                requests=int(requests),
+                errors=int(errors.get((method, route), 0)),
+                meanMs=round(seconds[method, route] / requests * 1000, 2) if requests else None,
+                p50Ms=p50,
+                p95Ms=p95,
+                p99Ms=p99,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row["requests"], row["route"], row["method"]))
+
+
+def quantile_ms(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
+    """What `share` of the requests lies below, in milliseconds. `buckets`: an upper end in seconds with the
+    number of requests up to there. At most the last end that is finite; None without requests."""
+    total = buckets[-1][1]
+    if not total:
+        return None
+    lower = below = 0.0
+    for upper, count in buckets:
+        if count >= share * total:
+            if upper == float("inf"):
+                break
+            return round((lower + (upper - lower) * (share * total - below) / (count - below)) * 1000, 2)
+        lower, below = upper, count
+    return round(lower * 1000, 2)
