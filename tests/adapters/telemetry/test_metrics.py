@@ -132,7 +132,9 @@ class TestStory:
 
         async with watched(clinic()) as w:
             operations = w.scene.memory.operations
-            watch = Watch(w.observer, operations, OWN, w.scene.clock, pause=pause, stopwatch=lambda: next(times))
+            watch = Watch(
+                w.observer, operations, OWN, w.scene.clock, pause=pause, stopwatch=lambda: next(times)
+            )
             await watch.measure_lag()
             assert w.metric("event_loop_lag_seconds_sum") == 0.25
 
