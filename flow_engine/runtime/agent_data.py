@@ -76,24 +76,28 @@ def agent_data_of(
 
 def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None = None) -> Prompt:
     """The installation's memory format, unless another is asked for (F21)."""
+    return runner.platform.composer.compose(prompt_input(runner, memory_format))
+
+
+def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None = None) -> PromptInput:
+    """What a prompt of the conversation is made from as it is now. Raises KeyError for a section that the
+    platform's prompts lack."""
     session, loaded = runner.session, runner.loaded
-    return runner.platform.composer.compose(
-        PromptInput(
-            flow=runner.flow,
-            session=session,
-            sections=runner.platform.prompt_sections(runner.flow, session.latest_contact.channel),
-            memory=runner.shown_memory,
-            memory_updated_at=None if runner.new_memory else loaded.memory_updated_at,
-            previous_contacts=runner.previous_contacts,
-            tenant=runner.tenant,
-            now=runner.now,
-            attempts={} if runner.new_memory else loaded.mining.attempts,
-            memory_format=memory_format or runner.platform.memory_format,
-            conditions=_conditions(runner) if runner.flow.conditions else None,
-            returns_to=None if (back := runner.returns_to) is None else back.name,
-            suggested=runner.suggested,
-            secrets=runner.secrets(),
-        )
+    return PromptInput(
+        flow=runner.flow,
+        session=session,
+        sections=runner.platform.prompt_sections(runner.flow, session.latest_contact.channel),
+        memory=runner.shown_memory,
+        memory_updated_at=None if runner.new_memory else loaded.memory_updated_at,
+        previous_contacts=runner.previous_contacts,
+        tenant=runner.tenant,
+        now=runner.now,
+        attempts={} if runner.new_memory else loaded.mining.attempts,
+        memory_format=memory_format or runner.platform.memory_format,
+        conditions=_conditions(runner) if runner.flow.conditions else None,
+        returns_to=None if (back := runner.returns_to) is None else back.name,
+        suggested=runner.suggested,
+        secrets=runner.secrets(),
     )
 
 

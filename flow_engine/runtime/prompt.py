@@ -10,7 +10,7 @@ stays the same, so that a model's prompt cache keeps it; its hash tells when it 
 once for all that are equal, so that a prompt costs what is new in it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -43,6 +43,8 @@ PREFIX_BYTES = 16 * 1024 * 1024
 """Of composed prefixes that a process keeps."""
 
 PromptSections = Mapping[str, str]
+NamedText = tuple[str, str]
+"""A section of the prompt: what it is called, and its text, empty for one that is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Composer:
     def compose(self, inputs: PromptInput) -> Prompt:
         """Every section in its order. Raises KeyError for a section that the platform's prompts lack."""
         session, task = inputs.session, inputs.session.task
-        history = tuple(_history_lines(inputs)) if inputs.previous_contacts else ()
+        history = _history(inputs)
         known_by = (
             *(inputs.flow.content_hash, task.task_id, session.latest_contact.channel, session.language),
             *(task.global_prompt, task.prompt, *task.descriptions.items()),
@@ -151,13 +153,38 @@ class Composer:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A section of the prompt as it was composed. `volatile`: it may be another with each prompt."""
+
+    name: str
+    volatile: bool
+    text: str
+
+
+def prompt_parts(inputs: PromptInput) -> Sequence[PromptPart]:
+    """The sections that a prompt has, in its order: joined by an empty line they are its text. Raises
+    KeyError for a section that the platform's prompts lack."""
+    stable, volatile = prefix_sections(inputs, _history(inputs)), volatile_sections(inputs)
+    return [
+        PromptPart(name, changes, text)
+        for changes, sections in ((False, stable), (True, volatile))
+        for name, text in sections
+        if text
+    ]
+
+
+def _history(inputs: PromptInput) -> tuple[str, ...]:
+    return tuple(_history_lines(inputs)) if inputs.previous_contacts else ()
+
+
 def _prefix_bytes(prefix: Prefix) -> int:
     """With its text and those of its key: up to four bytes a character."""
     return len(prefix.json) + 2 * len(prefix.text)
 
 
-def _joined(sections: Iterable[str]) -> str:
-    return "\n\n".join([section for section in sections if section])
+def _joined(sections: Iterable[NamedText]) -> str:
+    return "\n\n".join([section for _, section in sections if section])
 
 
 def _section(heading: str, lines: Iterable[str]) -> str:
@@ -165,30 +192,31 @@ def _section(heading: str, lines: Iterable[str]) -> str:
     return f"{heading}\n{body}" if body else ""
 
 
-def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[str]:
+def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[NamedText]:
     """What stays the same while task and contact do, in its order; empty sections are left out later. Texts
     of one or more lines; `history` are those of the previous contacts. Raises KeyError for a section that
     the platform's prompts lack."""
     sections, session = inputs.sections, inputs.session
     plan = inputs.flow.tasks[session.task.task_id]
-    yield from (sections[name] for name in ("role", "commands", "task_change", "memory_reference", "style"))
-    yield sections["language"].format(language=session.language)
-    yield _section(sections["heading_global"], [session.task.global_prompt])
-    yield _section(sections["heading_task"], [session.task.prompt])
-    yield _section(sections["heading_reachable"], _reachable_lines(inputs, plan))
+    for name in ("role", "commands", "task_change", "memory_reference", "style"):
+        yield name, sections[name]
+    yield "language", sections["language"].format(language=session.language)
+    yield "global_prompt", _section(sections["heading_global"], [session.task.global_prompt])
+    yield "task_prompt", _section(sections["heading_task"], [session.task.prompt])
+    yield "reachable_tasks", _section(sections["heading_reachable"], _reachable_lines(inputs, plan))
     conditional = _conditional(inputs.flow)
     always = (c for c in plan.document.enabled_checkpoints if c.id not in conditional and c.when is None)
-    yield _section(sections["heading_checkpoints"], _checkpoint_lines(sections, always))
+    yield "checkpoints", _section(sections["heading_checkpoints"], _checkpoint_lines(sections, always))
     channel = session.latest_contact.channel
-    yield _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
+    yield "channel", _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
     transfer: list[str] = []
     if (section := TASK_KINDS[plan.type].prompt_section) is not None:
         transfer.append(sections[section])
         for kind, values in plan.transfer_tags:
             names = {"agents" if kind == "agents" else "skills": ", ".join(values)}
             transfer.append(sections[f"transfer_{kind}"].format(**names))
-    yield _section(sections["heading_transfer"], transfer)
-    yield _section(sections["heading_previous_contacts"], history)
+    yield "transfer", _section(sections["heading_transfer"], transfer)
+    yield "previous_contacts", _section(sections["heading_previous_contacts"], history)
 
 
 def _checkpoint_lines(sections: PromptSections, checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
@@ -202,12 +230,12 @@ def _conditional(flow: CompiledFlow) -> frozenset[str]:
 
 def _condition_sections(
     sections: PromptSections, flow: CompiledFlow, found: PromptConditions
-) -> Iterator[str]:
+) -> Iterator[NamedText]:
     conditional = _conditional(flow)
     open_now = (c for c in found.checkpoints if c.id in conditional or c.when is not None)
-    yield _section(sections["heading_checkpoints"], _checkpoint_lines(sections, open_now))
+    yield "checkpoints_now", _section(sections["heading_checkpoints"], _checkpoint_lines(sections, open_now))
     unmet = (sections["condition_unmet"].format(name=n, reason=" ".join(r.split())) for n, r in found.unmet)
-    yield _section(sections["conditions_heading"], unmet)
+    yield "unmet_conditions", _section(sections["conditions_heading"], unmet)
 
 
 def _history_lines(inputs: PromptInput) -> Iterator[str]:
@@ -267,7 +295,7 @@ def _reachable_lines(inputs: PromptInput, plan: TaskPlan) -> Iterator[str]:
         yield sections["reachable_back"].format(name=inputs.returns_to)
 
 
-def volatile_sections(inputs: PromptInput) -> Iterator[str]:
+def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     """What may be another with each prompt, in its order; empty sections are left out later. Texts of one or
     more lines. Raises KeyError for a section that the platform's prompts lack."""
     sections, session = inputs.sections, inputs.session
@@ -279,23 +307,23 @@ def volatile_sections(inputs: PromptInput) -> Iterator[str]:
         for name, value in session.latest_contact.data.items()
         if value not in (None, "")
     ]
-    yield _section(sections["heading_contact"], fields)
+    yield "contact", _section(sections["heading_contact"], fields)
     status = inputs.flow.chart.status(session.states)
     kind = TASK_KINDS[inputs.flow.tasks[session.task.task_id].type]
-    yield "" if status is None else sections[kind.status_sections[status]]
+    yield "human_part", "" if status is None else sections[kind.status_sections[status]]
     minute = inputs.now.replace(second=0, microsecond=0)
     now_line = _now_line(sections["now"], sections["weekdays"], minute, tenant_zone(inputs.tenant))
-    yield _section(sections["heading_now"], [now_line])
+    yield "now", _section(sections["heading_now"], [now_line])
     if inputs.conditions is not None:
         yield from _condition_sections(sections, inputs.flow, inputs.conditions)
     if inputs.suggested:
         names = [sections["suggested_task"].format(name=task.name) for task in inputs.suggested]
-        yield _section(sections["suggested_heading"], names)
-    yield _section(sections["attempts_heading"], _attempt_lines(inputs))
+        yield "suggested_tasks", _section(sections["suggested_heading"], names)
+    yield "attempts", _section(sections["attempts_heading"], _attempt_lines(inputs))
     rows = memory_rows(inputs.memory, inputs.flow.variables)
     render = render_toon if inputs.memory_format == "toon" else render_markdown
     table = render(rows) if rows else sections["memory_empty"]
-    yield f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
+    yield "memory", f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
 
 
 @lru_cache(maxsize=64)
