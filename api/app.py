@@ -32,6 +32,7 @@ from api.problems import bugs_answered, error_response, internal_error, problem_
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.tags import TagRoutes
+from api.tries import TryRoutes
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
 
@@ -78,6 +79,7 @@ class Routes:
     operations: OperationsRoutes
     history: HistoryRoutes
     replays: ReplayRoutes
+    tries: TryRoutes
     keys: KeyRoutes = field(default_factory=KeyRoutes)
 
     def endpoints(self) -> list[Endpoint]:
@@ -96,6 +98,7 @@ class Routes:
             *self.operations.endpoints(),
             *self.history.endpoints(),
             *self.replays.endpoints(),
+            *self.tries.endpoints(),
             *self.keys.endpoints(),
         ]
 

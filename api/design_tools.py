@@ -17,12 +17,12 @@ from typing_extensions import TypedDict
 from api.bodies import Id, Name
 from api.mcp_tools import Arguments, Tool, ToolCall, ToolReply
 from api.problems import FindingReply, findings_reply
+from api.tries import PlayTests
 from flow_engine.documents import FlowVersion, VersionDifference, difference
 from flow_engine.documents.json_schema import SCHEMA_VERSION
 from flow_engine.documents.outlines import VersionOutline, outline
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
-from flow_engine.json_values import as_object
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.use_cases import publishing
@@ -36,11 +36,6 @@ _DOCUMENT = Field(
     description="The whole version document as a JSON object. Its schema is at "
     "/schemas/flow-version.json; `_id`, `createdAt` and `createdBy` are set by the server."
 )
-
-
-PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
-"""Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
-CorrectTheInput `tests_invalid` with pointers into the YAML."""
 
 
 class NoArguments(Arguments):
@@ -222,14 +217,14 @@ class DesignTools:
         return ToolReply(made, f"The flow's id is {made['flowId']}.")
 
     async def read_version(self, call: ToolCall) -> ToolReply:
-        flow, version_id = await self._named(call, _given(call, ReadVersionArguments))
+        flow, version_id = await self._named(call)
         document = await self._document(call, flow.flow_id, version_id)
         return ToolReply(
             VersionRead(versionId=version_id, document=document), orjson.dumps(document).decode()
         )
 
     async def outline_version(self, call: ToolCall) -> ToolReply:
-        flow, version_id = await self._named(call, _given(call, ReadVersionArguments))
+        flow, version_id = await self._named(call)
         version = FlowVersion.model_validate(await self._document(call, flow.flow_id, version_id))
         found = outline(version, version_id, publishing.tags_of(flow, version_id))
         lines = [
@@ -246,7 +241,7 @@ class DesignTools:
         return await self._verdict(call, given.flow_id, given.document)
 
     async def lint_version(self, call: ToolCall) -> ToolReply:
-        flow, version_id = await self._named(call, _given(call, ReadVersionArguments))
+        flow, version_id = await self._named(call)
         return await self._verdict(call, flow.flow_id, await self._document(call, flow.flow_id, version_id))
 
     async def save_draft(self, call: ToolCall) -> ToolReply:
@@ -305,28 +300,18 @@ class DesignTools:
         )
         return ToolReply(VersionNamed(versionId=version_id), f"{tag!r} points at {version_id} now.")
 
-    async def _named(self, call: ToolCall, given: ReadVersionArguments) -> tuple[FlowRecord, str]:
-        """The flow, and the id of its version that is named by id or by tag, or that was saved last."""
-        flow = await self._flows.get_flow(call.principal.tenant_id, given.flow_id)
-        if given.version_id is None:
-            if not flow.versions:
-                message = f"flow {flow.flow_id!r} has no version yet: save one with save_draft"
-                raise CorrectTheInput("version_missing", message, [Finding("/flowId", "empty", message)])
-            return flow, flow.versions[-1].version_id
-        by_tag = {entry.tag: entry.version_id for entry in flow.tags}
-        listed = publishing.lists_version(flow, given.version_id)
-        return flow, given.version_id if listed else by_tag.get(given.version_id, given.version_id)
+    async def _named(self, call: ToolCall) -> tuple[FlowRecord, str]:
+        given = _given(call, ReadVersionArguments)
+        return await self._designing.named(call.principal.tenant_id, given.flow_id, given.version_id)
 
     async def _document(self, call: ToolCall, flow_id: str, version_id: str) -> Mapping[str, object]:
-        """Raises LookElsewhere `flow_unknown`, `version_unknown`."""
-        tenant_id = call.principal.tenant_id
-        return as_object(orjson.loads(await self._flows.get_version_document(tenant_id, flow_id, version_id)))
+        return await self._designing.document(call.principal.tenant_id, flow_id, version_id)
 
     async def _checked(
         self, call: ToolCall, flow_id: str, document: Mapping[str, object], *, draft: bool
     ) -> Submission:
-        body = orjson.dumps({**document, "draft": draft})
-        return await self._designing.check(flow_id, body, author=call.principal.name)
+        author = call.principal.name
+        return await self._designing.check_as_version(flow_id, document, author=author, draft=draft)
 
     async def _verdict(self, call: ToolCall, flow_id: str, document: Mapping[str, object]) -> ToolReply:
         errors: Sequence[FindingReply] = ()

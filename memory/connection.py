@@ -23,6 +23,7 @@ from memory.multiplexed import Address, MultiplexedDriver
 from memory.operations import RedisOperations
 from memory.outcomes import RedisOutcomes
 from memory.redis_py import driver_to
+from memory.tries import RedisTries
 
 READY_KEY_LIFETIME_S = 60
 
@@ -116,6 +117,7 @@ class RedisMemory:
     listing: RedisConversationList
     outcomes: RedisOutcomes
     operations: RedisOperations
+    tries: RedisTries
     durability: Durability | None = None
 
     @classmethod
@@ -133,6 +135,7 @@ class RedisMemory:
             RedisConversationList(driver),
             RedisOutcomes(driver),
             RedisOperations(driver),
+            RedisTries(driver),
             durability,
         )
 

@@ -111,6 +111,13 @@ def calls_key(tenant_id: str) -> str:
     return f"{{{encoded_id(tenant_id)}:model-calls}}"
 
 
+def try_keys(tenant_id: str, try_id: str) -> Mapping[str, str]:
+    """The key of a try and that of its tenant's index, by what the scripts call them. Ids are percent-encoded
+    UTF-8."""
+    tag = f"{{{encoded_id(tenant_id)}:tries}}"
+    return {"try": f"{tag}::try:{encoded_id(try_id)}", "index": f"{tag}::index"}
+
+
 def definition_key(tenant_id: str, content_hash: str) -> str:
     """The compiled definition of a version: shared by conversations, so under a tag of its own."""
     return f"{{{encoded_id(tenant_id)}:definition:{content_hash}}}"

@@ -41,20 +41,19 @@ class JobDependencies:
     journal: KeptJournal
 
 
+def reading_with(
+    settings: Settings, model: models.LanguageModel, observer: telemetry.Observer, rollouts: Rollouts
+) -> BackgroundDependencies:
+    """What reads along, and with which model. Raises nothing: without a model there are the rules."""
+    extractor: Extractor = extraction if settings.rules_extraction else ExtractsNothing()
+    has_model = not isinstance(model, models.NoModel)
+    return BackgroundDependencies(extractor, model, has_model=has_model, observer=observer, rollouts=rollouts)
+
+
 def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.JobKind, jobs.JobHandler]:
     """Of every kind of job. Raises CallTheOperator `webhook_secret_missing`."""
-    model, clock, observer = parts.model, parts.clock, parts.observer
-    extractor: Extractor = extraction if settings.rules_extraction else ExtractsNothing()
-    work = BackgroundWork(
-        parts.transactor,
-        BackgroundDependencies(
-            extractor,
-            model,
-            has_model=not isinstance(model, models.NoModel),
-            observer=observer,
-            rollouts=parts.rollouts,
-        ),
-    )
+    clock, observer = parts.clock, parts.observer
+    work = BackgroundWork(parts.transactor, reading_with(settings, parts.model, observer, parts.rollouts))
     webhook = None
     if settings.webhook_url is not None:
         if settings.webhook_secret is None:

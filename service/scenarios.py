@@ -173,7 +173,7 @@ class _Run:
             findings = [Finding(m.pointer, m.code, f"line {m.line}: {m.message}") for m in rejected.mistakes]
             raise CorrectTheInput("tests_invalid", "the YAML cannot be played", findings) from None
         played = await running.play_all(suite, installed, self._stopwatch)
-        return report.verdict([report.ScenarioReport.of(suite, *each) for each in played])
+        return report.verdict([report.ScenarioReport.of(suite, *each) for each in played], installed.flow)
 
     def flow_reports(self) -> tuple[report.FlowReport, ...]:
         return tuple(

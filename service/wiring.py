@@ -42,6 +42,7 @@ from api.operators import OperatorRoutes
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.tags import TagRoutes
+from api.tries import TryRoutes
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
 from flow_engine.ports.designer_help import UnconfiguredRewriter
@@ -51,9 +52,10 @@ from flow_engine.ports.operations import ProcessKind
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.ports.system_prompts import SystemPrompts
-from flow_engine.ports.telemetry import Tracing, Untraced
+from flow_engine.ports.telemetry import Tracing, Unobserved, Untraced
 from flow_engine.runtime.platform import Platform
 from flow_engine.testing.report import ScenarioVerdict
+from flow_engine.testing.tries import Tries, TryLimits, TryParts
 from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.archiving import KeptJournal
 from flow_engine.use_cases.conversations import Conversations
@@ -83,7 +85,7 @@ from memory.connection import RedisMemory, connect
 from memory.operations import OwnProcess
 from memory.schedule import RedisDeadLetters
 from service import late
-from service.background import JobDependencies, job_runners
+from service.background import JobDependencies, job_runners, reading_with
 from service.observing import KeptCalls, ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.settings import Settings
 from system_prompts.loader import load_model_catalog, load_system_prompts
@@ -182,6 +184,7 @@ class ServiceDependencies:
     tracing: Tracing = field(default_factory=Untraced)
     scrape: Scrape | None = None
     """Where `/metrics` answers for more than this process."""
+    try_limits: TryLimits = field(default_factory=TryLimits)
 
     @asynccontextmanager
     async def opened(self, settings: Settings, submissions: Submissions) -> AsyncGenerator[None]:
@@ -279,7 +282,10 @@ def assemble(
     recordings = Recordings(versions, journal, memory.listing)
     watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
     replaying = ReplayRoutes(Replays(designing, recordings, transactor.platform))
-    doors = Doors(metrics, mcp, watching, replaying, TagRoutes(flow_service, rollouts))
+    trying = TryRoutes(
+        _tries(settings, dependencies, shared, designing, versions, rollouts), designing, _played
+    )
+    doors = Doors(metrics, mcp, watching, replaying, trying, TagRoutes(flow_service, rollouts))
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 
@@ -303,6 +309,21 @@ def _designing(settings: Settings, dependencies: ServiceDependencies, prompts: S
     allow = AllowList.parse(settings.outbound_allow)
     submissions = Submissions(prompts, settings.document_limits, new_id, allow.visible_refusal)
     return Designing(flow_service, submissions, dependencies.clock)
+
+
+def _tries(
+    settings: Settings,
+    dependencies: ServiceDependencies,
+    shared: ConversationDependencies,
+    designing: Designing,
+    versions: VersionsInUse,
+    rollouts: Rollouts,
+) -> Tries:
+    """Not observed: what is tried is no conversation, and counts as none."""
+    background = reading_with(settings, dependencies.model, Unobserved(), rollouts)
+    store, clock = dependencies.memory.tries, dependencies.clock
+    parts = TryParts(designing, versions, shared.platform, background, store, clock, new_id)
+    return Tries(parts, dependencies.try_limits)
 
 
 def _watching(
@@ -336,6 +357,7 @@ class Doors:
     mcp: McpServer
     history: HistoryRoutes
     replays: ReplayRoutes
+    tries: TryRoutes
     tags: TagRoutes
 
 
@@ -360,6 +382,7 @@ def _application(
         migrations=MigrationRoutes(Migrations(transactor, memory.index)),
         history=doors.history,
         replays=doors.replays,
+        tries=doors.tries,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         scores=ScoreRoutes(designing.flows, Scoring(transactor, model)),
         tags=doors.tags,

@@ -21,12 +21,19 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from flow_engine.json_values import as_object
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.ports.flow_store import ArchivedPart
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact, decode_entry, decode_previous_contact
-from flow_engine.runtime.mining_state import decode_mining
+from flow_engine.runtime.memory import (
+    MemoryEntry,
+    PreviousContact,
+    decode_entry,
+    decode_previous_contact,
+    encode_entry,
+    encode_previous_contact,
+)
+from flow_engine.runtime.mining_state import decode_mining, encode_mining
 from flow_engine.runtime.session import Session, decode_session, encode_session
-from flow_engine.runtime.storage import LoadedConversation
+from flow_engine.runtime.storage import Changes, LoadedConversation
 
 ENTRIES_AT_MOST = 1_000
 """Of one page."""
@@ -126,6 +133,44 @@ def _by_key(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> dict[str, _
     if len(new) < len(old) + len(changed):
         changed.update((key, None) for key in old if key not in new)
     return changed
+
+
+def entry_of(changes: Changes, seq: int, memory_revision: int) -> JournalEntry | None:
+    """The entry that a commit makes, where no store writes one; None for a commit that is not journaled.
+    `memory_revision` is the one after it."""
+    note, delta, turn = changes.journal, dict[str, object](), changes.turn
+    if note is None:
+        return None
+    if changes.new_memory is not None and changes.session is not None:
+        delta = {"session": session_delta(None, changes.session), "tenant": changes.new_memory.tenant}
+        delta["variables"] = _stored(changes.new_memory.variables)
+    elif changes.session is not None:
+        delta["session"] = session_delta(note.before, changes.session)
+    written = {"added": changes.added_variables, "tools": changes.set_tools, "mined": changes.set_mined}
+    delta |= {name: _stored(entries) for name, entries in written.items() if entries}
+    if changes.mining is not None:
+        delta["mining"] = orjson.Fragment(encode_mining(changes.mining))
+    if changes.previous_contacts or changes.rewrite_previous_contacts:
+        contacts = map(encode_previous_contact, changes.previous_contacts)
+        delta["previousContacts"] = [*map(orjson.Fragment, contacts)]
+        delta["rewritten"] = changes.rewrite_previous_contacts
+    if turn is not None and is_user_turn(turn):
+        delta["lastUserTurn"] = turn.name
+    told = {"input": {"op": note.asked.op, **note.asked.fields}, "outcome": note.outcome, "delta": delta}
+    plain: Mapping[str, Any] = orjson.loads(orjson.dumps(told, option=orjson.OPT_UTC_Z))
+    return JournalEntry(
+        seq=seq,
+        revision=changes.expected_revision if changes.session is None else changes.session.revision,
+        memory_revision=memory_revision,
+        at=changes.now,
+        by=note.by,
+        rationale=note.asked.rationale,
+        **plain,
+    )
+
+
+def _stored(entries: Mapping[str, MemoryEntry]) -> Mapping[str, object]:
+    return {id: orjson.Fragment(encode_entry(entry)) for id, entry in entries.items()}
 
 
 # --- states from entries ----------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
 import orjson
 from typing_extensions import TypedDict
 
+from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.testing import parsing, running, yaml_text
 
 PASSED, FAILED = "✓", "✗"
@@ -193,13 +194,13 @@ def as_json(report: RunReport) -> bytes:
     )
 
 
-def _share_object(share: running.Share) -> Mapping[str, object]:
-    return {
-        "reached": share.reached,
-        "total": share.total,
-        "percent": round(share.percent, 2),
-        "leftOut": share.left_out,
-    }
+def _share_object(share: running.Share) -> ShareTold:
+    return ShareTold(
+        reached=share.reached,
+        total=share.total,
+        percent=round(share.percent, 2),
+        leftOut=share.left_out,
+    )
 
 
 class FailureRow(TypedDict):
@@ -218,18 +219,52 @@ class ScenarioRow(TypedDict):
     failure: FailureRow | None
 
 
+class ShareTold(TypedDict):
+    """`percent` is a share of 100; `leftOut` are names of tasks, or of two with an arrow between them."""
+
+    reached: int
+    total: int
+    percent: float
+    leftOut: Sequence[str]
+
+
+# `from` is a keyword of Python, hence the functional form.
+TakenConnection = TypedDict("TakenConnection", {"from": str, "to": str})
+
+
+class CoverageTold(TypedDict):
+    """What of a flow was walked through: `entered` are ids of tasks, `taken` pairs of them."""
+
+    tasks: ShareTold
+    transitions: ShareTold
+    entered: Sequence[str]
+    taken: Sequence[TakenConnection]
+
+
 class ScenarioVerdict(TypedDict):
-    """Counts of scenarios, and each of them."""
+    """Counts of scenarios, each of them, and what they walked through together."""
 
     passed: int
     failed: int
     scenarios: Sequence[ScenarioRow]
+    coverage: CoverageTold
 
 
-def verdict(scenarios: Sequence[ScenarioReport]) -> ScenarioVerdict:
-    """The scenarios of one text as JSON values. Lines count from 1."""
+def verdict(scenarios: Sequence[ScenarioReport], flow: CompiledFlow) -> ScenarioVerdict:
+    """The scenarios of one text, played on that flow, as JSON values. Lines count from 1."""
     passed = sum(scenario.passed for scenario in scenarios)
+    played = [scenario.played for scenario in scenarios]
+    measured = running.measure(flow, played)
+    entered = {task for each in played for task in each.entered}
+    taken = {arc for each in played for arc in each.taken}
+    arcs = ((plan.id, target) for plan in flow.tasks.values() for target in plan.connected)
     return ScenarioVerdict(
+        coverage=CoverageTold(
+            tasks=_share_object(measured.tasks),
+            transitions=_share_object(measured.transitions),
+            entered=[task for task in flow.tasks if task in entered],
+            taken=[TakenConnection({"from": arc[0], "to": arc[1]}) for arc in arcs if arc in taken],
+        ),
         passed=passed,
         failed=len(scenarios) - passed,
         scenarios=[

@@ -7,12 +7,13 @@ did is a run that can be played again without a model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import orjson
 from pydantic import ValidationError
 
 from flow_engine.json_values import as_object
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ToolSpec, ask, instruction
 from flow_engine.runtime.agent_data import compose_prompt
 from flow_engine.testing.bench import InstalledFlow
@@ -126,34 +127,9 @@ class _Dialogue:
 
     async def agent_answers(self) -> Sequence[AgentAction]:
         """What the agent does about the last words: its tools first, then what it says."""
-        actions: list[AgentAction] = []
-        own: list[Message] = []
-        for _ in range(MOST_STEPS):
-            history = [Message("user" if who == "user" else "assistant", words) for who, words in self._said]
-            request = LLMRequest(
-                (Message("system", await self._prompt()), *history, *own),
-                tools=_TOOLS,
-                purpose="simulated_agent",
-            )
-            message = (await ask(self._model, request)).message
-            own.append(message)
-            for call in message.tool_calls:
-                action = _action(call.name, call.arguments)
-                if action is None:
-                    result: dict[str, JsonValue] = {"error": "these arguments cannot be used"}
-                else:
-                    outcome = await self._simulation.do(action)
-                    code = refusal_of(outcome)
-                    actions.append(action if code is None else action.model_copy(update={"refused": code}))
-                    result = _result(outcome)
-                own.append(Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
-            if not message.tool_calls:
-                words = message.content.strip()[:_LONGEST]
-                if words:
-                    actions.append(AgentAction(say=words))
-                    await self._simulation.do(actions[-1])
-                    self._said.append(("agent", words))
-                break
+        history = [Message("user" if who == "user" else "assistant", words) for who, words in self._said]
+        actions = await agent_turn(self._model, history, self._prompt, self._simulation.do)
+        self._said += [("agent", action.say) for action in actions if action.say is not None]
         return actions
 
     async def opinion(self) -> Opinion:
@@ -174,6 +150,48 @@ class _Dialogue:
         runner = await stage.transactor.resume(stage.conversation, loaded)
         prompt = compose_prompt(runner)
         return f"{prompt.prefix}{prompt.volatile}"
+
+
+async def agent_turn(
+    model: LanguageModel,
+    history: Sequence[Message],
+    prompt: Callable[[], Awaitable[str]],
+    act: Callable[[AgentAction], Awaitable[Outcome]],
+    *,
+    purpose: str = "simulated_agent",
+    conversation: ConversationRef | None = None,
+) -> Sequence[AgentAction]:
+    """What an agent that a model plays does about a dialogue: the calls of its tools, at most 8 answers with
+    some, then what it says. Each is done by `act` as it comes, and the prompt is asked for anew after it.
+    Raises ModelFailed."""
+    actions: list[AgentAction] = []
+    own: list[Message] = []
+    for _ in range(MOST_STEPS):
+        request = LLMRequest(
+            (Message("system", await prompt()), *history, *own),
+            tools=_TOOLS,
+            purpose=purpose,
+            conversation=conversation,
+        )
+        message = (await ask(model, request)).message
+        own.append(message)
+        for call in message.tool_calls:
+            action = _action(call.name, call.arguments)
+            if action is None:
+                result: dict[str, JsonValue] = {"error": "these arguments cannot be used"}
+            else:
+                outcome = await act(action)
+                code = refusal_of(outcome)
+                actions.append(action if code is None else action.model_copy(update={"refused": code}))
+                result = _result(outcome)
+            own.append(Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
+        if not message.tool_calls:
+            words = message.content.strip()[:_LONGEST]
+            if words:
+                actions.append(AgentAction(say=words))
+                await act(actions[-1])
+            break
+    return actions
 
 
 def _action(tool: str, arguments: object) -> AgentAction | None:

@@ -186,18 +186,14 @@ class Simulation:
 
     async def do(self, action: AgentAction) -> Outcome:
         """The agent's: what is refused and not marked so is a failure of the run."""
-        step: format.Action
-        if action.change_task is not None:
-            step, shown = (
-                format.ChangeTask(change_task=action.change_task),
-                f"change_task: {action.change_task}",
-            )
-        elif action.memory is not None:
-            names = ", ".join(entry.var_id for entry in action.memory)
-            step, shown = format.Remember(memory=action.memory), f"memory: {names}"
-        else:
-            words = action.say or ""
-            step, shown = format.Say(utterance=format.UtteranceBody(body=words, src="bot")), f"say: {words!r}"
+        step = step_of(action)
+        match step:
+            case format.Remember():
+                shown = f"memory: {', '.join(entry.var_id for entry in step.memory)}"
+            case format.ChangeTask():
+                shown = f"change_task: {step.change_task}"
+            case format.Say():
+                shown = f"say: {step.utterance.body!r}"
         self.last = await self.player.act(step)
         self._note(shown, action.refused)
         return self.last
@@ -213,6 +209,15 @@ class Simulation:
         code = refusal_of(self.last)
         if code is not None and code != marked:
             self.failures += (f"{shown}: {line}" for line in unexpected(self.last))
+
+
+def step_of(action: AgentAction) -> format.ChangeTask | format.Remember | format.Say:
+    """The step of a flow test that an agent's action is; what it says has at most 4,000 characters."""
+    if action.change_task is not None:
+        return format.ChangeTask(change_task=action.change_task)
+    if action.memory is not None:
+        return format.Remember(memory=action.memory)
+    return format.Say(utterance=format.UtteranceBody(body=action.say or "", src="bot"))
 
 
 def refusal_of(outcome: Outcome) -> str | None:

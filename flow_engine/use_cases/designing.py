@@ -1,10 +1,17 @@
 """A designer's document from its check to its place among a flow's versions (F2, F9, F27)."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import orjson
+
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
+from flow_engine.json_values import as_object
 from flow_engine.ports.clock import Clock
+from flow_engine.ports.flow_store import FlowRecord
+from flow_engine.use_cases import publishing
 from flow_engine.use_cases.flow_service import FlowService, Respond
 from flow_engine.use_cases.submissions import Submission, Submissions
 
@@ -23,6 +30,29 @@ class Designing:
         return await asyncio.to_thread(
             self.submissions.check, document, flow_id=flow_id, created_by=author, now=self.clock.now()
         )
+
+    async def check_as_version(
+        self, flow_id: str, document: Mapping[str, object], *, author: str, draft: bool = False
+    ) -> Submission:
+        """`check` of a document, a draft's too, as the version that it would become, or as a draft. Raises as
+        `check`."""
+        return await self.check(flow_id, orjson.dumps({**document, "draft": draft}), author=author)
+
+    async def document(self, tenant_id: str, flow_id: str, version_id: str) -> Mapping[str, object]:
+        """A version's document as JSON values. Raises LookElsewhere `flow_unknown`, `version_unknown`."""
+        return as_object(orjson.loads(await self.flows.get_version_document(tenant_id, flow_id, version_id)))
+
+    async def named(self, tenant_id: str, flow_id: str, name: str | None) -> tuple[FlowRecord, str]:
+        """A flow, and the id of its version that `name` is the id or the tag of, or that was saved last.
+        Raises LookElsewhere `flow_unknown`, CorrectTheInput `version_missing` for a flow without versions."""
+        flow = await self.flows.get_flow(tenant_id, flow_id)
+        if name is None:
+            if not flow.versions:
+                message = f"flow {flow.flow_id!r} has no version yet"
+                raise CorrectTheInput("version_missing", message, [Finding("", "empty", message)])
+            return flow, flow.versions[-1].version_id
+        by_tag = {entry.tag: entry.version_id for entry in flow.tags}
+        return flow, name if publishing.lists_version(flow, name) else by_tag.get(name, name)
 
     async def save(
         self,

@@ -262,7 +262,7 @@ class Recordings:
             raise unknown_conversation(conversation.conversation_id)
         versions = list(dict.fromkeys(_versions(before, entries)))
         veil = None if in_clear else await self._veil(conversation.tenant_id, state, entries)
-        whole = None if before.session is None else _whole(before)
+        whole = None if before.session is None else whole_of(before)
         if veil is not None:
             whole = whole and veil.masked(replace(entries[0], delta=whole)).delta
             entries = [veil.masked(entry) for entry in entries]
@@ -286,7 +286,7 @@ class Recordings:
                 )
                 for id, contact in session.contacts.items()
             ],
-            entries=[_recorded(entry) for entry in entries],
+            entries=[recorded(entry) for entry in entries],
         )
 
     async def _veil(
@@ -324,7 +324,8 @@ def _versions(before: LoadedConversation, entries: Sequence[JournalEntry]) -> It
             yield version_id, str(changed["contentHash"])
 
 
-def _recorded(entry: JournalEntry) -> RecordedEntry:
+def recorded(entry: JournalEntry) -> RecordedEntry:
+    """What a recording tells of an entry. Times are in UTC."""
     return RecordedEntry(
         seq=entry.seq,
         at=entry.at,
@@ -362,8 +363,9 @@ def _heard(entry: JournalEntry) -> Heard | None:
     )
 
 
-def _whole(state: LoadedConversation) -> Mapping[str, object]:
-    """A state in the form of the delta that makes it out of nothing."""
+def whole_of(state: LoadedConversation) -> Mapping[str, object]:
+    """A state in the form of the delta that makes it out of nothing, as JSON values; its messages are not in
+    it."""
     entries = {"mined": state.mined, "tools": state.tools}
     return {
         "session": None if state.session is None else orjson.loads(encode_session(state.session)),
@@ -378,3 +380,20 @@ def _whole(state: LoadedConversation) -> Mapping[str, object]:
         "memoryRevision": state.memory_revision,
         "memoryUpdatedAt": None if state.memory_updated_at is None else utc_text(state.memory_updated_at),
     }
+
+
+def state_of(whole: Mapping[str, object], at: datetime) -> LoadedConversation:
+    """The state that `whole_of` told; its memory was updated `at` (UTC) where it does not say. Raises
+    CallTheOperator for one that does not fit its format."""
+    revision, updated = whole.get("memoryRevision"), whole.get("memoryUpdatedAt")
+    made = JournalEntry(
+        seq=0,
+        revision=0,
+        memory_revision=revision if isinstance(revision, int) else 0,
+        at=datetime.fromisoformat(updated) if isinstance(updated, str) else at,
+        by="",
+        input={},
+        outcome={},
+        delta=whole,
+    )
+    return folded(LoadedConversation(), made)

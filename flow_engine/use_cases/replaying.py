@@ -19,7 +19,6 @@ from flow_engine.json_values import as_object
 from flow_engine.listening.mining import MiningResult, mining_request_of
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
-from flow_engine.runtime.journal import JournalEntry, folded
 from flow_engine.runtime.memory import decode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy
 from flow_engine.runtime.platform import Platform
@@ -29,7 +28,7 @@ from flow_engine.task_types import BETWEEN_CONTACTS
 from flow_engine.use_cases.background import reading
 from flow_engine.use_cases.migrations import on_version
 from flow_engine.use_cases.rebuilding import Rerun, World
-from flow_engine.use_cases.recordings import Heard, RecordedEntry, Recording
+from flow_engine.use_cases.recordings import Heard, RecordedEntry, Recording, state_of
 from flow_engine.use_cases.transactor import Decision, Transition
 from flow_engine.use_cases.versions_in_use import StartableVersion, VersionInUse
 from flow_engine.values import JsonValue, ValueRejected, VariableSpec, canonical
@@ -223,18 +222,7 @@ def _start_of(recording: Recording) -> LoadedConversation:
     """Raises CallTheOperator for a state that does not fit its format."""
     if recording.start is None:
         return LoadedConversation()
-    first, revision = recording.entries[0], recording.start.get("memoryRevision")
-    made = JournalEntry(
-        seq=0,
-        revision=0,
-        memory_revision=revision if isinstance(revision, int) else 0,
-        at=first.at.astimezone(UTC),
-        by="",
-        input={},
-        outcome={},
-        delta=recording.start,
-    )
-    return folded(LoadedConversation(), made)
+    return state_of(recording.start, recording.entries[0].at.astimezone(UTC))
 
 
 # --- the same request on another version --------------------------------------------------------

@@ -131,6 +131,12 @@ class VersionsInUse:
         await self.keep_definition(tenant_id, restored)
         return restored
 
+    async def of_document(self, tenant_id: str, document: bytes) -> VersionInUse:
+        """A version that is stored nowhere, by its document: checked JSON. Kept compiled as others are.
+        Raises RetryLater `version_of_newer_release`. A first compilation takes up to seconds."""
+        digest = await asyncio.to_thread(lambda: content_hash(parse_json(document)))
+        return await self._compile(tenant_id, document, digest)
+
     async def keep_definition(self, tenant_id: str, version: VersionInUse) -> None:
         await self._definitions.put(
             tenant_id, version.flow.content_hash, version.document, version.flow.lifetime_s

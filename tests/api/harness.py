@@ -16,6 +16,8 @@ from fastapi import FastAPI
 
 from adapters.outbound.fake import Answer, ScriptedOutbound
 from api.auth import Authenticator, Keyring, LocalOnly
+from flow_engine.ports.models import LanguageModel, NoModel
+from flow_engine.testing.tries import TryLimits
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory
 from memory.in_process import embedded
@@ -153,6 +155,8 @@ async def open_scene(
     memory: RedisMemory | None = None,
     flows: FlowDatabase | None = None,
     clock: SettableClock | None = None,
+    model: LanguageModel | None = None,
+    try_limits: TryLimits | None = None,
     **settings: Any,
 ) -> AsyncIterator[Scene]:
     """A service with `documents` published. Give two scenes one `server` to let them share a Redis, or
@@ -162,6 +166,8 @@ async def open_scene(
         outbound=ScriptedOutbound(answers or {}),
         memory=memory or embedded(server),
         database=flows or sqlite_in_memory(),
+        model=model or NoModel(),
+        try_limits=try_limits or TryLimits(),
     )
     given = Settings(**{"samples": False, **settings})
     service = assemble(given, dependencies, authenticator or LocalOnly(), base_url=BASE_URL)

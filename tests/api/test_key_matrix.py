@@ -49,6 +49,12 @@ EXPECTED: dict[str, set[str]] = {
     "GET /v1/flows/{flow_id}/tags/{tag}/outcomes": {DESIGNER},
     "POST /v1/flows/{flow_id}/migrations": {DESIGNER},
     "POST /v1/flows/{flow_id}/versions/{version_id}/replays": {DESIGNER, "operator"},
+    "POST /v1/flows/{flow_id}/versions/{version_id}/tests": {DESIGNER},
+    "POST /v1/flows/{flow_id}/try": {DESIGNER},
+    "GET /v1/flows/{flow_id}/try/{try_id}": {DESIGNER},
+    "POST /v1/flows/{flow_id}/try/{try_id}": {DESIGNER},
+    "DELETE /v1/flows/{flow_id}/try/{try_id}": {DESIGNER},
+    "GET /v1/flows/{flow_id}/try/{try_id}/test": {DESIGNER},
     "GET /v1/helpers/models": {DESIGNER},
     "GET /v1/helpers/voices": {DESIGNER},
     "GET /v1/helpers/stt-engines": {DESIGNER},
@@ -121,6 +127,7 @@ UNKNOWN = {
     "run_id": "none",
     "letter_id": "lost",
     "seq": "1",
+    "try_id": "attempt",
 }
 
 
@@ -166,6 +173,8 @@ async def _acmes_own(scene: Scene) -> dict[str, str]:
     contact["conversationalFlowVersionId"] = version_id
     started = await scene.http.post("/v1/handle-new-contact", json=contact, headers=headers)
     assert started.status_code == 200, started.text
+    tried = await scene.http.post(f"/v1/flows/{flow_id}/try", json={}, headers=headers)
+    assert tried.status_code == 201, tried.text
     runs = records_of(scene.flows, "agent_runs")
     await runs.insert("acme", Record("acmes-run", {"status": "completed"}, ENDED))
     return {
@@ -177,6 +186,7 @@ async def _acmes_own(scene: Scene) -> dict[str, str]:
         "run_id": "acmes-run",
         "letter_id": "acmes-letter",
         "seq": "1",
+        "try_id": tried.json()["tryId"],
     }
 
 

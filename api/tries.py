@@ -1,0 +1,287 @@
+"""Routes on which a designer talks to a document that is not published, and plays flow tests on a version."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.bodies import Body, Facts, Id, Name, Reason
+from api.endpoints import Call, Endpoint, json_response
+from flow_engine.documents.findings import problems_of
+from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.testing import format
+from flow_engine.testing.report import ScenarioVerdict
+from flow_engine.testing.tries import Said, Tries, TryOrder
+from flow_engine.testing.try_page import TryReply
+from flow_engine.use_cases.designing import Designing
+from flow_engine.use_cases.submissions import Submission
+from flow_engine.vocabulary import Channel, HumanOutcome
+
+YAML = "application/yaml"
+LONGEST_TEXT, LONGEST_TESTS = 4_000, 524_288
+_TRIES = "/flows/{flow_id}/try"
+_ONE = _TRIES + "/{try_id}"
+
+PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
+"""Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
+CorrectTheInput `tests_invalid` with pointers into the YAML."""
+
+
+class TriedContact(Body):
+    """Who calls, as an agent's program would send it; what is left out is as in a flow test."""
+
+    contact_id: Id | None = None
+    channel: Channel | None = None
+    language: Name | None = None
+    contact: Facts | None = None
+
+    def body(self) -> format.NewContactBody:
+        return format.NewContactBody(
+            id=self.contact_id, channel=self.channel, language=self.language, data=self.contact
+        )
+
+
+class BeginTry(TriedContact):
+    """Either a document, unsaved, or the id or tag of a version, a draft too; with neither the version that
+    was saved last."""
+
+    document: dict[str, object] | None = None
+    version_id: Id | None = None
+    tenant: Facts | None = None
+
+    @model_validator(mode="after")
+    def _one_version(self) -> BeginTry:
+        if self.document is not None and self.version_id is not None:
+            raise ValueError("give either 'document' or 'versionId'")
+        return self
+
+    def order(self) -> TryOrder:
+        return TryOrder(self.document, self.version_id, self.body(), self.tenant)
+
+
+class TriedEnd(Body):
+    """`closes` is what the customHandler is to answer; it is not called."""
+
+    reason: Reason | None = None
+    closes: bool | None = None
+
+
+class TriedHumanTask(Body):
+    outcome: HumanOutcome
+    reason: Reason | None = None
+
+
+class TurnFields(Body):
+    """Exactly one of these, `language` only beside `text`. `wait` lets so many seconds pass."""
+
+    text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)] | None = None
+    language: Name | None = None
+    change_task: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    memory: Facts | None = None
+    hangup: TriedEnd | bool | None = None
+    new_contact: TriedContact | None = None
+    human_task: TriedHumanTask | None = None
+    wait: float | None = None
+
+    @property
+    def asked(self) -> Mapping[str, object]:
+        """What is asked for, by its name in JSON. More or less than one is a mistake."""
+        names = {
+            "text": self.text,
+            "changeTask": self.change_task,
+            "memory": self.memory,
+            "hangup": self.hangup or None,
+            "newContact": self.new_contact,
+            "humanTask": self.human_task,
+            "wait": self.wait,
+        }
+        return {name: value for name, value in names.items() if value is not None}
+
+    def step(self) -> Said | format.Action:
+        """Raises CorrectTheInput `body_invalid` for values that no step takes."""
+        [(name, value)] = self.asked.items()
+        try:
+            match value:
+                case str() if name == "text":
+                    return Said(value, self.language)
+                case str():
+                    return format.ChangeTask(change_task=value)
+                case TriedContact():
+                    return format.OpenContact(contact=value.body())
+                case TriedHumanTask():
+                    body = format.HumanTaskBody(outcome=value.outcome, reason=value.reason)
+                    return format.HumanTask(human_task=body)
+                case TriedEnd():
+                    end = format.EndContactBody(reason=value.reason, closes=value.closes)
+                    return format.EndContact(end_contact=end)
+                case True:
+                    return format.EndContact(end_contact=format.EndContactBody())
+                case float():
+                    return format.Wait(wait=value)
+                case _:
+                    return format.Remember.model_validate({"memory": value})
+        except ValidationError as error:
+            findings = [Finding(pointer(*p.place), p.kind, p.message) for p in problems_of(error)]
+            raise CorrectTheInput("body_invalid", "this cannot be done in a turn", findings) from None
+
+
+class Turn(TurnFields):
+    @model_validator(mode="after")
+    def _one_thing(self) -> Turn:
+        if len(self.asked) != 1:
+            names = "text, changeTask, memory, hangup, newContact, humanTask, wait"
+            raise ValueError(f"give exactly one of: {names}")
+        if self.language is not None and self.text is None:
+            raise ValueError("'language' is that of a 'text'")
+        return self
+
+
+class PlayTestsBody(Body):
+    tests: Annotated[str, Field(min_length=1, max_length=LONGEST_TESTS)]
+
+
+class TryEnded(TypedDict):
+    tryId: str
+
+
+_BEGIN, _TURN, _TESTS = TypeAdapter(BeginTry), TypeAdapter(Turn), TypeAdapter(PlayTestsBody)
+
+
+class TryRoutes:
+    """`play` runs flow tests."""
+
+    def __init__(self, tries: Tries, designing: Designing, play: PlayTests) -> None:
+        self._tries = tries
+        self._designing = designing
+        self._play = play
+
+    async def begin(self, call: Call) -> Response:
+        order, author = call.parse(_BEGIN).order(), call.principal.name
+        begun = await self._tries.start(call.tenant_id, call.path("flow_id"), order, author=author)
+        return json_response(begun, 201)
+
+    async def turn(self, call: Call) -> Response:
+        return json_response(await gone_on(self._tries, _named(call), call.parse(_TURN)))
+
+    async def look(self, call: Call) -> Response:
+        return json_response(await self._tries.look(*_named(call)))
+
+    async def test(self, call: Call) -> Response:
+        return Response((await self._tries.test(*_named(call))).encode(), media_type=YAML)
+
+    async def end(self, call: Call) -> Response:
+        await self._tries.end(*_named(call))
+        return json_response(TryEnded(tryId=call.path("try_id")))
+
+    async def play_tests(self, call: Call) -> Response:
+        body, flow_id = call.parse(_TESTS), call.path("flow_id")
+        document = await self._designing.document(call.tenant_id, flow_id, call.path("version_id"))
+        checked = await self._designing.check_as_version(flow_id, document, author=call.principal.name)
+        return json_response(await self._play(checked, flow_id, body.tests.encode()))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="POST",
+                path=_TRIES,
+                handler=self.begin,
+                summary="Talk to a document or a draft without publishing it: open a contact in memory",
+                audience="designers",
+                scopes=("designer",),
+                body=_BEGIN,
+                reply=TryReply,
+                status=201,
+                problems=(404, 409),
+                body_example={"versionId": "claim-v1", "channel": "phone"},
+            ),
+            Endpoint(
+                method="POST",
+                path=_ONE,
+                handler=self.turn,
+                summary="One turn of a try: say something, change the task, write values, hang up, come back",
+                audience="designers",
+                scopes=("designer",),
+                body=_TURN,
+                reply=TryReply,
+                problems=(404, 409),
+                body_example={"text": "I would like to book a visit"},
+            ),
+            *self._of_one(),
+            Endpoint(
+                method="POST",
+                path="/flows/{flow_id}/versions/{version_id}/tests",
+                handler=self.play_tests,
+                summary="Play flow tests on a version, a draft too, and tell what they reach",
+                audience="designers",
+                scopes=("designer",),
+                body=_TESTS,
+                reply=ScenarioVerdict,
+                problems=(404,),
+                body_example={
+                    "tests": "scenarios:\n- name: it begins\n  steps:\n  - expect: {conversation: active}\n"
+                },
+            ),
+        ]
+
+    def _of_one(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path=_ONE,
+                handler=self.look,
+                summary="A try as it stands",
+                audience="designers",
+                scopes=("designer",),
+                reply=TryReply,
+                problems=(404,),
+            ),
+            Endpoint(
+                method="GET",
+                path=_ONE + "/test",
+                handler=self.test,
+                summary="A flow test of what was done in a try",
+                audience="designers",
+                scopes=("designer",),
+                reply=str,
+                media_types=(YAML,),
+                problems=(404,),
+            ),
+            Endpoint(
+                method="DELETE",
+                path=_ONE,
+                handler=self.end,
+                summary="End a try",
+                audience="designers",
+                scopes=("designer",),
+                reply=TryEnded,
+                problems=(404,),
+            ),
+        ]
+
+
+async def gone_on(tries: Tries, named: tuple[str, str, str], turn: TurnFields) -> TryReply:
+    """A turn of the try that is named by tenant, flow and id. Raises as `Tries.turn`, with pointers into
+    `turn`."""
+    try:
+        return await tries.turn(*named, turn.step())
+    except CorrectTheInput as refused:
+        findings = [Finding(_place(f.pointer, turn), f.code, f.message) for f in refused.findings]
+        raise CorrectTheInput(refused.code, refused.detail, findings) from None
+
+
+def _place(pointed: str, turn: TurnFields) -> str:
+    """Where in a turn that is which the request of a conversation has at that pointer."""
+    if turn.text is not None:
+        return "/text"
+    if turn.new_contact is not None:
+        return f"/newContact{pointed}"
+    number = pointed.split("/")[1] if turn.memory is not None else ""
+    return pointer("memory", [*turn.memory][int(number)]) if turn.memory and number.isdecimal() else pointed
+
+
+def _named(call: Call) -> tuple[str, str, str]:
+    return call.tenant_id, call.path("flow_id"), call.path("try_id")

@@ -1,0 +1,320 @@
+"""Tries of a document that is not published: begun, gone on with turn by turn, and told as a flow test.
+
+A try is a record of its own in the store, read and written once a turn, so that any process answers the next
+one. It expires when nobody goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import msgspec
+import orjson
+
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.ports.clock import Clock
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
+from flow_engine.ports.jobs import TryJobAgain
+from flow_engine.ports.models import Message, ModelFailed
+from flow_engine.ports.tries import KeptTry, TryStore
+from flow_engine.runtime.agent_data import compose_prompt
+from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow
+from flow_engine.runtime.platform import Platform
+from flow_engine.testing import format
+from flow_engine.testing.expectations import Outcome
+from flow_engine.testing.recorded_test import test_of
+from flow_engine.testing.simulated_user import agent_turn
+from flow_engine.testing.simulation import AgentAction, step_of
+from flow_engine.testing.trial import Trial, TryRecord
+from flow_engine.testing.try_page import TriedAction, TryReply, told_action, try_reply
+from flow_engine.use_cases.background import BackgroundDependencies
+from flow_engine.use_cases.designing import Designing
+from flow_engine.use_cases.replaying import holds
+from flow_engine.use_cases.submissions import Submission
+from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.values import JsonValue, VariableSpec
+
+TASK, SET, HANG_UP = "/task", "/set", "/hangup"
+
+
+@dataclass(frozen=True, slots=True)
+class TryLimits:
+    """Tries of a tenant at once, turns of a try, bytes of what is kept of it beside its document, and the
+    seconds after which one that nobody goes on with is gone."""
+
+    at_once: int = 100
+    turns: int = 200
+    most_bytes: int = 2 * 1024 * 1024
+    idle_s: float = 30 * 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TryOrder:
+    """What is tried: a document, as JSON, or a saved version by id or tag, else the one that was saved last;
+    and who calls, as an agent's program would send it. `language` is BCP 47."""
+
+    document: Mapping[str, object] | None = None
+    version_id: str | None = None
+    contact: format.NewContactBody = field(default_factory=format.NewContactBody)
+    tenant: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the user says, or one of the commands `/task NAME`, `/set VARIABLE VALUE`, `/hangup`. `language`
+    is BCP 47."""
+
+    text: str
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TryParts:
+    """What tries are made with; `background` reads what is said, and has the model that plays the agent."""
+
+    designing: Designing
+    versions: VersionsInUse
+    platform: Platform
+    background: BackgroundDependencies
+    store: TryStore
+    clock: Clock
+    new_id: Callable[[], str]
+
+
+class Tries:
+    """Every method answers for one tenant: another's try looks exactly like an unknown one. Raises
+    LookElsewhere `flow_unknown`, `try_unknown`, also for one that has expired, and RetryLater while a store
+    is away."""
+
+    def __init__(self, parts: TryParts, limits: TryLimits) -> None:
+        self._parts = parts
+        self._limits = limits
+
+    async def start(self, tenant_id: str, flow_id: str, order: TryOrder, *, author: str) -> TryReply:
+        """Check the document as a save would, and open the first contact. Raises CorrectTheInput
+        `document_invalid` with every error, `channel_not_supported`, LookElsewhere `version_unknown`,
+        ReloadAndDecide `too_many_tries`."""
+        submission, campaign_id = await self._checked(tenant_id, flow_id, order, author)
+        record = TryRecord(
+            flow_id=flow_id,
+            campaign_id=campaign_id,
+            version_id=submission.entry.version_id,
+            author=author,
+            channel=order.contact.channel,
+            language=order.contact.language,
+            tenant=order.tenant or {},
+            contact=order.contact.data or {},
+        )
+        turn = await self._turn(tenant_id, f"try-{self._parts.new_id()}", submission.document, record)
+        await turn.do(format.OpenContact(contact=order.contact), asked=True)
+        await turn.agent_goes_on()
+        kept = self._kept(turn, KeptTry(submission.document, b"", 0, self._parts.clock.now()))
+        conversation = turn.trial.conversation
+        now, most = self._parts.clock.now(), self._limits.at_once
+        if not await self._parts.store.create(
+            tenant_id, conversation.conversation_id, kept, now=now, most=most
+        ):
+            raise ReloadAndDecide(
+                "too_many_tries",
+                f"{most} tries are open, the most that a tenant may have",
+                accepted=(
+                    "end one of them",
+                    f"wait: one is gone {self._limits.idle_s:g} s after its last turn",
+                ),
+            )
+        return await self._reply(turn, kept)
+
+    async def turn(self, tenant_id: str, flow_id: str, try_id: str, asked: Said | format.Action) -> TryReply:
+        """One turn: what is asked for, and what the agent does about it where a model plays one. An error of
+        what is asked for is raised and changes nothing; ReloadAndDecide `try_changed` where another turn was
+        faster, `try_full` at the end of its limits; CorrectTheInput as the routes of conversations."""
+        kept, record = await self._found(tenant_id, flow_id, try_id)
+        if kept.revision > self._limits.turns:
+            raise _full(f"{self._limits.turns} turns")
+        turn = await self._turn(tenant_id, try_id, kept.document, record)
+        step = asked
+        if isinstance(step, Said):
+            said = format.UtteranceBody(body=step.text, language=step.language)
+            step = command_of(step.text, turn.trial.flow) or format.Say(utterance=said)
+        await turn.do(step, asked=True)
+        if isinstance(step, format.Say | format.OpenContact):
+            await turn.agent_goes_on()
+        saved = self._kept(turn, kept)
+        if not await self._parts.store.save(tenant_id, try_id, saved, now=self._parts.clock.now()):
+            raise ReloadAndDecide(
+                "try_changed", "another turn of this try was faster", accepted=("the same turn again",)
+            )
+        return await self._reply(turn, saved)
+
+    async def look(self, tenant_id: str, flow_id: str, try_id: str) -> TryReply:
+        """As it is, without a turn: no actions, events or entries."""
+        kept, record = await self._found(tenant_id, flow_id, try_id)
+        return await self._reply(await self._turn(tenant_id, try_id, kept.document, record), kept)
+
+    async def test(self, tenant_id: str, flow_id: str, try_id: str) -> str:
+        """A flow test of all that was done, as YAML."""
+        kept, record = await self._found(tenant_id, flow_id, try_id)
+        trial = (await self._turn(tenant_id, try_id, kept.document, record)).trial
+        installation = self._parts.platform
+        # Of its own: what a platform keeps belongs to one thread.
+        platform = Platform(installation.prompts, installation.address, installation.memory_format)
+        return await asyncio.to_thread(test_of, trial.recording(kept.document), trial.flow, platform)
+
+    async def end(self, tenant_id: str, flow_id: str, try_id: str) -> None:
+        await self._found(tenant_id, flow_id, try_id)
+        await self._parts.store.remove(tenant_id, try_id)
+
+    async def _checked(
+        self, tenant_id: str, flow_id: str, order: TryOrder, author: str
+    ) -> tuple[Submission, str]:
+        """The document as a version that may run, and the campaign of its flow."""
+        designing = self._parts.designing
+        flow, document = await designing.flows.get_flow(tenant_id, flow_id), order.document
+        if document is None:
+            flow, version_id = await designing.named(tenant_id, flow_id, order.version_id)
+            document = await designing.document(tenant_id, flow_id, version_id)
+        return await designing.check_as_version(flow_id, document, author=author), flow.campaign_id
+
+    async def _found(self, tenant_id: str, flow_id: str, try_id: str) -> tuple[KeptTry, TryRecord]:
+        await self._parts.designing.flows.get_flow(tenant_id, flow_id)
+        kept = await self._parts.store.load(tenant_id, try_id)
+        record = None if kept is None else msgspec.json.decode(kept.record, type=TryRecord)
+        if kept is None or record is None or record.flow_id != flow_id or self._is_over(kept):
+            raise LookElsewhere("try_unknown", f"there is no try {try_id!r} of this flow, or not any more")
+        return kept, record
+
+    def _is_over(self, kept: KeptTry) -> bool:
+        return kept.expires_at <= self._parts.clock.now()
+
+    async def _turn(self, tenant_id: str, try_id: str, document: bytes, record: TryRecord) -> _Turn:
+        parts = self._parts
+        flow = (await parts.versions.of_document(tenant_id, document)).flow
+        conversation = ConversationRef(tenant_id, try_id)
+        trial = Trial(conversation, flow, parts.platform, record, parts.background, parts.clock.now())
+        return _Turn(trial, parts.background)
+
+    def _kept(self, turn: _Turn, before: KeptTry) -> KeptTry:
+        record = turn.trial.record()
+        if not 0 <= record.ahead_s <= LONGEST_S:
+            raise _full(f"{LONGEST_S} seconds of waiting")
+        text = msgspec.json.encode(record)
+        if len(text) > self._limits.most_bytes:
+            raise _full(f"{self._limits.most_bytes} bytes")
+        expires_at = self._parts.clock.now() + timedelta(seconds=self._limits.idle_s)
+        return KeptTry(before.document, text, before.revision + 1, expires_at)
+
+    async def _reply(self, turn: _Turn, kept: KeptTry) -> TryReply:
+        left = self._limits.turns + 1 - kept.revision
+        return await try_reply(turn.trial, kept, turn.actions, turns_left=left, failed=turn.failed)
+
+
+class _Turn:
+    """A try while it is gone on with. `failed` is what kept a model from its part."""
+
+    def __init__(self, trial: Trial, background: BackgroundDependencies) -> None:
+        self.trial = trial
+        self.actions: list[TriedAction] = []
+        self.failed: str | None = None
+        self._background = background
+
+    async def do(self, step: format.Action, *, asked: bool = False) -> Outcome:
+        """An error of what was asked for is raised, one of what a model does is told."""
+        try:
+            outcome = await self.trial.act(step)
+        except TryJobAgain as failure:
+            outcome, self.failed = Outcome(kind=format.kind_of(step)), str(failure)
+        if outcome.problem is not None and asked:
+            raise outcome.problem
+        self.actions.append(told_action(step, outcome))
+        return outcome
+
+    async def agent_goes_on(self) -> None:
+        """By the model, if there is one and the contact goes on."""
+        runner = await self.trial.runner()
+        if not self._background.has_model or runner.session.active_contact_id is None:
+            return
+
+        async def act(action: AgentAction) -> Outcome:
+            return await self.do(step_of(action))
+
+        try:
+            await agent_turn(
+                self._background.model,
+                self._history(),
+                self._prompt,
+                act,
+                purpose="try",
+                conversation=self.trial.conversation,
+            )
+        except ModelFailed as failure:
+            self.failed = str(failure)
+
+    def _history(self) -> list[Message]:
+        """What a model has heard and said in this contact, from the command that opened it."""
+        trial = self.trial
+        own = [turn for turn in trial.memory.state.turns if turn.contact_id == trial.contact_id]
+        opened = next((each["command"] for each in self.actions if each["kind"] == "contact"), None)
+        return [Message("user", opened or "/start"), *map(_message, own)]
+
+    async def _prompt(self) -> str:
+        return compose_prompt(await self.trial.runner()).text
+
+
+def _message(turn: DialogueTurn) -> Message:
+    return Message("user" if turn.src == "user" else "assistant", turn.body)
+
+
+def _full(what: str) -> ReloadAndDecide:
+    return ReloadAndDecide("try_full", f"a try has at most {what}", accepted=("a new try",))
+
+
+# --- commands in what is said -------------------------------------------------------------------
+
+
+def command_of(
+    text: str, flow: CompiledFlow
+) -> format.ChangeTask | format.Remember | format.EndContact | None:
+    """What a message stands for that is a command; None for one that is not. Raises CorrectTheInput
+    `command_invalid`."""
+    command, _, rest = text.strip().partition(" ")
+    rest = rest.strip()
+    if command == HANG_UP:
+        return format.EndContact(end_contact=format.EndContactBody(reason=rest or None))
+    if command == TASK:
+        if not rest:
+            raise _not_a_command(f"accepted is {TASK} NAME")
+        return format.ChangeTask(change_task=rest)
+    if command != SET:
+        return None
+    named = [spec for spec in flow.variables if any(_starts(rest, name) for name in (spec.id, spec.name))]
+    if not named:
+        known = ", ".join(spec.name for spec in flow.variables) or "none"
+        raise _not_a_command(f"accepted is {SET} VARIABLE VALUE; the variables are: {known}")
+    spec = max(named, key=lambda each: max(len(n) for n in (each.id, each.name) if _starts(rest, n)))
+    name = max((n for n in (spec.id, spec.name) if _starts(rest, n)), key=len)
+    value = value_for(spec, rest[len(name) :].strip())
+    entry = format.MemoryEntryBody.model_validate({"varId": spec.id, "value": value})
+    return format.Remember.model_construct(memory=(entry,))
+
+
+def value_for(spec: VariableSpec, text: str) -> JsonValue:
+    """The value of a variable that a text tells: the text itself, or the JSON that it is, whichever the
+    variable takes; None for an empty one, which takes a value back."""
+    if not text:
+        return None
+    values: list[JsonValue] = [text]
+    with suppress(orjson.JSONDecodeError):
+        values.insert(0 if spec.type == "custom" else 1, orjson.loads(text))
+    return next((value for value in values if holds(spec, value)), text)
+
+
+def _starts(text: str, name: str) -> bool:
+    return text == name or text.startswith(f"{name} ")
+
+
+def _not_a_command(message: str) -> CorrectTheInput:
+    return CorrectTheInput("command_invalid", message, [Finding("/text", "command_invalid", message)])
