@@ -56,6 +56,7 @@ class VersionRowReply(TypedDict):
     createdAt: str
     parentVersionId: str | None
     weight: float | None
+    draft: bool
 
 
 class MergeReply(MergedVersion):
@@ -161,6 +162,7 @@ class DesignerRoutes:
                     createdAt=utc_text(row.created_at),
                     parentVersionId=row.parent_version_id,
                     weight=row.weight,
+                    draft=row.draft,
                 )
                 for row in rows
             ]

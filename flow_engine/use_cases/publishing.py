@@ -59,6 +59,7 @@ class VersionRow:
     created_at: datetime
     parent_version_id: str | None = None
     weight: float | None = None
+    draft: bool = False
 
 
 FlowAction = Literal["version_saved", "tag_moved", "tag_split", "rolled_back", "flow_named"]
@@ -279,6 +280,7 @@ def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ..
             version.created_at,
             version.parent_version_id,
             weight,
+            version.draft,
         )
         for version in flow.versions
         for tag, weight in under.get(version.version_id, untagged)

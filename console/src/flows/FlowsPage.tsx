@@ -6,7 +6,7 @@ import { useMoment, useText } from "../i18n";
 import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
-import { type FlowRow, flowsQuery } from "./queries";
+import { type FlowRow, flowsQuery, useLiveConversations, versionsOf, versionsQuery } from "./queries";
 import "./flows.css";
 
 export default function FlowsPage(): ReactNode {
@@ -58,7 +58,7 @@ export default function FlowsPage(): ReactNode {
 
 function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNode {
   const say = useText("flows");
-  const moment = useMoment();
+  const live = useLiveConversations();
   return (
     <div className="table-frame">
       <table>
@@ -72,31 +72,49 @@ function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNod
         </thead>
         <tbody>
           {flows.map((flow) => (
-            <tr key={flow.id}>
-              <td>
-                <Link className="flow-name" to={`/flows/${encodeURIComponent(flow.id)}`}>
-                  {flow.name}
-                </Link>
-              </td>
-              <td className="quiet">{flow.campaignId}</td>
-              <td>
-                <span className="row">
-                  {flow.tags.length === 0 ? <span className="quiet">{say("noTags")}</span> : null}
-                  {flow.tags.map((tag) => (
-                    <Badge key={tag.tag} tone="accent">
-                      {tag.tag}
-                    </Badge>
-                  ))}
-                </span>
-              </td>
-              <td className="quiet">
-                {say("changedBy", { when: moment(flow.updatedAt), who: flow.updatedBy })}
-              </td>
-            </tr>
+            <Row key={flow.id} flow={flow} running={live?.byFlow.get(flow.id) ?? 0} />
           ))}
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** What the list of flows does not tell comes from the flow's versions: its drafts, and who saved last. */
+function Row({ flow, running }: { readonly flow: FlowRow; readonly running: number }): ReactNode {
+  const say = useText("flows");
+  const moment = useMoment();
+  const versions = versionsOf(useQuery(versionsQuery(flow.id)).data ?? []);
+  const drafts = versions.filter((version) => version.draft).length;
+  const [newest] = versions;
+  const last = newest !== undefined && newest.createdAt > flow.updatedAt ? newest : undefined;
+  return (
+    <tr>
+      <td>
+        <Link className="flow-name" to={`/flows/${encodeURIComponent(flow.id)}`}>
+          {flow.name}
+        </Link>
+      </td>
+      <td className="quiet">{flow.campaignId}</td>
+      <td>
+        <span className="row">
+          {flow.tags.length === 0 ? <span className="quiet">{say("noTags")}</span> : null}
+          {flow.tags.map((tag) => (
+            <Badge key={tag.tag} tone="accent">
+              {tag.tag}
+            </Badge>
+          ))}
+          {drafts > 0 ? <Badge tone="warn">{say("drafts", { count: drafts })}</Badge> : null}
+          {running > 0 ? <Badge tone="good">{say("running", { count: running })}</Badge> : null}
+        </span>
+      </td>
+      <td className="quiet">
+        {say("changedBy", {
+          when: moment(last?.createdAt ?? flow.updatedAt),
+          who: last?.createdBy ?? flow.updatedBy,
+        })}
+      </td>
+    </tr>
   );
 }
 

@@ -1,8 +1,261 @@
-import type { ReactNode } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { Tabs } from "radix-ui";
+import {
+  lazy,
+  type ReactNode,
+  Suspense,
+  useCallback,
+  useEffect,
+  useMemo,
+  useReducer,
+  useRef,
+  useState,
+} from "react";
+import { Link, useNavigate, useParams } from "react-router";
+import { refusal } from "../api/client";
 import { useText } from "../i18n";
-import { PageHead } from "../shell/kit";
+import { Badge, PageHead } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { ErrorState, Loading } from "../shell/states";
+import { Talk } from "../talk/Talk";
+import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
+import { edit, isDirty, opened } from "./editor";
+import type { SchemaNode } from "./jsonSchema";
+import { Problems } from "./Problems";
+import { flowsQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
+import { SaveActions } from "./SaveActions";
+import { TaskPanel } from "./TaskPanel";
+import { marksOf, useVerdict } from "./verdict";
+import "./flows.css";
 
+const Canvas = lazy(() => import("./Canvas"));
+const DocumentView = lazy(() => import("./DocumentView"));
+
+/** A version that is looked at and worked on. What is saved is another version, on which the same work goes on. */
 export default function VersionPage(): ReactNode {
+  const { flowId = "", versionId = "" } = useParams();
+  const [work, setWork] = useState({ begunWith: versionId, versions: new Set([versionId]) });
+  if (!work.versions.has(versionId)) setWork({ begunWith: versionId, versions: new Set([versionId]) });
+  const document = useQuery(versionQuery(flowId, work.begunWith));
+  const versions = useQuery(versionsQuery(flowId));
+  const navigate = useNavigate();
+  const saved = useCallback(
+    (made: string) => {
+      setWork((before) => ({ ...before, versions: new Set([...before.versions, made]) }));
+      void navigate(`/flows/${encodeURIComponent(flowId)}/versions/${encodeURIComponent(made)}`, {
+        replace: true,
+      });
+    },
+    [flowId, navigate],
+  );
+  const error = document.error ?? versions.error;
+  if (error !== null) {
+    const retry = (): void => {
+      void document.refetch();
+      void versions.refetch();
+    };
+    return <ErrorState error={error} retry={retry} />;
+  }
+  if (document.data === undefined || versions.data === undefined) return <Loading />;
+  return (
+    <Workbench
+      key={work.begunWith}
+      flowId={flowId}
+      versionId={versionId}
+      document={document.data}
+      versions={versionsOf(versions.data)}
+      saved={saved}
+    />
+  );
+}
+
+const schemaQuery = {
+  queryKey: ["schema"],
+  queryFn: async ({ signal }: { signal: AbortSignal }): Promise<SchemaNode> => {
+    const response = await fetch("/schemas/flow-version.json", { signal });
+    if (!response.ok) throw refusal(response.status, null);
+    return (await response.json()) as SchemaNode;
+  },
+  staleTime: Number.POSITIVE_INFINITY,
+};
+
+interface WorkbenchProps {
+  readonly flowId: string;
+  readonly versionId: string;
+  readonly document: VersionDocument;
+  readonly versions: readonly Version[];
+  readonly saved: (versionId: string) => void;
+}
+
+const NOTHING: ReadonlySet<string> = new Set();
+
+function Workbench({ flowId, versionId, document: begun, versions, saved }: WorkbenchProps): ReactNode {
   const say = useText("flows");
-  return <PageHead title={say("title")} />;
+  const readOnly = !useSession().may("designer");
+  const [state, act] = useReducer(edit, begun, opened);
+  const [known, setKnown] = useState<ReadonlySet<string>>(
+    () => new Set(versions.map((each) => each.versionId)),
+  );
+  const [tab, setTab] = useState("graph");
+  const [selected, setSelected] = useState<ReadonlySet<string>>(NOTHING);
+  const [active, setActive] = useState<string | null>(null);
+  const [covered, setCovered] = useState<ReadonlySet<string> | null>(null);
+  const [wanted, setWanted] = useState({ id: "", pointer: "", nth: 0 });
+  const [mergedWith, setMergedWith] = useState<Version | null>(null);
+  const { document, brokenText } = state;
+  const verdict = useVerdict(flowId, document, brokenText, !readOnly);
+  const schema = useQuery(schemaQuery).data;
+  const flow = useQuery(flowsQuery).data?.find((each) => each.id === flowId);
+  const dirty = isDirty(state);
+  useLeavingWarned(dirty);
+
+  const change = useCallback(
+    (next: VersionDocument, as?: string) =>
+      act(as === undefined ? { do: "change", document: next } : { do: "change", document: next, as }),
+    [],
+  );
+  const undo = useCallback(() => act({ do: "undo" }), []);
+  const redo = useCallback(() => act({ do: "redo" }), []);
+  const choose = (id: string | null): void => {
+    setSelected(id === null ? NOTHING : new Set([id]));
+    if (id !== null) setWanted((before) => ({ id, pointer: "", nth: before.nth + 1 }));
+  };
+  const go = (pointer: string): void => {
+    const id = taskAt(document, pointer);
+    if (tab === "graph" && id !== null) {
+      choose(id);
+      return;
+    }
+    setTab("document");
+    setWanted((before) => ({ id: "", pointer, nth: before.nth + 1 }));
+  };
+  const marks = useMemo(() => marksOf(verdict.problems, document), [verdict.problems, document]);
+  const shown = useMemo(() => ({ active, selected, marks, covered }), [active, selected, marks, covered]);
+  const task = selected.size === 1 ? taskById(document, [...selected][0] ?? null) : undefined;
+  const version = versions.find((each) => each.versionId === versionId);
+  const wantedTask = wanted.id === "" ? null : wanted;
+  const wantedPlace = segmentsOf(wanted.pointer).length === 0 ? null : wanted;
+
+  return (
+    <div className="workbench">
+      <PageHead
+        title={flow?.name ?? flowId}
+        trail={
+          <>
+            <Link to="/flows">{say("title")}</Link> /{" "}
+            <Link to={`/flows/${encodeURIComponent(flowId)}`}>{flow?.name ?? flowId}</Link>
+          </>
+        }
+        intro={<VersionNote version={version} dirty={dirty} />}
+      >
+        {readOnly ? undefined : (
+          <SaveActions
+            base={{ flowId, version: mergedWith ?? version, known }}
+            document={document}
+            dirty={dirty}
+            broken={brokenText !== null}
+            errors={verdict.problems.filter((each) => each.severity === "error").length}
+            saved={(made, kept) => {
+              act({ do: "saved", document: kept });
+              setKnown((before) => new Set([...before, made]));
+              setMergedWith(null);
+              saved(made);
+            }}
+            merged={(next, theirs) => {
+              change(next);
+              setMergedWith(theirs);
+              setKnown((before) => new Set([...before, theirs.versionId]));
+            }}
+          />
+        )}
+      </PageHead>
+      <div className="work-columns">
+        <div className="work-main">
+          <Tabs.Root className="panel work-views" value={tab} onValueChange={setTab}>
+            <Tabs.List className="tabs" aria-label={say("views")}>
+              <Tabs.Trigger className="tab" value="graph">
+                {say("graphTab")}
+              </Tabs.Trigger>
+              <Tabs.Trigger className="tab" value="document">
+                {say("documentTab")}
+              </Tabs.Trigger>
+            </Tabs.List>
+            <Tabs.Content value="graph" className="view" tabIndex={-1}>
+              <Suspense fallback={<Loading />}>
+                <Canvas
+                  document={document}
+                  change={change}
+                  undo={undo}
+                  redo={redo}
+                  shown={shown}
+                  select={setSelected}
+                  wanted={wantedTask}
+                  readOnly={readOnly}
+                />
+                {task === undefined ? null : (
+                  <TaskPanel
+                    document={document}
+                    task={task}
+                    schema={schema}
+                    change={change}
+                    select={choose}
+                    readOnly={readOnly}
+                  />
+                )}
+              </Suspense>
+            </Tabs.Content>
+            <Tabs.Content value="document" className="view" tabIndex={-1}>
+              <Suspense fallback={<Loading />}>
+                <DocumentView
+                  document={document}
+                  brokenText={brokenText}
+                  type={(text) => act({ do: "type", text })}
+                  problems={verdict.problems}
+                  schema={schema}
+                  wanted={wantedPlace}
+                  readOnly={readOnly}
+                />
+              </Suspense>
+            </Tabs.Content>
+          </Tabs.Root>
+          <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={readOnly} />
+        </div>
+        <Talk flowId={flowId} document={document} active={setActive} covered={setCovered} go={go} />
+      </div>
+    </div>
+  );
+}
+
+function VersionNote({
+  version,
+  dirty,
+}: {
+  readonly version: Version | undefined;
+  readonly dirty: boolean;
+}): ReactNode {
+  const say = useText("flows");
+  return (
+    <span className="row">
+      {version?.draft ? <Badge tone="warn">{say("draft")}</Badge> : null}
+      {version?.tags.map((tag) => (
+        <Badge key={tag} tone="accent">
+          {tag}
+        </Badge>
+      ))}
+      {dirty ? <span>{say("unsaved")}</span> : null}
+    </span>
+  );
+}
+
+/** The browser asks before a page with unsaved changes is closed. */
+function useLeavingWarned(dirty: boolean): void {
+  const now = useRef(dirty);
+  now.current = dirty;
+  useEffect(() => {
+    const leaving = (event: BeforeUnloadEvent): void => {
+      if (now.current) event.preventDefault();
+    };
+    window.addEventListener("beforeunload", leaving);
+    return () => window.removeEventListener("beforeunload", leaving);
+  }, []);
 }

@@ -1,5 +1,7 @@
-import { queryOptions } from "@tanstack/react-query";
+import { queryOptions, useQuery } from "@tanstack/react-query";
 import { client, reply, type Schemas } from "../api/client";
+import { useSession } from "../shell/Session";
+import type { VersionDocument } from "./document";
 
 export type FlowRow = Omit<Schemas["FlowReply"], "templateId">;
 export type VersionRow = Schemas["VersionRowReply"];
@@ -8,3 +10,81 @@ export const flowsQuery = queryOptions({
   queryKey: ["flows"],
   queryFn: ({ signal }) => reply(client.GET("/v1/flows", { signal })),
 });
+
+export function versionsQuery(flowId: string) {
+  return queryOptions({
+    queryKey: ["flows", flowId, "versions"],
+    queryFn: ({ signal }) =>
+      reply(client.GET("/v1/flows/{flow_id}/versions", { params: { path: { flow_id: flowId } }, signal })),
+  });
+}
+
+/** A version never changes: what was read once is read for good. */
+export function versionQuery(flowId: string, versionId: string) {
+  return queryOptions({
+    queryKey: ["flows", flowId, "version", versionId],
+    queryFn: async ({ signal }) => {
+      const path = { flow_id: flowId, version_id: versionId };
+      const document = await reply(
+        client.GET("/v1/flows/{flow_id}/versions/{version_id}", { params: { path }, signal }),
+      );
+      return document as VersionDocument;
+    },
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+}
+
+/** A version with all its tags: the API has a row for each. */
+export interface Version {
+  readonly versionId: string;
+  readonly tags: readonly string[];
+  readonly draft: boolean;
+  readonly createdBy: string;
+  readonly createdAt: string;
+  readonly parentVersionId: string | null;
+}
+
+/** Newest first. */
+export function versionsOf(rows: readonly VersionRow[]): readonly Version[] {
+  const found = new Map<string, Version>();
+  for (const row of rows) {
+    const tags = [...(found.get(row.versionId)?.tags ?? []), ...(row.tag === null ? [] : [row.tag])];
+    found.set(row.versionId, { ...row, tags });
+  }
+  return [...found.values()].reverse();
+}
+
+const COUNTED_AT_MOST = 200;
+
+export interface LiveConversations {
+  readonly byFlow: ReadonlyMap<string, number>;
+  readonly byVersion: ReadonlyMap<string, number>;
+  /** There are more than were counted. */
+  readonly cut: boolean;
+}
+
+/** How many conversations are live, of one flow or of all; null for a key that may not see them. */
+export function useLiveConversations(flowId?: string): LiveConversations | null {
+  const { may } = useSession();
+  const found = useQuery({
+    queryKey: ["conversations", "live", flowId ?? null],
+    queryFn: ({ signal }) => {
+      const query = {
+        ...(flowId === undefined ? {} : { flowId }),
+        status: "active",
+        limit: COUNTED_AT_MOST,
+      } as const;
+      return reply(client.GET("/v1/conversations", { params: { query }, signal }));
+    },
+    enabled: may("operator"),
+    refetchInterval: 15_000,
+  });
+  if (found.data === undefined) return null;
+  const byFlow = new Map<string, number>();
+  const byVersion = new Map<string, number>();
+  for (const { flowId: flow, versionId } of found.data.conversations) {
+    byFlow.set(flow, (byFlow.get(flow) ?? 0) + 1);
+    byVersion.set(versionId, (byVersion.get(versionId) ?? 0) + 1);
+  }
+  return { byFlow, byVersion, cut: found.data.nextCursor !== null };
+}

@@ -1,4 +1,4 @@
-import { createContext, useContext } from "react";
+import { createContext, useContext, useMemo } from "react";
 import { english } from "./en";
 import type { Message, NamesOf, Translation } from "./types";
 
@@ -69,8 +69,10 @@ export function fill(
 /** What a room says: `say("title")`, `say("drafts", { count: 3 })`. A key or a name that is missing does not compile. */
 export function useText<Name extends Room>(room: Name): Say<Name> {
   const { language, dictionary } = useSpeech();
-  const messages = dictionary[room] as Readonly<Record<string, Message>>;
-  return (key, ...values) => fill(messages[key] ?? key, language, values[0]);
+  return useMemo(() => {
+    const messages = dictionary[room] as Readonly<Record<string, Message>>;
+    return (key, ...values) => fill(messages[key] ?? key, language, values[0]);
+  }, [language, dictionary, room]);
 }
 
 /** A moment as people read it, in their time zone: `2026-01-15T09:30:00Z` → `15 Jan 2026, 10:30`. */

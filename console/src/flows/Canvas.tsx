@@ -1,0 +1,269 @@
+import {
+  applyNodeChanges,
+  Background,
+  type Connection,
+  Controls,
+  type Edge,
+  type EdgeChange,
+  MiniMap,
+  type NodeChange,
+  ReactFlow,
+  ReactFlowProvider,
+  useReactFlow,
+} from "@xyflow/react";
+import { type KeyboardEvent, type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useText } from "../i18n";
+import { Button } from "../shell/kit";
+import {
+  connected,
+  disconnected,
+  freeName,
+  nameOf,
+  newTask,
+  type Point,
+  pasted,
+  placed,
+  positionsOf,
+  type Task,
+  tasksOf,
+  type VersionDocument,
+  withoutTasks,
+  withTask,
+} from "./document";
+import { edgesOf, nodesOf, type Shown, type TaskNodeType } from "./graph";
+import { arranged, layered, NODE } from "./layout";
+import { TaskNode } from "./TaskNode";
+import "@xyflow/react/dist/style.css";
+import "./canvas.css";
+
+export interface CanvasProps {
+  readonly document: VersionDocument;
+  readonly change: (document: VersionDocument, as?: string) => void;
+  readonly undo: () => void;
+  readonly redo: () => void;
+  readonly shown: Shown;
+  readonly select: (ids: ReadonlySet<string>) => void;
+  /** The task to bring into view, with a number that rises with each wish. */
+  readonly wanted: { readonly id: string; readonly nth: number } | null;
+  readonly readOnly: boolean;
+}
+
+const NODE_TYPES = { task: TaskNode };
+let copied: { readonly tasks: readonly Task[]; readonly positions: Readonly<Record<string, Point>> } | null =
+  null;
+
+export default function Canvas(props: CanvasProps): ReactNode {
+  return (
+    <ReactFlowProvider>
+      <Drawing {...props} />
+    </ReactFlowProvider>
+  );
+}
+
+/** Positions of the document; of tasks that have none in layers at once, and better when ELK is done. */
+function usePositions(document: VersionDocument): Readonly<Record<string, Point>> {
+  const kept = useMemo(() => positionsOf(document), [document]);
+  const [better, setBetter] = useState<Readonly<Record<string, Point>>>({});
+  const shape = useMemo(
+    () => JSON.stringify(tasksOf(document).map((task) => [task._id, task.connectedTasks ?? []])),
+    [document],
+  );
+  const quick = useMemo(() => layered(document), [document]);
+  const unplaced = tasksOf(document).some((task) => kept[task._id] === undefined);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: ELK sees the shape alone, so it runs when that changes
+  useEffect(() => {
+    if (!unplaced) return;
+    let wanted = true;
+    void arranged(document).then((found) => wanted && setBetter(found));
+    return () => {
+      wanted = false;
+    };
+  }, [shape, unplaced]);
+  return useMemo(() => ({ ...quick, ...better, ...kept }), [quick, better, kept]);
+}
+
+function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly }: CanvasProps): ReactNode {
+  const say = useText("flows");
+  const flow = useReactFlow<TaskNodeType>();
+  const positions = usePositions(document);
+  const [chosenEdges, setChosenEdges] = useState<ReadonlySet<string>>(new Set());
+  const drawn = useMemo(
+    () =>
+      nodesOf(document, positions, shown, (task) =>
+        say("taskLabel", { name: nameOf(task), type: task.type }),
+      ),
+    [document, positions, shown, say],
+  );
+  const [nodes, setNodes] = useState<TaskNodeType[]>(drawn);
+  useEffect(() => {
+    setNodes((before) => {
+      const known = new Map(before.map((node) => [node.id, node]));
+      return drawn.map((node) => ({ ...known.get(node.id), ...node }));
+    });
+  }, [drawn]);
+  const edges = useMemo(() => edgesOf(document, chosenEdges), [document, chosenEdges]);
+
+  const moved = useCallback(
+    (changes: NodeChange<TaskNodeType>[]) => {
+      setNodes((before) => applyNodeChanges(changes, before));
+      const put: Record<string, Point> = {};
+      const chosen = new Set(shown.selected);
+      for (const each of changes) {
+        if (each.type === "position" && each.position !== undefined && each.dragging === false)
+          put[each.id] = each.position;
+        if (each.type === "select" && each.selected) chosen.add(each.id);
+        if (each.type === "select" && !each.selected) chosen.delete(each.id);
+      }
+      if (changes.some((each) => each.type === "select")) select(chosen);
+      if (Object.keys(put).length > 0) change(placed(document, { ...positions, ...put }), "move");
+    },
+    [change, document, positions, select, shown.selected],
+  );
+  const edgesChanged = useCallback((changes: EdgeChange[]) => {
+    setChosenEdges((before) => {
+      const next = new Set(before);
+      for (const each of changes) {
+        if (each.type === "select" && each.selected) next.add(each.id);
+        if (each.type === "select" && !each.selected) next.delete(each.id);
+      }
+      return next;
+    });
+  }, []);
+  const joined = ({ source, target }: Connection): void => change(connected(document, source, target));
+  const removed = ({ nodes: gone, edges: cut }: { nodes: TaskNodeType[]; edges: Edge[] }): void => {
+    const without = cut.reduce((next, edge) => disconnected(next, edge.source, edge.target), document);
+    change(withoutTasks(without, new Set(gone.map((node) => node.id))));
+  };
+
+  const look = useCallback(
+    (id: string) => {
+      const at = flow.getNode(id)?.position;
+      if (at !== undefined)
+        void flow.setCenter(at.x + NODE.width / 2, at.y + NODE.height / 2, { zoom: 1, duration: 200 });
+    },
+    [flow],
+  );
+  useEffect(() => {
+    if (wanted !== null) look(wanted.id);
+  }, [wanted, look]);
+
+  const add = (): void => {
+    const id = freeName("task", new Set(tasksOf(document).flatMap((task) => [task._id, nameOf(task)])));
+    const middle = flow.screenToFlowPosition(centre(frame.current));
+    change(
+      withTask(placed(document, positions), newTask(id), {
+        x: middle.x - NODE.width / 2,
+        y: middle.y - NODE.height / 2,
+      }),
+    );
+    select(new Set([id]));
+  };
+  const copy = (): void => {
+    const tasks = tasksOf(document).filter((task) => shown.selected.has(task._id));
+    if (tasks.length > 0) copied = { tasks, positions };
+  };
+  const paste = (): void => {
+    if (copied === null) return;
+    const next = pasted(document, copied.tasks, copied.positions);
+    change(next.document);
+    select(next.ids);
+  };
+  const arrange = async (): Promise<void> => {
+    change(placed(document, await arranged(document)));
+    void flow.fitView({ duration: 200 });
+  };
+
+  const frame = useRef<HTMLDivElement>(null);
+  const search = useRef<HTMLInputElement>(null);
+  const keys: Readonly<Record<string, () => void>> = {
+    "mod+z": undo,
+    "mod+shift+z": redo,
+    "mod+y": redo,
+    "mod+c": copy,
+    "mod+v": paste,
+    "mod+a": () => select(new Set(tasksOf(document).map((task) => task._id))),
+    n: add,
+    "/": () => search.current?.focus(),
+  };
+  const pressed = (event: KeyboardEvent): void => {
+    if (event.target instanceof HTMLInputElement || readOnly) return;
+    const name = `${event.ctrlKey || event.metaKey ? "mod+" : ""}${event.shiftKey ? "shift+" : ""}${event.key.toLowerCase()}`;
+    const act = keys[name];
+    if (act === undefined) return;
+    event.preventDefault();
+    act();
+  };
+  const find = (text: string): void => {
+    const low = text.trim().toLowerCase();
+    const hit =
+      low === ""
+        ? undefined
+        : tasksOf(document).find(
+            (task) => nameOf(task).toLowerCase().includes(low) || task._id.toLowerCase().includes(low),
+          );
+    if (hit === undefined) return;
+    select(new Set([hit._id]));
+    look(hit._id);
+  };
+
+  return (
+    // biome-ignore lint/a11y/noStaticElementInteractions: shortcuts of the canvas, each of which has a button or a key of its own
+    <div className="canvas" ref={frame} onKeyDown={pressed}>
+      <div className="canvas-tools" role="toolbar" aria-label={say("tools")}>
+        <Button disabled={readOnly} onClick={add} title="N">
+          {say("addTask")}
+        </Button>
+        <Button kind="bare" onClick={undo} title="Ctrl+Z" disabled={readOnly}>
+          {say("undo")}
+        </Button>
+        <Button kind="bare" onClick={redo} title="Ctrl+Shift+Z" disabled={readOnly}>
+          {say("redo")}
+        </Button>
+        <Button kind="bare" onClick={() => void arrange()} disabled={readOnly}>
+          {say("arrange")}
+        </Button>
+        <input
+          ref={search}
+          type="search"
+          className="canvas-search"
+          aria-label={say("searchTasks")}
+          placeholder={say("searchTasks")}
+          onChange={(event) => find(event.target.value)}
+        />
+      </div>
+      <ReactFlow<TaskNodeType>
+        nodes={nodes}
+        edges={edges}
+        nodeTypes={NODE_TYPES}
+        onNodesChange={moved}
+        onEdgesChange={edgesChanged}
+        onConnect={joined}
+        onDelete={removed}
+        nodesDraggable={!readOnly}
+        nodesConnectable={!readOnly}
+        deleteKeyCode={readOnly ? null : ["Delete", "Backspace"]}
+        multiSelectionKeyCode={["Shift", "Control", "Meta"]}
+        minZoom={0.05}
+        fitView
+        fitViewOptions={{ maxZoom: 1 }}
+        aria-label={say("canvas")}
+        role="application"
+      >
+        <Background gap={24} />
+        <MiniMap
+          pannable
+          ariaLabel={say("minimap")}
+          nodeClassName={(node) =>
+            `map-${node.data.task === undefined ? "" : (node as TaskNodeType).data.task.type}`
+          }
+        />
+        <Controls showInteractive={false} />
+      </ReactFlow>
+    </div>
+  );
+}
+
+function centre(element: HTMLElement | null): Point {
+  const box = element?.getBoundingClientRect();
+  return box === undefined ? { x: 0, y: 0 } : { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+}

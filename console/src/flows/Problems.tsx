@@ -1,0 +1,137 @@
+import { useQuery } from "@tanstack/react-query";
+import { type ReactNode, useId, useState } from "react";
+import { useText } from "../i18n";
+import { Badge, Button } from "../shell/kit";
+import { ErrorState } from "../shell/states";
+import type { VersionDocument } from "./document";
+import { type QuickFix, quickFixes } from "./quickFixes";
+import type { Problem, Verdict } from "./verdict";
+
+interface Explained {
+  readonly title: string;
+  readonly why: string;
+  readonly advice: string;
+  readonly example: string;
+}
+
+/** The linter's own table, made at the build from the one in the service. */
+async function explanations(): Promise<Readonly<Record<string, Explained>>> {
+  return (await import("../../generated/codes.json")).default;
+}
+
+const FIX_TEXTS = {
+  useInstead: "fixUseInstead",
+  removeMention: "fixRemoveMention",
+  createTask: "fixCreateTask",
+  connectFromFirst: "fixConnectFromFirst",
+  deleteTask: "fixDeleteTask",
+  renameApart: "fixRenameApart",
+  addProperty: "fixAddProperty",
+  removeProperty: "fixRemoveProperty",
+  addLanguage: "fixAddLanguage",
+  addChannel: "fixAddChannel",
+  deleteVariable: "fixDeleteVariable",
+} as const;
+
+interface ProblemsProps {
+  readonly verdict: Verdict;
+  readonly document: VersionDocument;
+  readonly go: (pointer: string) => void;
+  readonly fix: (document: VersionDocument) => void;
+  readonly readOnly: boolean;
+}
+
+/** What is wrong, worst first; each leads to its place, is explained, and is put right where that can be done at once. */
+export function Problems({ verdict, document, go, fix, readOnly }: ProblemsProps): ReactNode {
+  const say = useText("flows");
+  const heading = useId();
+  const errors = verdict.problems.filter((each) => each.severity === "error").length;
+  const warnings = verdict.problems.length - errors;
+  return (
+    <section className="panel problems" aria-labelledby={heading}>
+      <header className="panel-head">
+        <h2 id={heading}>{say("problems")}</h2>
+        <span className="row" aria-live="polite">
+          {errors > 0 ? <Badge tone="bad">{say("errors", { count: errors })}</Badge> : null}
+          {warnings > 0 ? <Badge tone="warn">{say("warnings", { count: warnings })}</Badge> : null}
+          {verdict.checking ? <span className="quiet">{say("checking")}</span> : null}
+          {!verdict.checking && verdict.problems.length === 0 && verdict.error === null ? (
+            <Badge tone="good">{say("noProblems")}</Badge>
+          ) : null}
+        </span>
+      </header>
+      {verdict.error === null ? null : <ErrorState error={verdict.error} />}
+      <ul className="problem-list">
+        {verdict.problems.map((problem, number) => (
+          <Row
+            // biome-ignore lint/suspicious/noArrayIndexKey: two findings may be the same in all they say
+            key={`${problem.pointer} ${problem.code} ${number}`}
+            problem={problem}
+            fixes={readOnly ? [] : quickFixes(problem, document)}
+            go={go}
+            fix={(each) => fix(each.apply(document))}
+          />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+interface RowProps {
+  readonly problem: Problem;
+  readonly fixes: readonly QuickFix[];
+  readonly go: (pointer: string) => void;
+  readonly fix: (fix: QuickFix) => void;
+}
+
+function Row({ problem, fixes, go, fix }: RowProps): ReactNode {
+  const say = useText("flows");
+  const [open, setOpen] = useState(false);
+  return (
+    <li className={problem.severity}>
+      <button type="button" className="problem-text" onClick={() => go(problem.pointer)}>
+        <span className={`node-mark ${problem.severity}`} aria-hidden="true">
+          !
+        </span>
+        <span>
+          <span className="visually-hidden">{say(problem.severity === "error" ? "error" : "warning")}: </span>
+          {problem.message}
+          {problem.pointer === "" ? null : <code className="quiet"> {problem.pointer}</code>}
+        </span>
+      </button>
+      <span className="row problem-actions">
+        {fixes.map((each) => (
+          <Button key={`${each.name} ${each.about}`} kind="bare" className="fix" onClick={() => fix(each)}>
+            {say(FIX_TEXTS[each.name], { about: each.about })}
+          </Button>
+        ))}
+        <Button kind="bare" aria-expanded={open} onClick={() => setOpen(!open)}>
+          {say("explain")}
+        </Button>
+      </span>
+      {open ? <Explanation code={problem.code} /> : null}
+    </li>
+  );
+}
+
+function Explanation({ code }: { readonly code: string }): ReactNode {
+  const say = useText("flows");
+  const known = useQuery({ queryKey: ["codes"], queryFn: explanations, staleTime: Number.POSITIVE_INFINITY });
+  const found = known.data?.[code];
+  return (
+    <div className="explanation">
+      <code>{code}</code>
+      {found === undefined ? (
+        <p className="quiet">{known.isPending ? "…" : say("unexplained")}</p>
+      ) : (
+        <div lang="en">
+          <p>
+            <strong>{found.title}.</strong> {found.why}
+          </p>
+          <p>{found.advice}</p>
+          <p className="quiet">{found.example.replaceAll("`", "")}</p>
+        </div>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,199 @@
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, lazy, type ReactNode, Suspense, useState } from "react";
+import { client, reply } from "../api/client";
+import { useText } from "../i18n";
+import { Button, Dialog, Field } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { ErrorState, Loading } from "../shell/states";
+import { sendable, type VersionDocument } from "./document";
+import { type Version, versionsOf, versionsQuery } from "./queries";
+
+const MergeView = lazy(() => import("./MergeView"));
+
+export interface Base {
+  readonly flowId: string;
+  /** The version that was opened, or saved last. */
+  readonly version: Version | undefined;
+  /** Every version that was there then. */
+  readonly known: ReadonlySet<string>;
+}
+
+interface SaveActionsProps {
+  readonly base: Base;
+  readonly document: VersionDocument;
+  readonly dirty: boolean;
+  readonly broken: boolean;
+  readonly errors: number;
+  readonly saved: (versionId: string, document: VersionDocument) => void;
+  readonly merged: (document: VersionDocument, theirs: Version) => void;
+}
+
+/** A save that would pass over what somebody else has saved meanwhile. */
+class Meanwhile extends Error {
+  override name = "Meanwhile";
+  constructor(readonly theirs: Version) {
+    super(theirs.versionId);
+  }
+}
+
+interface Order {
+  readonly draft: boolean;
+  readonly tag: string | null;
+  /** Whether what others saved meanwhile stays beside this. */
+  readonly beside: boolean;
+}
+
+/** Where a version that is made now stands: over the version that its base was made from, if that is still the
+ * newest, else under a tag of its own. */
+export function placeOf(
+  base: Base,
+  rows: readonly Version[],
+  order: Order,
+): { parentVersionId?: string; tag?: string } {
+  const made = base.version;
+  const parent = made === undefined ? null : made.draft ? made.parentVersionId : made.versionId;
+  const latest = rows.find((row) => row.tags.includes("latest"))?.versionId ?? null;
+  const over = parent === null ? {} : { parentVersionId: parent };
+  const taken = new Set(rows.flatMap((row) => row.tags));
+  const named =
+    order.tag !== null && !taken.has(order.tag) && order.tag !== "latest" ? { tag: order.tag } : {};
+  if (parent === latest || "tag" in named) return { ...over, ...named };
+  if (order.draft || order.tag !== "latest") return { ...over, tag: freeTag(taken) };
+  return { parentVersionId: latest ?? "" };
+}
+
+function freeTag(taken: ReadonlySet<string>): string {
+  for (let number = 1; ; number += 1) if (!taken.has(`work-${number}`)) return `work-${number}`;
+}
+
+export function SaveActions({
+  base,
+  document,
+  dirty,
+  broken,
+  errors,
+  saved,
+  merged,
+}: SaveActionsProps): ReactNode {
+  const say = useText("flows");
+  const sayShell = useText("shell");
+  const queries = useQueryClient();
+  const { who } = useSession();
+  const [publishing, setPublishing] = useState(false);
+  const [merging, setMerging] = useState(false);
+  const [tag, setTag] = useState("latest");
+
+  const saving = useMutation({
+    mutationFn: async (order: Order) => {
+      const path = { flow_id: base.flowId };
+      const rows = versionsOf(await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 }));
+      const theirs = rows.find((row) => !base.known.has(row.versionId));
+      if (theirs !== undefined && !order.beside) throw new Meanwhile(theirs);
+      const body = sendable(document, order.draft);
+      const query = placeOf(base, rows, order);
+      const made = await reply(
+        client.POST("/v1/flows/{flow_id}/versions", { params: { path, query }, body }),
+      );
+      if (order.tag !== null && query.tag !== order.tag) {
+        const tagged = { path: { ...path, tag: order.tag } };
+        await reply(
+          client.PUT("/v1/flows/{flow_id}/tags/{tag}", {
+            params: tagged,
+            body: { versionId: made.versionId, updatedBy: who.name },
+          }),
+        );
+      }
+      return made.versionId;
+    },
+    onSuccess: async (versionId) => {
+      await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 });
+      void queries.invalidateQueries({ queryKey: ["flows"], exact: true });
+      setPublishing(false);
+      setMerging(false);
+      saved(versionId, document);
+    },
+  });
+  const publish = (event: FormEvent): void => {
+    event.preventDefault();
+    saving.mutate({ draft: false, tag: tag.trim(), beside: false });
+  };
+  const conflict = saving.error instanceof Meanwhile ? saving.error : null;
+  const failed = saving.error !== null && conflict === null ? saving.error : null;
+  const again = { ...(saving.variables ?? { draft: true, tag: null }), beside: true };
+  return (
+    <>
+      <Button
+        disabled={!dirty || broken || saving.isPending}
+        onClick={() => saving.mutate({ draft: true, tag: null, beside: false })}
+      >
+        {say("saveDraft")}
+      </Button>
+      <Button kind="primary" disabled={broken || saving.isPending} onClick={() => setPublishing(true)}>
+        {say("publish")}
+      </Button>
+      <span role="status" className="save-status">
+        {saving.isSuccess && !dirty ? say(saving.variables.draft ? "draftSaved" : "published") : ""}
+      </span>
+
+      <Dialog
+        title={say("publish")}
+        open={publishing && conflict === null}
+        close={() => setPublishing(false)}
+      >
+        <form className="stack" onSubmit={publish}>
+          <p className="quiet">{errors > 0 ? say("publishErrors", { count: errors }) : say("publishText")}</p>
+          <Field label={say("tag")} hint={say("tagHint")}>
+            {(field) => (
+              <input
+                {...field}
+                required
+                pattern="[A-Za-z0-9][A-Za-z0-9._\-]*"
+                value={tag}
+                onChange={(event) => setTag(event.target.value)}
+              />
+            )}
+          </Field>
+          {failed === null ? null : <ErrorState error={failed} />}
+          <div className="row">
+            <Button kind="primary" type="submit" disabled={saving.isPending || errors > 0}>
+              {say("publish")}
+            </Button>
+            <Button onClick={() => setPublishing(false)}>{sayShell("cancel")}</Button>
+          </div>
+        </form>
+      </Dialog>
+      <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={saving.reset}>
+        {failed === null ? null : <ErrorState error={failed} />}
+      </Dialog>
+      <Dialog wide title={say("meanwhile")} open={conflict !== null} close={saving.reset}>
+        {conflict === null ? null : (
+          <div className="stack">
+            <p>{say("meanwhileText", { who: conflict.theirs.createdBy })}</p>
+            {merging ? (
+              <Suspense fallback={<Loading />}>
+                <MergeView
+                  flowId={base.flowId}
+                  theirs={conflict.theirs}
+                  ours={document}
+                  take={(next) => {
+                    merged(next, conflict.theirs);
+                    setMerging(false);
+                    saving.reset();
+                  }}
+                />
+              </Suspense>
+            ) : (
+              <div className="row">
+                <Button kind="primary" onClick={() => setMerging(true)}>
+                  {say("merge")}
+                </Button>
+                <Button onClick={() => saving.mutate(again)}>{say("saveBeside")}</Button>
+                <Button onClick={saving.reset}>{sayShell("cancel")}</Button>
+              </div>
+            )}
+          </div>
+        )}
+      </Dialog>
+    </>
+  );
+}

@@ -1,0 +1,257 @@
+/** A form made from the JSON Schema of a place in the document. */
+import { type ReactNode, useId } from "react";
+import { useText } from "../i18n";
+import { Button, Field } from "../shell/kit";
+import { type VersionDocument, withValueAt } from "./document";
+import { emptyOf, labelOf, resolved, type SchemaNode, typeOf, valuesOf } from "./jsonSchema";
+
+export interface FormScope {
+  readonly root: SchemaNode;
+  readonly document: VersionDocument;
+  readonly readOnly: boolean;
+}
+
+interface FormProps {
+  readonly scope: FormScope;
+  readonly node: SchemaNode;
+  readonly name: string;
+  readonly value: unknown;
+  readonly change: (value: unknown) => void;
+}
+
+/** One property: the control that its schema asks for. */
+export function SchemaForm(props: FormProps): ReactNode {
+  const { scope, name, value, change } = props;
+  const node = resolved(scope.root, props.node) ?? {};
+  const names = namesFor(name, scope.document);
+  const values = names ?? valuesOf(node);
+  switch (typeOf(node)) {
+    case "object":
+      return <ObjectForm {...props} node={node} />;
+    case "array":
+      return <ListForm {...props} node={node} />;
+    case "boolean":
+      if (valuesOf(node).length === 2) {
+        return (
+          <label className="choice">
+            <input
+              type="checkbox"
+              disabled={scope.readOnly}
+              checked={value === true}
+              onChange={(event) => change(event.target.checked)}
+            />
+            {labelOf(name)}
+          </label>
+        );
+      }
+      break;
+    case "number":
+    case "integer":
+      return (
+        <Field label={labelOf(name)} {...hintOf(node)}>
+          {(field) => (
+            <input
+              {...field}
+              type="number"
+              step="any"
+              disabled={scope.readOnly}
+              value={typeof value === "number" ? value : ""}
+              onChange={(event) => change(event.target.value === "" ? undefined : Number(event.target.value))}
+            />
+          )}
+        </Field>
+      );
+    default:
+  }
+  if (values.length > 0) return <Choice {...props} node={node} values={values} />;
+  if (typeOf(node) === "string" || typeof value === "string") return <Text {...props} node={node} />;
+  return <Raw {...props} node={node} />;
+}
+
+function hintOf(node: SchemaNode): { hint?: string } {
+  return node.description === undefined ? {} : { hint: node.description };
+}
+
+/** Properties that hold the `_id` or name of something in the document. */
+function namesFor(name: string, document: VersionDocument): readonly string[] | undefined {
+  if (name === "variableId") return (document.variables ?? []).map((each) => each._id);
+  if (name === "mcpServerName") return (document.mcpServers ?? []).map((each) => each.name);
+  if (name === "excludedGlobalTasks") return document.globalTasks ?? [];
+  return undefined;
+}
+
+function Choice({
+  scope,
+  name,
+  node,
+  value,
+  change,
+  values,
+}: FormProps & { readonly values: readonly unknown[] }): ReactNode {
+  const shown = values.map((each) => JSON.stringify(each));
+  const current = value === undefined ? "" : JSON.stringify(value);
+  return (
+    <Field label={labelOf(name)} {...hintOf(node)}>
+      {(field) => (
+        <select
+          {...field}
+          disabled={scope.readOnly}
+          value={current}
+          onChange={(event) => change(event.target.value === "" ? undefined : JSON.parse(event.target.value))}
+        >
+          {shown.includes(current) && current !== "" ? null : (
+            <option value={current}>{current === "" ? "–" : String(value)}</option>
+          )}
+          {values.map((each, index) => (
+            <option key={shown[index]} value={shown[index]}>
+              {String(each)}
+            </option>
+          ))}
+        </select>
+      )}
+    </Field>
+  );
+}
+
+const LONG_TEXTS = new Set(["prompt", "description", "reason"]);
+
+function Text({ scope, name, node, value, change }: FormProps): ReactNode {
+  const text = typeof value === "string" ? value : "";
+  return (
+    <Field label={labelOf(name)} {...hintOf(node)}>
+      {(field) =>
+        LONG_TEXTS.has(name) ? (
+          <textarea
+            {...field}
+            rows={3}
+            disabled={scope.readOnly}
+            value={text}
+            onChange={(event) => change(event.target.value)}
+          />
+        ) : (
+          <input
+            {...field}
+            disabled={scope.readOnly}
+            value={text}
+            onChange={(event) => change(event.target.value)}
+          />
+        )
+      }
+    </Field>
+  );
+}
+
+/** What has no control of its own, as JSON. */
+function Raw({ scope, name, node, value, change }: FormProps): ReactNode {
+  return (
+    <Field label={labelOf(name)} {...hintOf(node)}>
+      {(field) => (
+        <textarea
+          {...field}
+          className="mono"
+          rows={3}
+          disabled={scope.readOnly}
+          defaultValue={value === undefined ? "" : JSON.stringify(value, null, 2)}
+          onBlur={(event) => {
+            try {
+              change(event.target.value.trim() === "" ? undefined : JSON.parse(event.target.value));
+              event.target.setCustomValidity("");
+            } catch (error) {
+              event.target.setCustomValidity(String(error));
+              event.target.reportValidity();
+            }
+          }}
+        />
+      )}
+    </Field>
+  );
+}
+
+function ObjectForm({ scope, name, node, value, change }: FormProps): ReactNode {
+  const held =
+    typeof value === "object" && value !== null ? (value as Readonly<Record<string, unknown>>) : {};
+  const known = Object.entries(node.properties ?? {});
+  if (known.length === 0) return <Raw scope={scope} name={name} node={node} value={value} change={change} />;
+  return (
+    <fieldset className="form-group">
+      <legend>{labelOf(name)}</legend>
+      {known.map(([inner, each]) => (
+        <SchemaForm
+          key={inner}
+          scope={scope}
+          name={inner}
+          node={each}
+          value={held[inner]}
+          change={(next) => change(withValueAt(held, `/${inner}`, next))}
+        />
+      ))}
+    </fieldset>
+  );
+}
+
+function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
+  const say = useText("flows");
+  const heading = useId();
+  const held = Array.isArray(value) ? (value as readonly unknown[]) : [];
+  const item = resolved(scope.root, node.items) ?? {};
+  const choices = namesFor(name, scope.document) ?? valuesOf(item);
+  if (choices.length > 0) {
+    return (
+      <fieldset className="form-group">
+        <legend>{labelOf(name)}</legend>
+        {choices.map((choice) => (
+          <label className="choice" key={String(choice)}>
+            <input
+              type="checkbox"
+              disabled={scope.readOnly}
+              checked={held.includes(choice)}
+              onChange={(event) =>
+                change(event.target.checked ? [...held, choice] : held.filter((each) => each !== choice))
+              }
+            />
+            {String(choice)}
+          </label>
+        ))}
+      </fieldset>
+    );
+  }
+  return (
+    <section className="form-list" aria-labelledby={heading}>
+      <div className="row apart">
+        <h4 id={heading}>{labelOf(name)}</h4>
+        <Button
+          kind="bare"
+          disabled={scope.readOnly}
+          aria-label={`${say("add")}: ${labelOf(name)}`}
+          onClick={() => change([...held, emptyOf(scope.root, item)])}
+        >
+          + {say("add")}
+        </Button>
+      </div>
+      {held.map((each, index) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: items of any shape have no other identity
+        <div className="form-item" key={index}>
+          <SchemaForm
+            scope={scope}
+            name={singular(name)}
+            node={item}
+            value={each}
+            change={(next) => change(withValueAt(held, `/${index}`, next ?? null))}
+          />
+          <Button
+            kind="bare"
+            disabled={scope.readOnly}
+            aria-label={`${say("remove")}: ${labelOf(singular(name))} ${index + 1}`}
+            onClick={() => change(held.filter((_, other) => other !== index))}
+          >
+            {say("remove")}
+          </Button>
+        </div>
+      ))}
+    </section>
+  );
+}
+
+function singular(name: string): string {
+  return name.endsWith("s") ? name.slice(0, -1) : name;
+}

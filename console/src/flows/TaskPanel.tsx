@@ -1,0 +1,293 @@
+import { lazy, type ReactNode, Suspense, useId } from "react";
+import { useText } from "../i18n";
+import { Button, Field } from "../shell/kit";
+import {
+  changedTask,
+  conditioned,
+  connected,
+  disconnected,
+  nameOf,
+  type Task,
+  taskById,
+  tasksOf,
+  type VersionDocument,
+  withoutTasks,
+} from "./document";
+import { type SchemaNode, schemaAt } from "./jsonSchema";
+import { SchemaForm } from "./SchemaForm";
+
+const TemplateEditor = lazy(() => import("./TemplateEditor"));
+
+interface TaskPanelProps {
+  readonly document: VersionDocument;
+  readonly task: Task;
+  readonly schema: SchemaNode | undefined;
+  readonly change: (document: VersionDocument, as?: string) => void;
+  readonly select: (id: string | null) => void;
+  readonly readOnly: boolean;
+}
+
+/** Shown by hand, above the properties whose forms the schema makes. */
+const BY_HAND = new Set([
+  "_id",
+  "name",
+  "type",
+  "description",
+  "prompt",
+  "connectedTasks",
+  "connectionConditions",
+]);
+
+/** Everything of one task: what it is called and says, where it leads and when, and all else by the schema. */
+export function TaskPanel({ document, task, schema, change, select, readOnly }: TaskPanelProps): ReactNode {
+  const say = useText("flows");
+  const sayShell = useText("shell");
+  const heading = useId();
+  const id = task._id;
+  const put = (part: Partial<Task>, as: string): void =>
+    change(changedTask(document, id, part), `${id} ${as}`);
+  return (
+    <section className="panel task-panel" aria-labelledby={heading}>
+      <header className="panel-head">
+        <h2 id={heading}>{nameOf(task)}</h2>
+        <Button kind="bare" aria-label={sayShell("close")} onClick={() => select(null)}>
+          ✕
+        </Button>
+      </header>
+      <div className="panel-body stack">
+        <Field label={say("name")} hint={`_id: ${id}`}>
+          {(field) => (
+            <input
+              {...field}
+              disabled={readOnly}
+              value={task.name ?? ""}
+              onChange={(event) => put({ name: event.target.value }, "name")}
+            />
+          )}
+        </Field>
+        <Field label={say("type")}>
+          {(field) => (
+            <select
+              {...field}
+              disabled={readOnly}
+              value={task.type}
+              onChange={(event) => put(typed(task, event.target.value as Task["type"]), "type")}
+            >
+              <option value="AIO">{say("typeAio")}</option>
+              <option value="AIS">{say("typeAis")}</option>
+              <option value="HUM">{say("typeHum")}</option>
+            </select>
+          )}
+        </Field>
+        <Field label={say("whenEntered")} hint={say("whenEnteredHint")}>
+          {(field) => (
+            <textarea
+              {...field}
+              rows={3}
+              disabled={readOnly}
+              value={task.description}
+              onChange={(event) => put({ description: event.target.value }, "description")}
+            />
+          )}
+        </Field>
+        <div className="field">
+          <span className="label">{say("prompt")}</span>
+          <Suspense fallback={<textarea aria-label={say("prompt")} readOnly rows={6} value={task.prompt} />}>
+            <TemplateEditor
+              key={id}
+              label={say("prompt")}
+              value={task.prompt}
+              variables={document.variables ?? []}
+              change={(prompt) => put({ prompt }, "prompt")}
+              readOnly={readOnly}
+            />
+          </Suspense>
+          <p className="hint">{say("promptHint")}</p>
+        </div>
+        <Connections document={document} task={task} change={change} select={select} readOnly={readOnly} />
+        <label className="choice">
+          <input
+            type="checkbox"
+            disabled={readOnly || document.firstTask === id}
+            checked={document.firstTask === id}
+            onChange={() => change({ ...document, firstTask: id })}
+          />
+          {say("isFirst")}
+        </label>
+        <label className="choice">
+          <input
+            type="checkbox"
+            disabled={readOnly}
+            checked={document.globalTasks?.includes(id) ?? false}
+            onChange={(event) => change(everywhere(document, id, event.target.checked))}
+          />
+          {say("isEverywhere")}
+        </label>
+        {schema === undefined ? null : (
+          <BySchema document={document} task={task} schema={schema} put={put} readOnly={readOnly} />
+        )}
+        <Button
+          kind="danger"
+          disabled={readOnly}
+          onClick={() => {
+            change(withoutTasks(document, new Set([id])));
+            select(null);
+          }}
+        >
+          {say("deleteTask")}
+        </Button>
+      </div>
+    </section>
+  );
+}
+
+/** A task that a person takes part in needs a way to find one. */
+function typed(task: Task, type: Task["type"]): Partial<Task> {
+  return type === "AIO" || task.routingParameters !== undefined
+    ? { type }
+    : { type, routingParameters: { timeout: 60 } };
+}
+
+function everywhere(document: VersionDocument, id: string, wanted: boolean): VersionDocument {
+  const others = (document.globalTasks ?? []).filter((each) => each !== id);
+  return { ...document, globalTasks: wanted ? [...others, id] : others };
+}
+
+interface BySchemaProps {
+  readonly document: VersionDocument;
+  readonly task: Task;
+  readonly schema: SchemaNode;
+  readonly put: (part: Partial<Task>, as: string) => void;
+  readonly readOnly: boolean;
+}
+
+function BySchema({ document, task, schema, put, readOnly }: BySchemaProps): ReactNode {
+  const say = useText("flows");
+  const properties = Object.entries(schemaAt(schema, ["tasks", 0])?.properties ?? {}).filter(
+    ([name]) => !BY_HAND.has(name) && (name !== "routingParameters" || task.type !== "AIO"),
+  );
+  const scope = { root: schema, document, readOnly };
+  const routing = schema.$defs?.RoutingParameters;
+  return (
+    <details className="form-more">
+      <summary>{say("allProperties")}</summary>
+      <div className="stack">
+        {properties.map(([name, node]) => (
+          <SchemaForm
+            key={name}
+            scope={scope}
+            name={name}
+            node={name === "routingParameters" && routing !== undefined ? routing : node}
+            value={task[name]}
+            change={(value) => put({ [name]: value }, name)}
+          />
+        ))}
+      </div>
+    </details>
+  );
+}
+
+type ConnectionsProps = Omit<TaskPanelProps, "schema">;
+
+function Connections({ document, task, change, select, readOnly }: ConnectionsProps): ReactNode {
+  const say = useText("flows");
+  const heading = useId();
+  const id = task._id;
+  const others = tasksOf(document).filter(
+    (each) => each._id !== id && !task.connectedTasks?.includes(each._id),
+  );
+  return (
+    <section className="connections" aria-labelledby={heading}>
+      <h3 id={heading}>{say("connections")}</h3>
+      {(task.connectedTasks ?? []).map((to) => (
+        <ConnectionForm
+          key={to}
+          document={document}
+          task={task}
+          to={to}
+          change={change}
+          select={select}
+          readOnly={readOnly}
+        />
+      ))}
+      <Field label={say("connectTo")}>
+        {(field) => (
+          <select
+            {...field}
+            disabled={readOnly || others.length === 0}
+            value=""
+            onChange={(event) => change(connected(document, id, event.target.value))}
+          >
+            <option value="">–</option>
+            {others.map((each) => (
+              <option key={each._id} value={each._id}>
+                {nameOf(each)}
+              </option>
+            ))}
+          </select>
+        )}
+      </Field>
+    </section>
+  );
+}
+
+function ConnectionForm({
+  document,
+  task,
+  to,
+  change,
+  select,
+  readOnly,
+}: ConnectionsProps & { readonly to: string }): ReactNode {
+  const say = useText("flows");
+  const condition = task.connectionConditions?.[to];
+  const target = taskById(document, to);
+  const name = target === undefined ? to : nameOf(target);
+  const put = (part: { when?: string; reason?: string }): void => {
+    const next = Object.fromEntries(
+      Object.entries({ ...condition, ...part }).filter(([, value]) => value !== ""),
+    );
+    change(
+      conditioned(document, task._id, to, Object.keys(next).length === 0 ? null : next),
+      `${task._id} → ${to}`,
+    );
+  };
+  return (
+    <fieldset className="form-group">
+      <legend>
+        <button type="button" className="link" onClick={() => select(to)}>
+          → {name}
+        </button>
+      </legend>
+      <Field label={say("condition")} hint={say("conditionHint")}>
+        {(field) => (
+          <input
+            {...field}
+            className="mono"
+            disabled={readOnly}
+            value={condition?.when ?? ""}
+            onChange={(event) => put({ when: event.target.value })}
+          />
+        )}
+      </Field>
+      <Field label={say("reason")} hint={say("reasonHint")}>
+        {(field) => (
+          <input
+            {...field}
+            disabled={readOnly}
+            value={condition?.reason ?? ""}
+            onChange={(event) => put({ reason: event.target.value })}
+          />
+        )}
+      </Field>
+      <Button
+        kind="bare"
+        disabled={readOnly}
+        aria-label={say("disconnectFrom", { name })}
+        onClick={() => change(disconnected(document, task._id, to))}
+      >
+        {say("disconnect")}
+      </Button>
+    </fieldset>
+  );
+}

@@ -1,0 +1,93 @@
+/** What React Flow draws of a document. Pure. */
+import { type Edge, MarkerType, type Node } from "@xyflow/react";
+import { nameOf, type Point, reachable, type Task, tasksOf, type VersionDocument } from "./document";
+
+export type Mark = "error" | "warning";
+
+export interface TaskData extends Record<string, unknown> {
+  readonly task: Task;
+  readonly first: boolean;
+  readonly everywhere: boolean;
+  readonly faded: boolean;
+  readonly active: boolean;
+  readonly mark: Mark | undefined;
+  /** How often flow tests came to it, where they were played. */
+  readonly covered: boolean | undefined;
+}
+
+export type TaskNodeType = Node<TaskData, "task">;
+
+export interface Shown {
+  readonly active: string | null;
+  readonly selected: ReadonlySet<string>;
+  readonly marks: ReadonlyMap<string, Mark>;
+  readonly covered: ReadonlySet<string> | null;
+}
+
+export function nodesOf(
+  document: VersionDocument,
+  positions: Readonly<Record<string, Point>>,
+  shown: Shown,
+  labelled: (task: Task) => string,
+): TaskNodeType[] {
+  const found = reachable(document);
+  const everywhere = new Set(document.globalTasks ?? []);
+  return tasksOf(document).map((task) => ({
+    id: task._id,
+    type: "task",
+    position: positions[task._id] ?? { x: 0, y: 0 },
+    selected: shown.selected.has(task._id),
+    ariaLabel: labelled(task),
+    data: {
+      task,
+      first: task._id === document.firstTask,
+      everywhere: everywhere.has(task._id),
+      faded: !found.has(task._id),
+      active: task._id === shown.active,
+      mark: shown.marks.get(task._id),
+      covered: shown.covered?.has(task._id),
+    },
+  }));
+}
+
+const LONGEST_LABEL = 42;
+
+function cut(text: string): string {
+  return text.length <= LONGEST_LABEL ? text : `${text.slice(0, LONGEST_LABEL - 1)}…`;
+}
+
+/** A connection's label: its condition, then the variables that its target requires. */
+function labelOf(from: Task, to: Task, variables: ReadonlyMap<string, string>): string {
+  const condition = from.connectionConditions?.[to._id];
+  const guards = (to.transitionParameters ?? [])
+    .filter((each) => each.required)
+    .map((each) => variables.get(each.variableId) ?? each.variableId);
+  const parts = [condition?.when, condition?.advance === undefined ? undefined : `→ ${condition.advance}`];
+  if (guards.length > 0) parts.push(`[${guards.join(", ")}]`);
+  return parts.filter((part) => part !== undefined && part !== null && part !== "").join(" ");
+}
+
+export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>): Edge[] {
+  const tasks = new Map(tasksOf(document).map((task) => [task._id, task]));
+  const variables = new Map((document.variables ?? []).map((each) => [each._id, each.name]));
+  return [...tasks.values()].flatMap((from) =>
+    (from.connectedTasks ?? []).flatMap((id): Edge[] => {
+      const to = tasks.get(id);
+      if (to === undefined) return [];
+      const label = labelOf(from, to, variables);
+      const conditioned = Boolean(from.connectionConditions?.[id]?.when);
+      return [
+        {
+          id: `${from._id} → ${id}`,
+          source: from._id,
+          target: id,
+          label: cut(label),
+          ariaLabel: `${nameOf(from)} → ${nameOf(to)}${label === "" ? "" : `: ${label}`}`,
+          className: conditioned ? "conditioned" : "",
+          selected: selected.has(`${from._id} → ${id}`),
+          markerEnd: { type: MarkerType.ArrowClosed, width: 18, height: 18 },
+        },
+      ];
+    }),
+  );
+}
