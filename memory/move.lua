@@ -5,8 +5,8 @@
 -- ARGV: for_webhook queue_lifetime length shares_lifetime tenant conversation
 -- LISTS: events
 -- The stream and its shares are given only where one server holds every slot; -1 is returned where the share
--- is used up, see append.lua. Events are listed as id, kind, id, kind, ...
-local count = #arg.events / 2
+-- is used up, see append.lua. Events are listed as id, kind, event, ...; the event is "" where it goes on as it is.
+local count = #arg.events / 3
 if key.stream then
   local taken = tonumber(redis.call('HGET', key.shares, arg.tenant) or '0')
   local tenants = redis.call('HLEN', key.shares)
@@ -15,11 +15,11 @@ if key.stream then
   end
 end
 local moved = 0
-for i = 1, #arg.events, 2 do
+for i = 1, #arg.events, 3 do
   local id = arg.events[i]
   local found = redis.call('XRANGE', key.outbox, id, id)
   if found[1] then
-    local event = found[1][2][2]
+    local event = arg.events[i + 2] ~= '' and arg.events[i + 2] or found[1][2][2]
     -- Out of memory, Redis refuses only a script's first write: an event is added before it is deleted.
     if key.stream then
       redis.call('XADD', key.stream, 'MAXLEN', '~', arg.length, '*',

@@ -80,7 +80,11 @@ class RedisEvents:
             ]
             if not await self._driver.run(self._append, stream, {**shared, "events": bodies}):
                 raise used_up
-        ids = [part for queued, kind in zip(events, kinds, strict=True) for part in (queued.id, kind)]
+        ids = [
+            part
+            for queued, kind in zip(events, kinds, strict=True)
+            for part in (queued.id, kind, queued.event if queued.rewritten else b"")
+        ]
         rules = {"for_webhook": "1" if routing.webhook else "0", "queue_lifetime": WEBHOOK_QUEUE_LIFETIME_S}
         moved = int(await self._driver.run(self._move, queues, {**rules, **shared, "events": ids}))
         if moved < 0:

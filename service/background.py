@@ -17,7 +17,7 @@ from flow_engine.ports.outbound import OutboundSender
 from flow_engine.use_cases.archiving import KeptJournal
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.conversations import Conversations
-from flow_engine.use_cases.delivery import Delivery, Relay
+from flow_engine.use_cases.delivery import Delivery, ReadEvents, Relay
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import Transactor
@@ -65,7 +65,8 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
         webhook = Webhook(parts.outbound, settings.webhook_url, secret, clock)
     events = RedisEvents(parts.memory.driver, Routing(settings.events_kept, webhook is not None))
     schedule = RedisJobSchedule(parts.memory.driver).schedule
-    relay = Relay(events, clock, observer, schedule, has_webhook=webhook is not None)
+    read = ReadEvents(parts.transactor)
+    relay = Relay(events, clock, observer, schedule, has_webhook=webhook is not None, read=read)
     # Without a webhook too: jobs may be left from a time when there was one.
     delivery = Delivery(events, webhook, schedule, clock, observer)
     return {

@@ -98,10 +98,13 @@ journal, logs and traces show a mask instead, `[hidden]` or `[hidden card]`, `[h
 identity]`, so that a model knows that there is a value. Conditions are judged on the value itself.
 
 A text that quotes a value which is known by then shows the mask there, from four characters on: in an
-utterance's event, a reason, the summary of a contact. What is only said is not known yet: an utterance
-stays readable for the extraction, and its event shows it as it was said. Where a version has a variable
-with `sensitive: "card"`, card numbers (13 to 19 digits with the usual separators and a right check digit)
-are masked in every utterance before anything is kept of it, so that only a tool can write such a variable.
+utterance's event, a reason, the summary of a contact. What a user says in a task where values of such
+variables are read along is shown once it was read: its event, and those after it, wait for that, at most 15
+seconds, then a mask takes the place of its words. A message that gives a value without quoting it, a date in
+words or a mere "yes", is a mask as a whole. What no reader takes for a value is shown as it was said. Where
+a version has a variable with `sensitive: "card"`, card numbers (13 to 19 digits with the usual separators
+and a right check digit) are masked in every utterance before anything is kept of it, so that only a tool
+can write such a variable.
 
 ## Objects
 """

@@ -19,9 +19,11 @@ from typing import cast
 
 from flow_engine.documents import Checkpoint
 from flow_engine.json_values import as_object
+from flow_engine.masking import MASKS, Secrets
 from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.ports.extraction import ExtractionRequest, Extractor
 from flow_engine.ports.models import LLMRequest, instruction
+from flow_engine.runtime.compiled import miner_settings
 from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
 from flow_engine.runtime.prompt import PromptSections, tenant_zone
@@ -32,6 +34,8 @@ from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, VariableSp
 
 ANSWER_TOKENS = 1_000
 STALLED_AFTER = 3
+HIDDEN_KEPT = 1_000
+"""Messages that are known to be shown as masks, the newest."""
 EARLIEST_MOMENT = datetime(2, 1, 1, tzinfo=UTC)
 LATEST_MOMENT = datetime(9998, 12, 31, tzinfo=UTC)
 
@@ -51,11 +55,7 @@ class MiningTuning:
 
 def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
     """The task's own helper wins over the version's; a field of another type is as if it were absent."""
-    merged: dict[str, object] = {}
-    for helper in (*runner.flow.document.ai_helpers, *runner.task.document.ai_helpers):
-        fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
-        if fields.get("name") == MINER:
-            merged |= fields
+    merged = miner_settings(runner.flow.document, runner.task.document)
     turns, stalled_after = merged.get("turns"), merged.get("stalledAfter")
     model, prompt = merged.get("model"), merged.get("prompt")
     return MiningTuning(
@@ -165,12 +165,14 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
 @dataclass(frozen=True, slots=True)
 class MiningResult:
     """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
-    are message ids by variable id, for values that were not said in the last turn."""
+    are message ids by variable id, for values that were not said in the last turn. `heard` is all that rules
+    found, as (variable id, value, message id), what was said otherwise later too."""
 
     values: Mapping[str, tuple[JsonValue, MinedBy]] = field(
         default_factory=dict[str, tuple[JsonValue, MinedBy]]
     )
     said_in: Mapping[str, str] = field(default_factory=dict[str, str])
+    heard: Sequence[tuple[str, JsonValue, str]] = ()
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
     failed: bool = False
@@ -180,17 +182,19 @@ def read_by_rules(extractor: Extractor, request: MiningRequest) -> MiningResult:
     """What rules find in the unread turns; what was said later counts. Some milliseconds of CPU a turn."""
     values: dict[str, tuple[JsonValue, MinedBy]] = {}
     said_in: dict[str, str] = {}
+    heard: list[tuple[str, JsonValue, str]] = []
     for message_id, extraction in extraction_requests(request):
         found = extractor.extract(extraction)
         values |= {var_id: (value, "rules") for var_id, value in found.items()}
         said_in |= dict.fromkeys(found, message_id)
-    return MiningResult(values, said_in)
+        heard += [(var_id, value, message_id) for var_id, value in found.items()]
+    return MiningResult(values, said_in, heard)
 
 
 def together(by_rules: MiningResult, by_model: MiningResult) -> MiningResult:
     """What rules have found stands; the model was asked for the rest."""
     values = {**by_model.values, **by_rules.values}
-    return replace(by_model, values=values, said_in=by_rules.said_in)
+    return replace(by_model, values=values, said_in=by_rules.said_in, heard=by_rules.heard)
 
 
 def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> LLMRequest | None:
@@ -278,7 +282,8 @@ def read_answer(request: MiningRequest, data: object, runner: ConversationalFlow
             continue
         if fitting is not None:
             values[spec.id] = (fitting, "model")
-    return MiningResult(values, {}, dict(dropped), _reached(request, answer.get("checkpoints")))
+    reached = _reached(request, answer.get("checkpoints"))
+    return MiningResult(values, dropped=dict(dropped), checkpoints=reached)
 
 
 def _reached(request: MiningRequest, listed: object) -> dict[str, str]:
@@ -349,11 +354,33 @@ def mining_effects(
                 "dropped": dict(Counter(state.dropped) + Counter(result.dropped)),
                 "checkpoints": {**state.checkpoints, **marks},
                 "stalls": state.stalls + len(stalled),
+                "hidden": _hidden(runner, request, result),
             }
         ),
         checkpoints=[c for c in reached if c.id in marks],
         stalled=stalled,
     )
+
+
+def _hidden(
+    runner: ConversationalFlowRunner, request: MiningRequest, result: MiningResult
+) -> Mapping[str, str]:
+    """Masks by the names of messages in place of all their words, those of this reading among them: where a
+    sensitive value was found that the words do not quote, or that another one has replaced at once. A model
+    does not tell which message it read a value in: then it may be any unread one."""
+    hidden, sensitive = dict(runner.loaded.mining.hidden), runner.flow.sensitive
+    if not sensitive:
+        return hidden
+    by_rules = {var_id for var_id, _, _ in result.heard}
+    others = ((var_id, value, None) for var_id, (value, _) in result.values.items() if var_id not in by_rules)
+    for var_id, value, message_id in (*result.heard, *others):
+        if var_id not in sensitive:
+            continue
+        said = [turn for turn, _ in request.unread if message_id in (None, turn.message_id)]
+        secret, stays = Secrets([(sensitive[var_id], value)]), result.values[var_id][0] == value
+        if not stays or all(secret.text(turn.body) == turn.body for turn in said):
+            hidden |= {turn.name: MASKS[sensitive[var_id].sensitive] for turn in said}
+    return dict(list(hidden.items())[-HIDDEN_KEPT:])
 
 
 def _watched(

@@ -10,10 +10,12 @@ from flow_engine.ports.dialogue import ConversationRef
 
 @dataclass(frozen=True, slots=True)
 class QueuedEvent:
-    """`id` is that of its entry in the queue that it was read from. `event` is a JSON text in UTF-8."""
+    """`id` is that of its entry in the queue that it was read from. `event` is a JSON text in UTF-8;
+    `rewritten`: another one than is queued, to be sent on in its place."""
 
     id: str
     event: bytes
+    rewritten: bool = False
 
 
 class EventQueues(Protocol):

@@ -37,9 +37,13 @@ class DialogueTurn:
 
     @property
     def name(self) -> str:
-        """Unique in the conversation: agents may count their messages anew for each contact. Both ids
-        percent-encoded in UTF-8, joined by a slash."""
-        return f"{quote(self.contact_id, safe='')}/{quote(self.message_id, safe='')}"
+        return message_name(self.contact_id, self.message_id)
+
+
+def message_name(contact_id: str, message_id: str) -> str:
+    """Unique in the conversation: agents may count their messages anew for each contact. Both ids
+    percent-encoded in UTF-8, joined by a slash."""
+    return f"{quote(contact_id, safe='')}/{quote(message_id, safe='')}"
 
 
 def is_user_turn(turn: DialogueTurn) -> bool:

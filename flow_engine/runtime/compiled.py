@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import cast
 
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake
 from flow_engine.documents import FlowVersion, Task, normalise_name, parse_version
 from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
+from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VariableIndex, VariableSpec
@@ -44,7 +46,8 @@ class CompiledFlow:
     document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years. `moves_by_itself`:
     a connection advances without being asked. `sensitive` are the variables that are shown as masks, by id.
     `writers`: by variable id the tasks whose tools can write it, with these tools; tools that do not tell
-    what they write count for custom variables that no tool names."""
+    what they write count for custom variables that no tool names. `hears` are the tasks in which a sensitive
+    value may be read in what users say."""
 
     version_id: str
     flow_id: str
@@ -58,6 +61,7 @@ class CompiledFlow:
     conditions: Mapping[str, Condition]
     moves_by_itself: bool
     sensitive: Mapping[str, VariableSpec]
+    hears: frozenset[str]
     writers: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
     @property
@@ -128,8 +132,24 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
         sensitive={spec.id: spec for spec in variables if spec.sensitive},
+        hears=frozenset(
+            task.id
+            for task in version.tasks
+            if any(spec.sensitive and spec.type != "custom" for spec in variables)
+            and miner_settings(version, task).get("enabled") is not False
+        ),
         writers={var_id: _writers_of(version, var_id) for plan in plans.values() for var_id in plan.required},
     )
+
+
+def miner_settings(version: FlowVersion, task: Task) -> Mapping[str, object]:
+    """What `aiHelpers` say of reading along in a task: its own helper wins over the version's. JSON."""
+    merged: dict[str, object] = {}
+    for helper in (*version.ai_helpers, *task.ai_helpers):
+        fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
+        if fields.get("name") == MINER:
+            merged |= fields
+    return merged
 
 
 def _kept_s(version: FlowVersion) -> float:

@@ -1,6 +1,6 @@
 """Where a conversation stands, as a step asks it: everything is read here, nothing is moved."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 
@@ -10,7 +10,7 @@ from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import Checkpoint, ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
 from flow_engine.masking import SHORTEST, Secrets
-from flow_engine.ports.dialogue import ConversationHead, ConversationRef, Fork
+from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, Fork
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
@@ -187,10 +187,13 @@ class ConversationState:
         no_checkpoints = not any(point.required for point in self.flow.document.checkpoints)
         if all_concluded and (mining.missed_reported or no_checkpoints):
             return None
-        loaded, secrets = self.loaded, self.secrets()
-        if secrets is not None:
-            loaded = structs.replace(loaded, turns=tuple(masked_turns(loaded.turns, secrets)))
-        return FormerConversation.of(self.session, loaded)
+        shown = structs.replace(self.loaded, turns=tuple(self.shown_turns(self.loaded.turns)))
+        return FormerConversation.of(self.session, shown)
+
+    def shown_turns(self, turns: Sequence[DialogueTurn]) -> Sequence[DialogueTurn]:
+        """Messages of the conversation, which is loaded with its messages, as everybody may see them."""
+        secrets = self.secrets()
+        return turns if secrets is None else masked_turns(self.flow, self.loaded, turns, secrets)
 
     def due(self, kind: JobKind, *, subject: str = "", after_s: float = 0.0) -> DueJob:
         """A job of this conversation, due `after_s` seconds from now."""

@@ -117,6 +117,39 @@ def dialogue_event(
     )
 
 
+_UNREAD = b'{"unread":'
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The mark of a message's event that does not leave before the message was read. `message` is the name
+    that the message is known by, `at` when it was taken (UTC)."""
+
+    message: str
+    at: datetime
+
+
+def marked_unread(event: bytes, message: str, at: datetime) -> bytes:
+    """The event with that mark, for the outbox alone. A JSON text in UTF-8, `at` in UTC."""
+    mark = orjson.dumps({"message": message, "at": at})
+    return b"%b%b,%b" % (_UNREAD, mark, event[1:])
+
+
+def mark_of(event: bytes) -> Unread | None:
+    """None for an event that has none. A JSON text in UTF-8."""
+    if not event.startswith(_UNREAD):
+        return None
+    mark = orjson.loads(event)["unread"]
+    return Unread(mark["message"], datetime.fromisoformat(mark["at"]))
+
+
+def without_mark(event: bytes, hidden_as: str | None) -> bytes:
+    """The event as everybody gets it; a mask in place of its body where one is given. JSON in UTF-8."""
+    whole: dict[str, object] = orjson.loads(event)
+    whole.pop("unread", None)
+    return orjson.dumps(whole if hidden_as is None else {**whole, "body": hidden_as})
+
+
 def system_event(
     flow: CompiledFlow,
     session: Session,

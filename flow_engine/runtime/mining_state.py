@@ -63,7 +63,9 @@ class MiningState(_Stored):
     been entered. `stalled` are those of these tasks that are suggested for it. `dropped` counts refused
     values by the reason. `missed_reported`: the required checkpoints that nobody reached have been told.
     `stalls` counts the tasks that stalled; `rollback_told` is the split whose rollback this conversation has
-    told; `taken_over`: a person has taken a task of the AI over, noted in a split alone. Stored as JSON.
+    told; `taken_over`: a person has taken a task of the AI over, noted in a split alone.
+    `hidden` are by the names of messages the masks in place of all their words: they gave a sensitive value
+    and do not quote it. Stored as JSON.
     """
 
     mined_through: str | None = None
@@ -82,6 +84,7 @@ class MiningState(_Stored):
     rollout: Rollout | None = None
     rollback_told: str | None = None
     taken_over: bool = False
+    hidden: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
 NOTHING_MINED = MiningState()

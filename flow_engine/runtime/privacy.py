@@ -13,8 +13,8 @@ import orjson
 from msgspec import structs
 
 from flow_engine.json_values import as_object
-from flow_engine.masking import Secrets, shown
-from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.masking import MASKS, Secrets, shown
+from flow_engine.ports.dialogue import DialogueTurn, is_user_turn, message_name
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.journal import JournalEntry
 from flow_engine.runtime.memory import MemoryEntry
@@ -55,8 +55,26 @@ def values_stored(flow: CompiledFlow, loaded: LoadedConversation) -> Iterator[Kn
         yield flow.sensitive[var_id], cast("JsonValue", loaded.mining.provenance[var_id].superseded)
 
 
-def masked_turns(turns: Sequence[DialogueTurn], secrets: Secrets | None) -> Sequence[DialogueTurn]:
-    return turns if secrets is None else [replace(turn, body=secrets.text(turn.body)) for turn in turns]
+def unread_words(flow: CompiledFlow, loaded: LoadedConversation) -> Sequence[str]:
+    """The names of the user's messages, loaded with the conversation, in which sensitive values may stand
+    that nobody has looked for yet."""
+    unread: list[str] = []
+    for turn in reversed(loaded.turns if flow.hears else ()):
+        if loaded.mining.mined_through in (turn.name, turn.message_id):
+            break
+        task = flow.task_named(turn.task_name)
+        if is_user_turn(turn) and (task is None or task.id in flow.hears):
+            unread.append(turn.name)
+    return unread
+
+
+def masked_turns(
+    flow: CompiledFlow, loaded: LoadedConversation, turns: Sequence[DialogueTurn], secrets: Secrets
+) -> Sequence[DialogueTurn]:
+    """With a mask in place of all words of a message that nobody has read, or that gave a value which it does
+    not quote."""
+    hidden = {**dict.fromkeys(unread_words(flow, loaded), MASKS[True]), **loaded.mining.hidden}
+    return [replace(turn, body=hidden.get(turn.name) or secrets.text(turn.body)) for turn in turns]
 
 
 def masked_event(event: bytes, secrets: Secrets) -> bytes:
@@ -113,6 +131,10 @@ class Veil:
         self._known = list(known)
         self._instead = instead
         self._secrets: Secrets | None = None
+        self._hidden: dict[str, str] = {}
+        self._unread: list[str] = []
+        self._never_read: set[str] = set()
+        self._learned = 0
 
     def json(self, value: object) -> object:
         """JSON with masks where it quotes a secret."""
@@ -121,7 +143,11 @@ class Veil:
         return self._secrets.json(value)
 
     def learn(self, entry: JournalEntry) -> None:
-        """Take up the sensitive values that an entry wrote, and those of its base."""
+        """Take up the sensitive values that an entry wrote, and those of its base; and which messages have
+        been read by then. Entries come in their order, and may come again."""
+        if entry.seq > self._learned:
+            self._learned = entry.seq
+            self._follow(entry)
         known = list(self._values_of(entry))
         if entry.base is not None:
             known += values_stored(self._flow, entry.base)
@@ -129,6 +155,24 @@ class Veil:
         if fresh:
             self._known += fresh
             self._secrets = None
+
+    def _follow(self, entry: JournalEntry) -> None:
+        if entry.base is not None:
+            self._hidden |= entry.base.mining.hidden
+        if "tenant" in entry.delta:  # started anew: what nobody has read by now stays unread
+            self._never_read |= {*self._unread}
+            self._unread.clear()
+        if entry.input.get("mined") is True:
+            self._unread.append(_name_of(entry))
+        mining = as_object(entry.delta.get("mining"))
+        self._hidden |= cast("Mapping[str, str]", as_object(mining.get("hidden")))
+        if mining.get("minedThrough") in self._unread:
+            del self._unread[: self._unread.index(str(mining["minedThrough"])) + 1]
+
+    def waits(self, entry: JournalEntry) -> bool:
+        """Whether it is a message in which values may stand that nobody has looked for yet."""
+        name = _name_of(entry) if entry.input.get("mined") is True else None
+        return name in self._unread or name in self._never_read
 
     def _values_of(self, entry: JournalEntry) -> Iterator[Known]:
         for name in _WRITTEN:
@@ -151,6 +195,9 @@ class Veil:
             asked["writes"] = [
                 self._entry(resolve(str(write.get("varId"))), write) for write in _objects(asked["writes"])
             ]
+        if asked["op"] == "handle-utterance":
+            hidden_as = MASKS[True] if self.waits(entry) else self._hidden.get(_name_of(entry))
+            asked["body"] = hidden_as or asked["body"]
         hidden: dict[str, object] = {}
         for name in _WRITTEN:
             if name in entry.delta:
@@ -185,6 +232,11 @@ class Veil:
             "value": self._instead(spec, _of(stored, "value")),
             "descriptionForLLM": described if stored.get("descriptionForLLM") else None,
         }
+
+
+def _name_of(entry: JournalEntry) -> str:
+    """What the message of an entry is known by."""
+    return message_name(str(entry.input["contactId"]), str(entry.input["messageId"]))
 
 
 _WRITTEN = ("variables", "added", "tools", "mined")

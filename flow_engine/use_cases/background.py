@@ -19,7 +19,6 @@ from flow_engine.runtime import storage
 from flow_engine.runtime.events import checkpoint_event, system_event
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.mining_state import Conclusion
-from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 from flow_engine.task_types import BETWEEN_CONTACTS
@@ -262,7 +261,7 @@ class BackgroundWork:
         self, conversation: ConversationRef, runner: ConversationalFlowRunner, contact_id: str
     ) -> Conclusion:
         """Raises TryJobAgain when the model gives no usable answer."""
-        turns = masked_turns(storage.turns_of_contact(runner.loaded.turns, contact_id), runner.secrets())
+        turns = runner.shown_turns(storage.turns_of_contact(runner.loaded.turns, contact_id))
         sections = runner.platform.prompt_sections(runner.flow, runner.session.contacts[contact_id].channel)
         request = conclusions.conclusion_call(runner, turns, sections)
         if request is None:
@@ -274,7 +273,7 @@ class BackgroundWork:
     ) -> str:
         """Empty where there is nothing to sum up, or no later contact to tell it. Raises TryJobAgain."""
         contact = runner.session.contacts[contact_id]
-        turns = masked_turns(storage.turns_of_contact(runner.loaded.turns, contact_id), runner.secrets())
+        turns = runner.shown_turns(storage.turns_of_contact(runner.loaded.turns, contact_id))
         sections = runner.platform.prompt_sections(runner.flow, contact.channel)
         request = conclusions.summary_call(turns, contact, sections)
         if request is None or runner.remembered(contact) is None:
@@ -364,5 +363,6 @@ def reading(
             set_mined=effects.entries,
             mining=effects.state,
             events=tuple(events),
+            jobs=(runner.due("relay"),) if runner.flow.hears else (),  # for what has waited for this
         ),
     )

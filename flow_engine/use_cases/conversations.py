@@ -14,7 +14,6 @@ from flow_engine.runtime.agent_data import agent_data_of, get_refusal
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.events import erasure_event, task_status
 from flow_engine.runtime.mining_state import MiningState
-from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
@@ -330,7 +329,7 @@ class Conversations:
             api_version=version.api_version,
             language=runner.platform.language(version),
             channel=contact.channel,
-            turns=masked_turns(turns_of_contact(runner.loaded.turns, contact_id), secrets),
+            turns=runner.shown_turns(turns_of_contact(runner.loaded.turns, contact_id)),
             tasks_passed=contact.tasks,
             end_reason=secrets.text(reason) if secrets is not None and reason is not None else reason,
             variables=known,

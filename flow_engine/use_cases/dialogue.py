@@ -17,7 +17,7 @@ from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.runtime.agent_data import compose_prompt, known_variables, told_of_advance
-from flow_engine.runtime.events import Sender, dialogue_event
+from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, tenant_zone
 from flow_engine.runtime.replies import MemoryDump, UtteranceReply
@@ -117,7 +117,7 @@ class DialogueService:
             former = message.contact_id not in runner.session.own_contacts
             if message.src == "user" and not former:
                 runner.set_language(message.language)
-            task_name = runner.task.name
+            task_id, task_name = runner.task.id, runner.task.name
             turn = DialogueTurn(
                 message_id=message.message_id,
                 ts=message.ts,
@@ -132,13 +132,14 @@ class DialogueService:
             sender = Sender(message.src, message.src_id, message.src_name)
             details = None if isinstance(said.body, str) else said.body
             event = dialogue_event(runner.flow, runner.session, turn, sender, details)
+            reads = mined and task_id in runner.flow.hears
             if event is not None:
-                runner.outbox.append(event)
+                runner.outbox.append(marked_unread(event, turn.name, runner.now) if reads else event)
             runner.advance()
             return Transition(
                 runner,
                 _utterance_reply(runner, message, runner.take_command()),
-                JournalInput("handle-utterance", _told(said)),
+                JournalInput("handle-utterance", {**_told(said), "mined": True} if reads else _told(said)),
                 turn=None if former else turn,  # what was said before is no part of what was started anew
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, message, None, duplicate=True),

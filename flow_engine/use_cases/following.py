@@ -16,6 +16,7 @@ from flow_engine.errors import LookElsewhere, RetryLater
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.runtime.journal import ConversationJournal
 from flow_engine.task_types import CLOSED
+from flow_engine.use_cases.delivery import READ_WITHIN
 from flow_engine.use_cases.history import ConversationFilter, ConversationRow, History, JournalRow
 from flow_engine.use_cases.transactor import Transactor
 
@@ -117,7 +118,7 @@ class JournalStreams:
                     if ended is not None:
                         return
                     continue
-                rows = await self._history.rows(conversation, entries, reveal=reveal)
+                rows = await self._history.rows(conversation, entries, reveal=reveal, read_within=READ_WITHIN)
             except LookElsewhere:
                 yield Followed(ended="erased")
                 return
@@ -125,9 +126,12 @@ class JournalStreams:
                 yield Followed()
                 await self._pause(LOOKED_AGAIN_AFTER_S)
                 continue
-            after = told = entries[-1].seq
-            quiet_s = 0.0
             yield Followed(rows)
+            if rows:
+                after = told = rows[-1]["seq"]
+                quiet_s = 0.0
+            else:  # what somebody said is being read
+                await self._pause(LOOKED_AGAIN_AFTER_S)
         yield Followed(ended="stopping")
 
     async def follow_list(

@@ -6,8 +6,9 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -262,11 +263,21 @@ class History:
         return JournalPage(entries=rows, next=page[-1].seq if rest else None)
 
     async def rows(
-        self, conversation: ConversationRef, entries: Sequence[JournalEntry], *, reveal: bool
+        self,
+        conversation: ConversationRef,
+        entries: Sequence[JournalEntry],
+        *,
+        reveal: bool,
+        read_within: timedelta = timedelta(),
     ) -> Sequence[JournalRow]:
-        """Entries of the conversation as they are told. Raises as `journal`."""
+        """Entries of the conversation as they are told: the first of them, up to a message younger than
+        `read_within` in which sensitive values are still to be looked for. Raises as `journal`."""
         veil = None if reveal else await self._veil(conversation)
-        return [journal_row(entry if veil is None else veil.masked(entry)) for entry in entries]
+        if veil is None:
+            return [journal_row(entry) for entry in entries]
+        since = self._transactor.clock.now() - read_within
+        told = takewhile(lambda entry: entry.at <= since or not veil.waits(entry), entries)
+        return [journal_row(veil.masked(entry)) for entry in told]
 
     async def _veil(self, conversation: ConversationRef) -> Veil | None:
         """One that knows every sensitive value of the journal; None where there is nothing to mask."""

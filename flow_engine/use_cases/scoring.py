@@ -10,7 +10,6 @@ from flow_engine.listening.conclusions import read_scores, scoring_call, total_s
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import LanguageModel, ModelFailed, ask
 from flow_engine.runtime.compiled import CompiledFlow
-from flow_engine.runtime.privacy import masked_turns
 from flow_engine.runtime.storage import turns_of_contact
 from flow_engine.use_cases.transactor import Transactor
 
@@ -64,7 +63,7 @@ class Scoring:
         cards, contacts = flow.document.scorecards, list[ContactScores]()
         for contact_id, contact in loaded.session.own_contacts.items():
             sections = self._transactor.platform.prompt_sections(flow, contact.channel)
-            turns = masked_turns(turns_of_contact(loaded.turns, contact_id), runner.secrets())
+            turns = runner.shown_turns(turns_of_contact(loaded.turns, contact_id))
             request = scoring_call(cards, turns, sections)
             if request is None:
                 continue

@@ -81,6 +81,24 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_what_somebody_says_is_told_once_it_was_read() -> None:  # journal: sensitive
+    document = clinic()
+    next(v for v in document["variables"] if v["_id"] == "var_phone")["sensitive"] = True
+    async with open_scene(document) as scene, served(scene) as wire:
+        await scene.started()
+        await scene.say("m-1", "Call me on +39 347 123 4567")
+        async with followed(wire, "?after=0") as reader:
+            assert await reader.seqs(1) == [1]
+            following = asyncio.create_task(reader.event())
+            await asyncio.sleep(0.2)
+            assert not following.done()
+            scene.clock.advance(seconds=1)
+            await scene.work()
+            entry = orjson.loads((await following)["data"])
+            assert (entry["seq"], entry["input"]["body"]) == (2, "Call me on [hidden]")
+            assert await reader.seqs(1) == [3]
+
+
 def is_open(scene: Scene) -> float:
     return next(
         sample.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -82,3 +83,24 @@ async def test_calls_of_the_model_are_shared_once_they_are_short() -> None:  # C
     assert await budget.take("noisy") > 0
     assert [await budget.take("quiet") == 0 for _ in range(6)] == [True] * 6
     assert await budget.take("quiet") > 0
+
+
+@pytest.mark.parametrize("place", ["embedded", "cluster"])
+async def test_an_event_is_sent_on_as_it_may_be_shown(
+    place: str, request: pytest.FixtureRequest
+) -> None:  # journal: sensitive
+    memory = embedded()
+    if place == "cluster":
+        memory = connect(request.getfixturevalue("redis_cluster").url, cluster=True)
+    client, talk = client_of(memory), ConversationRef(f"shown-{place}", "conv-1")
+    on = RedisEvents(memory.driver, Routing(100, webhook=True))
+    await write_down(client, talk, some_events(2))
+    first, second = await on.in_outbox(talk, at_most=9)
+    shown = replace(first, event=b'{"body":"[hidden]"}', rewritten=True)
+    assert await on.publish(talk, [shown, second]) == 2
+    assert [each.event for each in await on.for_webhook(talk, at_most=9)] == [shown.event, second.event]
+    in_order = [each["event"].encode() for each in await in_stream(client, talk)]
+    assert in_order == [shown.event, second.event]
+    assert await left_in_outbox(client, talk) == []
+    await client.delete("{flow-engine}:events")
+    await memory.close()

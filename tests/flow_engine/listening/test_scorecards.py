@@ -214,6 +214,8 @@ class TestWithTheConclusion:
             await scene.started()
             await scene.written(entry("var_string", "needle"))
             await scene.say("m1", "My name is needle")
+            scene.clock.advance(seconds=1)
+            await scene.work()
             await Scoring(Transactor(dependencies_of(scene)), model).score("default", "version-1", ["conv-1"])
         [call] = model.calls
         assert "My name is" in str(call.messages)
