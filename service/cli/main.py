@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
-from service.cli import flow, gateway, mail, voice, workspace
+from service.cli import flow, gateway, importing, mail, voice, workspace
 from service.settings import Settings, read_settings, shown_value, variable_of
 
 
@@ -36,6 +36,7 @@ chat = typer.Typer(no_args_is_help=True, help="Agents from a table behind one We
 jobs = typer.Typer(no_args_is_help=True, help="Background jobs that were given up: list, replay.")
 app.add_typer(chat, name="chat")
 app.add_typer(flow.commands, name="flow")
+flow.commands.command("import")(importing.import_flow)
 app.add_typer(gateway.commands, name="gateway")
 app.add_typer(jobs, name="jobs")
 app.add_typer(mail.commands, name="mail")

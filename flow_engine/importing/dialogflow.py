@@ -1,0 +1,379 @@
+"""Dialogflow CX: an agent as its JSON package exports it, or its REST resources in one object.
+
+A page is a task and so is the start of a flow; parameters of forms are variables, routes are ways. A route
+whose condition is that the form is complete opens by itself as soon as the required parameters have values.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, cast
+
+from pydantic import ConfigDict, JsonValue
+from pydantic.alias_generators import to_camel
+
+from flow_engine.importing.drafts import (
+    Draft,
+    Foreign,
+    ImportedDraft,
+    TaskDraft,
+    condition_literal,
+    joined,
+    read_foreign,
+    unread,
+)
+
+_SYSTEM_TYPES: Final[Mapping[str, str]] = {
+    "@sys.date": "date",
+    "@sys.date-time": "date",
+    "@sys.email": "email",
+    "@sys.phone-number": "phone",
+    "@sys.number": "number",
+    "@sys.number-integer": "number",
+    "@sys.age": "number",
+}
+_ENDS: Final = frozenset({"END_SESSION", "END_FLOW"})
+_KEPT_ASIDE: Final = frozenset(
+    {
+        "name",
+        "priority",
+        "id",
+        "languageCode",
+        "defaultLanguageCode",
+        "timeZone",
+        "kind",
+        "startFlow",
+        "responseType",
+    }
+)
+_FORM_IS_COMPLETE: Final = ("page", "status", "=", "FINAL")
+_EXAMPLES: Final = 3
+_PARAMETER: Final = re.compile(r"\$session\.params\.([\w-]+)")
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<scope>\$(?:session|page))\.params\.(?P<name>[\w-]+)\s*(?P<sign>!=|<=|>=|=|<|>)\s*
+        (?P<value>"[^"]*"|'[^']*'|[\w.+-]+)
+    |(?P<word>(?:AND|OR|NOT)\b|[()]))""",
+    re.VERBOSE,
+)
+
+
+class Resource(Foreign):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class Text(Resource):
+    text: tuple[str, ...] = ()
+
+
+class Message(Resource):
+    text: Text = Text()
+    output_audio_text: Text | None = None
+    live_agent_handoff: JsonValue = None
+
+
+class Fulfillment(Resource):
+    messages: tuple[Message, ...] = ()
+    webhook: str = ""
+    tag: str = ""
+    set_parameter_actions: tuple[JsonValue, ...] = ()
+
+    @property
+    def spoken(self) -> str:
+        """The first wording of each message, one after the other."""
+        return " ".join(message.text.text[0] for message in self.messages if message.text.text)
+
+
+class FillBehavior(Resource):
+    initial_prompt_fulfillment: Fulfillment = Fulfillment()
+
+
+class Parameter(Resource):
+    display_name: str
+    entity_type: str = "@sys.any"
+    required: bool = False
+    redact: bool = False
+    fill_behavior: FillBehavior = FillBehavior()
+
+
+class Form(Resource):
+    parameters: tuple[Parameter, ...] = ()
+
+
+class Route(Resource):
+    intent: str = ""
+    condition: str = ""
+    trigger_fulfillment: Fulfillment = Fulfillment()
+    target_page: str = ""
+    target_flow: str = ""
+
+
+class Page(Resource):
+    display_name: str
+    name: str = ""
+    entry_fulfillment: Fulfillment = Fulfillment()
+    form: Form = Form()
+    transition_routes: tuple[Route, ...] = ()
+
+
+class AgentFlow(Resource):
+    display_name: str
+    name: str = ""
+    description: str = ""
+    transition_routes: tuple[Route, ...] = ()
+    pages: tuple[Page, ...] = ()
+
+
+class Intent(Resource):
+    display_name: str
+    name: str = ""
+    description: str = ""
+    training_phrases: tuple[JsonValue, ...] = ()
+
+
+class Entity(Resource):
+    value: str
+    synonyms: tuple[str, ...] = ()
+
+
+class EntityType(Resource):
+    display_name: str
+    name: str = ""
+    entities: tuple[Entity, ...] = ()
+
+
+class Agent(Resource):
+    display_name: str = ""
+    default_language_code: str = "en"
+
+
+class Package(Resource):
+    agent: Agent = Agent()
+    flows: tuple[AgentFlow, ...]
+    intents: tuple[Intent, ...] = ()
+    entity_types: tuple[EntityType, ...] = ()
+    webhooks: tuple[JsonValue, ...] = ()
+
+
+def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
+    """The files of an exported package, by their paths in it, as one object: `{agent, flows: [{…, pages}],
+    intents, entityTypes, webhooks}`. What has several languages is taken in the first one."""
+    found: dict[str, JsonValue] = {"agent": files.get("agent.json", {})}
+    for kind in ("flows", "intents", "entityTypes", "webhooks"):
+        rows: list[JsonValue] = []
+        for path in sorted(files):
+            parts = path.split("/")
+            body = files[path]
+            if (
+                parts[0] != kind
+                or len(parts) != (2 if kind == "webhooks" else 3)
+                or not isinstance(body, dict)
+            ):
+                continue
+            inside = f"{'/'.join(parts[:-1])}/"
+            below = {
+                name.removeprefix(inside): each
+                for name, each in sorted(files.items())
+                if name.startswith(inside)
+            }
+            rows.append({**body, **_parts(below)} if kind != "webhooks" else body)
+        found[kind] = rows
+    return found
+
+
+def _parts(below: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Pages, and the first language of training phrases and entities, from the folders of one resource."""
+    parts: dict[str, JsonValue] = {}
+    for path, body in below.items():
+        folder, _, rest = path.partition("/")
+        if folder == "pages" and rest:
+            cast(list[JsonValue], parts.setdefault("pages", [])).append(body)
+        elif folder in {"trainingPhrases", "entities"} and isinstance(body, dict):
+            parts.setdefault(folder, body.get(folder, []))
+    return parts
+
+
+def from_dialogflow(raw: JsonValue) -> ImportedDraft:
+    """The agent as a draft. `raw` is what `gathered` makes, or the same resources as REST lists them. Raises
+    CorrectTheInput `original_invalid`."""
+    package, draft = read_foreign(Package, raw), Draft()
+    draft.language = package.agent.default_language_code
+    draft.remarks += unread(package, (), _KEPT_ASIDE)
+    return _Import(draft, package).made()
+
+
+def _last(name: str) -> str:
+    """Of `projects/…/pages/ID`, the ID."""
+    return name.rpartition("/")[2]
+
+
+class _Import:
+    def __init__(self, draft: Draft, package: Package) -> None:
+        self._draft, self._package = draft, package
+        self._intents = {
+            key: each for each in package.intents for key in (each.display_name, _last(each.name))
+        }
+        self._types = {
+            key: each for each in package.entity_types for key in (each.display_name, _last(each.name))
+        }
+        self._flows = {key: each for each in package.flows for key in (each.display_name, _last(each.name))}
+
+    def made(self) -> ImportedDraft:
+        draft = self._draft
+        for number, flow in enumerate(self._package.flows):
+            for page_number, page in enumerate(flow.pages):
+                for each in page.form.parameters:
+                    self._variable(each, ("flows", number, "pages", page_number, "form", "parameters"))
+        for number, flow in enumerate(self._package.flows):
+            start = draft.task(flow.display_name, flow.display_name)
+            start.prompts.append(_text(flow.description) or "Find out what the user wants, and go on.")
+            for page_number, page in enumerate(flow.pages):
+                self._page(flow, page, ("flows", number, "pages", page_number))
+        for number, flow in enumerate(self._package.flows):
+            self._routes(flow, flow.display_name, (), flow.transition_routes, ("flows", number))
+            for page_number, page in enumerate(flow.pages):
+                place = ("flows", number, "pages", page_number)
+                inherited = tuple(route for route in flow.transition_routes if route.intent)
+                task_id = _task_id(flow, page)
+                self._routes(flow, task_id, page.form.parameters, page.transition_routes, place)
+                self._routes(flow, task_id, (), inherited, ("flows", number), again=True)
+        first = next((flow for flow in self._package.flows if "Start Flow" in flow.display_name), None)
+        draft.first_task = (first or self._package.flows[0]).display_name if self._package.flows else ""
+        return draft.imported()
+
+    def _variable(self, parameter: Parameter, place: tuple[str | int, ...]) -> None:
+        kind = _SYSTEM_TYPES.get(parameter.entity_type, "string")
+        own = self._types.get(_last(parameter.entity_type).removeprefix("@"))
+        values = [entity.value for entity in own.entities] if own else []
+        asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken
+        prompt = f"What the user answers to: {_text(asked)}" if asked else ""
+        self._draft.variable(
+            parameter.display_name, "enum" if values else kind, prompt, values, sensitive=parameter.redact
+        )
+        if own and any(entity.synonyms not in {(), (entity.value,)} for entity in own.entities):
+            self._draft.dropped((*place, own.display_name), "synonyms: the model knows what is meant")
+
+    def _page(self, flow: AgentFlow, page: Page, place: tuple[str | int, ...]) -> None:
+        draft = self._draft
+        task = draft.task(_task_id(flow, page), page.display_name)
+        self._say(task, page.entry_fulfillment, "", (*place, "entryFulfillment"))
+        for parameter in page.form.parameters:
+            task.needs[parameter.display_name] = False
+            asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken
+            task.prompts.append(
+                f"Ask for {parameter.display_name}" + (f': "{_text(asked)}"' if asked else ".")
+            )
+
+    def _say(self, task: TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]) -> None:
+        """What is said and called in a task; `when` is the only case in which it is, in words."""
+        if spoken := said.spoken:
+            task.prompts.append(f'{f"When {when}, say" if when else "Say"}: "{_text(spoken)}"')
+        if said.webhook:
+            name = re.sub(r"\W+", "_", said.tag or _last(said.webhook))
+            self._draft.tool(task, name, f"What the webhook {_last(said.webhook)} does.")
+            task.prompts.append(f"Call {name}{f' when {when}' if when else ''}.")
+        if said.set_parameter_actions:
+            self._draft.dropped(
+                (*place, "setParameterActions"), "nothing sets a variable but the user's words and tools"
+            )
+        if any(message.live_agent_handoff is not None for message in said.messages):
+            self._draft.changed(
+                (*place, "messages"), "the task is a human's: who is found stands in routingParameters"
+            )
+            task.human = True
+
+    def _routes(
+        self,
+        flow: AgentFlow,
+        source: str,
+        form: tuple[Parameter, ...],
+        routes: tuple[Route, ...],
+        place: tuple[str | int, ...],
+        again: bool = False,
+    ) -> None:
+        """The ways of a task. `again`: routes of the flow, which each of its pages has too."""
+        for number, route in enumerate(routes):
+            at = (*place, "transitionRoutes", number)
+            words, when = self._reason(route.intent), ""
+            if route.condition and route.condition.strip() != "true":
+                when = self._condition(route.condition, form)
+                if when is None:
+                    words = " and ".join(filter(None, (words, route.condition)))
+                    when = ""
+                    if not again:
+                        self._draft.changed((*at, "condition"), f"the model judges {route.condition!r}")
+            target = self._target(flow, route, at)
+            if not again:
+                self._fulfilled(source, target, route, words, (*at, "triggerFulfillment"))
+            if target and target != source and not (again and target in self._draft.tasks[source].ways):
+                self._draft.way(source, target, when=when, reason=words, automatic=bool(when) and not words)
+
+    def _fulfilled(
+        self, source: str, target: str, route: Route, words: str, place: tuple[str | int, ...]
+    ) -> None:
+        """What is said and done on a route: in the task that it leads to, else in its own."""
+        if target:
+            name = self._draft.tasks[source].name
+            self._say(self._draft.tasks[target], route.trigger_fulfillment, f"you come from {name!r}", place)
+            return
+        own = self._draft.tasks[source]
+        self._say(own, route.trigger_fulfillment, words, place)
+        if _last(route.target_page) in _ENDS:
+            own.prompts.append(f"When {words or 'this is settled'}, end the conversation.")
+
+    def _target(self, flow: AgentFlow, route: Route, place: tuple[str | int, ...]) -> str:
+        """The task that a route leads to, `""` where it stays or ends."""
+        page, into = _last(route.target_page), _last(route.target_flow)
+        if page == "START_PAGE":
+            return flow.display_name
+        if page in {"", "CURRENT_PAGE", "PREVIOUS_PAGE", *_ENDS}:
+            other = self._flows.get(into)
+            return other.display_name if other else ""
+        found = next((each for each in flow.pages if page in (each.display_name, _last(each.name))), None)
+        if found is None:
+            self._draft.dropped(place, f"there is no page {page!r}")
+            return ""
+        return _task_id(flow, found)
+
+    def _reason(self, intent: str) -> str:
+        known = self._intents.get(_last(intent))
+        if known is None:
+            return f"the user means {_last(intent)!r}" if intent else ""
+        phrases = list(_phrases(known))[:_EXAMPLES]
+        examples = f" (such as: {'; '.join(phrases)})" if phrases else ""
+        return (known.description or f"the user means {known.display_name!r}") + examples
+
+    def _condition(self, text: str, form: tuple[Parameter, ...]) -> str | None:
+        """A CX condition in the engine's language; None where it says what that language has not."""
+        at, written = 0, list[str]()
+        while at < len(text.rstrip()):
+            match = _TOKEN.match(text, at)
+            if match is None:
+                return None
+            at = match.end()
+            written.append(match["word"].lower() if match["word"] else self._comparison(match, form))
+        return " ".join(written).replace("( ", "(").replace(" )", ")")
+
+    def _comparison(self, match: re.Match[str], form: tuple[Parameter, ...]) -> str:
+        name, sign, value = match["name"], match["sign"], match["value"]
+        if (match["scope"][1:], name, sign, value.strip("\"'")) == _FORM_IS_COMPLETE:
+            required = [f"has({self._draft.value(each.display_name)})" for each in form if each.required]
+            return f"({joined(required, 'and')})" if required else "(true == true)"
+        path = self._draft.value(name)
+        if value == "null":
+            return f"not has({path})" if sign == "=" else f"has({path})"
+        return f"{path} {'==' if sign == '=' else sign} {condition_literal(value, self._draft.kind_of(name))}"
+
+
+def _text(original: str) -> str:
+    """With placeholders as the draft knows them."""
+    return _PARAMETER.sub(r"{{\1}}", original)
+
+
+def _task_id(flow: AgentFlow, page: Page) -> str:
+    return f"{flow.display_name}.{page.display_name}".replace("/", "-")
+
+
+def _phrases(intent: Intent) -> Iterator[str]:
+    for phrase in intent.training_phrases:
+        parts = phrase.get("parts") if isinstance(phrase, dict) else None
+        if isinstance(parts, list):
+            yield "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict)).strip()

@@ -1,0 +1,403 @@
+"""What an importer fills: tasks, ways, variables and tools; and what of the original is left out.
+
+Everything that the original does not say has the value that the engine would be given by hand at first:
+phone and chat, one contact a conversation, the presets of the media settings.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import TypedDict
+
+from flow_engine.conditions.language import Constant, Reference, operand_text
+from flow_engine.documents.findings import findings_of
+from flow_engine.errors import CorrectTheInput, Finding, pointer
+
+TOOLS: Final = "imported-tools"
+"""Name of the MCP server of all tools that the original called by itself, at an address that is nobody's."""
+_TOOLS_URL: Final = "https://tools.invalid/mcp"
+_ROUTING_TIMEOUT_S: Final = 60
+_PROMPTS: Final = {"en": "en-US", "it": "it-IT", "es": "es-ES"}
+"""Languages of the platform's own prompts, by the first two letters of the original's."""
+_PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}\s][^{}]*?)\s*\}\}")
+
+
+class Remark(TypedDict):
+    """Something of the original that the draft has not, or has in another form.
+
+    `pointer` is an RFC 6901 pointer into the original (of several files: the file's name comes first)."""
+
+    pointer: str
+    kept: Literal["changed", "dropped"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedDraft:
+    """`document` is a version with `draft: true`, ready to be saved; `remarks` say what it has not."""
+
+    document: Mapping[str, object]
+    remarks: Sequence[Remark]
+
+
+F = TypeVar("F", bound=BaseModel)
+
+
+class Foreign(BaseModel):
+    """A part of a foreign document. What is not declared is kept aside, to be told of."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
+
+
+def read_foreign(model: type[F], raw: object) -> F:
+    """Raises CorrectTheInput `original_invalid` with every mistake that the format's reference knows."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        found = tuple(findings_of(error, model, raw, most=100))
+        raise CorrectTheInput("original_invalid", "the file is not of this format", found) from None
+
+
+def unread(
+    part: BaseModel, place: tuple[str | int, ...] = (), known: frozenset[str] = frozenset()
+) -> Iterator[Remark]:
+    """A remark for each property that no importer reads; those in `known` mean nothing here."""
+    for name in type(part).model_fields:
+        value: object = getattr(part, name)
+        alias = type(part).model_fields[name].alias or name
+        yield from _unread_in(value, (*place, alias), known)
+    for name in (part.model_extra or {}).keys() - known:
+        yield Remark(pointer=pointer(*place, name), kept="dropped", message=f"{name!r} has no counterpart")
+
+
+def _unread_in(value: object, place: tuple[str | int, ...], known: frozenset[str]) -> Iterator[Remark]:
+    if isinstance(value, BaseModel):
+        yield from unread(value, place, known)
+    elif isinstance(value, tuple):
+        for number, each in enumerate(cast("tuple[object, ...]", value)):
+            yield from _unread_in(each, (*place, number), known)
+    elif isinstance(value, Mapping):
+        for name, each in cast("Mapping[str, object]", value).items():
+            yield from _unread_in(each, (*place, name), known)
+
+
+@dataclass(slots=True)
+class TaskDraft:
+    """All texts stand as in the original, with its `{{ name }}` placeholders. `entered_when` are reasons to
+    enter the task, one of each way to it; `needs` tells of each variable whether it is required."""
+
+    name: str
+    human: bool = False
+    description: str = ""
+    prompts: list[str] = field(default_factory=list[str])
+    entered_when: list[str] = field(default_factory=list[str])
+    ways: dict[str, "WayDraft"] = field(default_factory=dict[str, "WayDraft"])
+    needs: dict[str, bool] = field(default_factory=dict[str, bool])
+    tools: dict[str, dict[str, Mapping[str, str]]] = field(
+        default_factory=dict[str, dict[str, Mapping[str, str]]]
+    )
+    condition: tuple[str, str] = ("", "")
+    returns: bool = False
+    position: tuple[float, float] | None = None
+
+
+@dataclass(slots=True)
+class WayDraft:
+    """A connection. `conditions` are alternatives; an empty one lets everything pass."""
+
+    conditions: list[str] = field(default_factory=list[str])
+    reasons: list[str] = field(default_factory=list[str])
+    automatic: bool = False
+
+
+@dataclass(slots=True)
+class Draft:
+    """A version in the making; names of tasks and variables are made unique as they come."""
+
+    language: str = "en-US"
+    global_prompt: str = ""
+    first_task: str = ""
+    tasks: dict[str, TaskDraft] = field(default_factory=dict[str, TaskDraft])
+    variables: dict[str, Mapping[str, object]] = field(default_factory=dict[str, Mapping[str, object]])
+    defaults: dict[str, str] = field(default_factory=dict[str, str])
+    servers: dict[str, tuple[str, dict[str, str]]] = field(
+        default_factory=dict[str, tuple[str, dict[str, str]]]
+    )
+    global_tasks: list[str] = field(default_factory=list[str])
+    model: str = ""
+    remarks: list[Remark] = field(default_factory=list[Remark])
+
+    def changed(self, place: Sequence[str | int], message: str) -> None:
+        self.remarks.append(Remark(pointer=pointer(*place), kept="changed", message=message))
+
+    def dropped(self, place: Sequence[str | int], message: str) -> None:
+        self.remarks.append(Remark(pointer=pointer(*place), kept="dropped", message=message))
+
+    def task(self, task_id: str, name: str) -> TaskDraft:
+        """A new task. A name that is taken, compared as the engine compares names, gets a number."""
+        taken = {_compared(each.name) for each in self.tasks.values()}
+        plain = " ".join((name or task_id).split())[:120] or "unnamed"
+        unique, number = plain, 2
+        while _compared(unique) in taken:
+            unique, number = f"{plain} {number}", number + 1
+        self.tasks[task_id] = made = TaskDraft(unique)
+        return made
+
+    def variable(
+        self, name: str, kind: str, prompt: str, values: Sequence[object] = (), *, sensitive: bool = False
+    ) -> str:
+        """The `_id` of the variable of that name. The first mention decides its type; a later one that knows
+        what to look for gives its prompt."""
+        name = identifier(name)
+        known = self.variables.get(name)
+        if known is None or (not known.get("prompt") and prompt):
+            members = [
+                each for each in values if isinstance(each, str | int | float) and not isinstance(each, bool)
+            ]
+            members = [each for each in dict.fromkeys(members) if each != ""]
+            if kind == "enum" and not members:
+                kind = "string"
+            shape: dict[str, object] = {
+                "_id": name,
+                "name": name,
+                "type": kind if known is None else known["type"],
+            }
+            if shape["type"] != "custom":
+                shape["prompt"] = prompt
+            if shape["type"] == "enum":
+                shape["enumValues"] = members if known is None else known["enumValues"]
+            if sensitive:
+                shape["sensitive"] = True
+            self.variables[name] = shape
+        return name
+
+    def tool(
+        self,
+        task: TaskDraft,
+        name: str,
+        description: str,
+        *,
+        server: str = TOOLS,
+        url: str = _TOOLS_URL,
+        results: Mapping[str, str] | None = None,
+    ) -> None:
+        """Lets the task's model call a tool; of a server without an address it is one of `TOOLS`. `results`:
+        JSONPaths into its result, by variable."""
+        if not url.startswith(("http://", "https://")):
+            server, url = TOOLS, _TOOLS_URL
+        self.servers.setdefault(server, (url, {}))[1].setdefault(name, description)
+        task.tools.setdefault(server, {})[name] = results or {}
+
+    def way(
+        self, source: str, target: str, *, when: str = "", reason: str = "", automatic: bool = False
+    ) -> None:
+        """A connection. `when` is a condition of the engine's language, `reason` says it in words.
+        `automatic`: as soon as the condition holds."""
+        if source == target:
+            return
+        way = self.tasks[source].ways.setdefault(target, WayDraft())
+        way.conditions.append(when)
+        way.automatic |= automatic
+        if reason and reason not in way.reasons:
+            way.reasons.append(reason)
+            if reason not in self.tasks[target].entered_when:
+                self.tasks[target].entered_when.append(reason)
+
+    def text(self, original: str) -> str:
+        """A prompt with its `{{ name }}` placeholders as the engine writes them: a variable's value, else
+        what the contact brought along, with the original's default."""
+
+        def written(match: re.Match[str]) -> str:
+            name = identifier(match[1])
+            if name in self.variables:
+                return "{{ $vars" + _member(name) + " }}"
+            if default := self.defaults.get(match[1]):
+                return "{{ $tenant" + _member(name) + " | default(" + _quoted(default) + ") }}"
+            return "{{ $tenant" + _member(name) + " }}"
+
+        pieces: list[str] = []
+        end = 0
+        for match in _PLACEHOLDER.finditer(original):
+            pieces += [_literal(original[end : match.start()]), written(match)]
+            end = match.end()
+        return "".join([*pieces, _literal(original[end:])])
+
+    def value(self, name: str) -> str:
+        """How a condition names what the original calls so."""
+        name = identifier(name)
+        return operand_text(Reference("vars" if name in self.variables else "tenant", (name,)))
+
+    def kind_of(self, name: str) -> str:
+        """The type of the variable of that name, `""` where none is of it."""
+        return str(self.variables.get(identifier(name), {}).get("type", ""))
+
+    def imported(self) -> ImportedDraft:
+        """The whole as a version's document, with the remarks so far. Raises CorrectTheInput where nothing in
+        the original is a task."""
+        if not self.tasks:
+            nothing = Finding("", "nothing_to_import", "nothing in it speaks: accepted is at least one task")
+            raise CorrectTheInput("original_invalid", "the file has no task", (nothing,))
+        document: dict[str, object] = {
+            "draft": True,
+            "schemaVersion": "1.0.0",
+            "globalPrompt": self.text(self.global_prompt) or "Be brief, friendly and exact.",
+            "channels": ["phone", "chat"],
+            "mandatoryChannels": [],
+            "closureConfig": {"multiContact": False},
+            "mediaConfig": {
+                "audio": {"presetId": "default", "courtesyMessageConfig": None},
+                "text": {"courtesyMessageConfig": None, "userInteractionTimeout": None},
+            },
+            "languageDetection": {"enableLanguageDetection": False},
+            "defaultLanguage": self.language,
+            "supportedLanguages": [self.language],
+            "systemPromptsLanguage": _PROMPTS.get(self.language[:2].lower(), "en-US"),
+            "apiVersion": "v1",
+            "variables": [_looked_for(each) for each in self.variables.values()],
+            "uiMetadata": self._positions(),
+            "mcpServers": [
+                {
+                    "name": name,
+                    "url": url,
+                    "includedTools": [
+                        {"toolName": tool, "uiToolDescription": text} for tool, text in tools.items()
+                    ],
+                }
+                for name, (url, tools) in self.servers.items()
+            ],
+            "aiHelpers": [],
+            "tasks": [self._task(task_id, task) for task_id, task in self.tasks.items()],
+            "firstTask": identifier(
+                self.first_task if self.first_task in self.tasks else next(iter(self.tasks))
+            ),
+            "globalTasks": [identifier(name) for name in self.global_tasks],
+            "checkpoints": [],
+            "reasonsOfContact": [],
+            "results": [],
+        }
+        if TOOLS in self.servers:
+            tools = ", ".join(self.servers[TOOLS][1])
+            self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
+        return ImportedDraft(document, tuple(self.remarks))
+
+    def _positions(self) -> Mapping[str, object]:
+        placed = {task_id: task.position for task_id, task in self.tasks.items() if task.position}
+        if not placed:
+            return {}
+        return {"positions": {identifier(task_id): {"x": x, "y": y} for task_id, (x, y) in placed.items()}}
+
+    def _task(self, task_id: str, task: TaskDraft) -> Mapping[str, object]:
+        reasons = "; or ".join(reason.rstrip(".") for reason in task.entered_when)
+        several = [
+            name for name, way in task.ways.items() if way.reasons and len(self.tasks[name].entered_when) > 1
+        ]
+        ways = [
+            f"Go on to {self.tasks[name].name!r} when: {'; or '.join(task.ways[name].reasons)}"
+            for name in several
+        ]
+        shape: dict[str, object] = {
+            "_id": identifier(task_id),
+            "name": task.name,
+            "type": "HUM" if task.human else "AIO",
+            "description": self.text(
+                task.description or (f"Enter when: {reasons}." if reasons else task.name)
+            ),
+            "prompt": self.text("\n\n".join([*filter(None, task.prompts), *ways])) or f"Settle: {task.name}.",
+            "transitionParameters": [
+                {"variableId": identifier(name), "required": required}
+                for name, required in task.needs.items()
+            ],
+            "aiHelpers": [],
+            "channels": None,
+            "mcpToolSelection": [
+                {"mcpServerName": server, "selectedTools": [_selected(*each) for each in tools.items()]}
+                for server, tools in task.tools.items()
+            ],
+            "closureConfig": {"multiContact": False},
+            "enabledCheckpoints": [],
+            "connectedTasks": [identifier(name) for name in task.ways],
+        }
+        if task.human:
+            shape["routingParameters"] = {"timeout": _ROUTING_TIMEOUT_S}
+        if task.returns:
+            shape["returns"] = True
+        if task.condition[0]:
+            shape["entryCondition"] = {"when": task.condition[0], "reason": task.condition[1]}
+        if conditions := dict(_conditions(task.ways)):
+            shape["connectionConditions"] = conditions
+        return shape
+
+
+def _looked_for(variable: Mapping[str, object]) -> Mapping[str, object]:
+    if variable["type"] == "custom" or variable.get("prompt"):
+        return variable
+    return {**variable, "prompt": f"The value of {variable['name']}, as the user says it."}
+
+
+def _selected(tool: str, results: Mapping[str, str]) -> Mapping[str, object]:
+    shape: dict[str, object] = {"toolName": tool, "toolParameters": []}
+    return {**shape, "resultMapping": dict(results)} if results else shape
+
+
+def _conditions(ways: Mapping[str, WayDraft]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for target, way in ways.items():
+        if not all(way.conditions):
+            continue
+        alternatives = list(dict.fromkeys(way.conditions))
+        when = (
+            alternatives[0] if len(alternatives) == 1 else " or ".join(f"({each})" for each in alternatives)
+        )
+        shape = {"when": when}
+        if way.reasons:
+            shape["reason"] = "; or ".join(way.reasons)
+        yield identifier(target), {**shape, "advance": "auto"} if way.automatic else shape
+
+
+def condition_literal(value: str, kind: str) -> str:
+    """`value` as a condition compares it with a value of that type; `""` is a type that nobody knows."""
+    text = value.strip().strip("\"'")
+    if kind in {"number", ""} and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?", text):
+        return text
+    if kind in {"boolean", ""} and text.lower() in {"true", "false"}:
+        return text.lower()
+    return operand_text(Constant(text))
+
+
+def identifier(text: str) -> str:
+    """What stands for `text` where the engine takes an `_id`: 1 to 512 characters without `/`."""
+    return text.replace("/", "-")[:512] or "unnamed"
+
+
+def joined(conditions: Iterable[str], word: Literal["and", "or"]) -> str:
+    """One condition of several; those that are empty let everything pass."""
+    known = list(dict.fromkeys(conditions))
+    if word == "or" and not all(known):
+        return ""
+    given = [each for each in known if each]
+    return given[0] if len(given) == 1 else f" {word} ".join(f"({each})" for each in given)
+
+
+def _compared(name: str) -> str:
+    return "".join(name.casefold().split())
+
+
+def _member(name: str) -> str:
+    return f".{name}" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"[{_quoted(name)}]"
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ") + "'"
+
+
+def _literal(text: str) -> str:
+    """Text in which nothing is the template language's."""
+    return (
+        text.replace("{{", "{ {")
+        .replace("}}", "} }")
+        .replace("{%", "{ %")
+        .replace("%}", "% }")
+        .replace("{#", "{ #")
+    )

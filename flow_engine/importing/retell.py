@@ -1,0 +1,336 @@
+"""Retell's conversation flows, as its API's `create-conversation-flow` and its agents' exports describe them.
+
+Nodes that speak or call something are tasks. Nodes that only decide (`branch`) or only collect
+(`extract_dynamic_variables`) are taken out: the ways through them lead on, with their conditions.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+from pydantic import Field, JsonValue
+
+from flow_engine.importing.drafts import (
+    Draft,
+    Foreign,
+    ImportedDraft,
+    TaskDraft,
+    condition_literal,
+    joined,
+    read_foreign,
+    unread,
+)
+
+_VISUAL: Final = frozenset(
+    {"begin_tag_display_position", "notes", "version", "conversation_flow_id", "last_modified"}
+)
+_SPOKEN: Final = frozenset({"conversation", "subagent", "end"})
+_HUMAN: Final = frozenset({"transfer_call", "agent_swap", "bridge_transfer"})
+_PASSED_THROUGH: Final = frozenset(
+    {"branch", "extract_dynamic_variables", "press_digit", "sms", "code", "component", "cancel_transfer"}
+)
+_TYPES: Final[Mapping[str, str]] = {
+    "string": "string",
+    "number": "number",
+    "boolean": "boolean",
+    "enum": "enum",
+}
+_EMPTY_WORDS: Final = frozenset({"", "always", "else"})
+_DECIDES: Final = frozenset({"branch", "extract_dynamic_variables"})
+
+
+class Equation(Foreign):
+    left: str
+    operator: Literal["==", "!=", ">", ">=", "<", "<=", "contains", "not_contains", "exists", "not_exist"]
+    right: str = ""
+
+
+class Transition(Foreign):
+    type: Literal["prompt", "equation"] = "prompt"
+    prompt: str = ""
+    equations: tuple[Equation, ...] = ()
+    operator: Literal["||", "&&"] = "&&"
+
+
+class Edge(Foreign):
+    id: str = ""
+    transition_condition: Transition = Transition()
+    destination_node_id: str = ""
+
+
+class Instruction(Foreign):
+    type: str = "prompt"
+    text: str = ""
+
+
+class Position(Foreign):
+    x: float = 0
+    y: float = 0
+
+
+class GlobalSetting(Foreign):
+    condition: str
+    go_back_conditions: tuple[Edge, ...] = ()
+
+
+class ExtractedVariable(Foreign):
+    name: str
+    type: str = "string"
+    description: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class Tool(Foreign):
+    """A tool of the flow or of a subagent."""
+
+    name: str
+    tool_id: str = ""
+    type: str = "custom"
+    description: str = ""
+    url: str = ""
+    mcp_id: str = ""
+    response_variables: Mapping[str, str] = Field(default_factory=dict[str, str])
+    variables: tuple[ExtractedVariable, ...] = ()
+
+
+class McpServer(Foreign):
+    name: str
+    url: str = ""
+    id: str = ""
+    mcp_id: str = ""
+
+
+class Node(Foreign):
+    id: str
+    type: str
+    name: str = ""
+    instruction: Instruction = Instruction()
+    edges: tuple[Edge, ...] = ()
+    edge: Edge | None = None
+    else_edge: Edge | None = None
+    always_edge: Edge | None = None
+    skip_response_edge: Edge | None = None
+    global_node_setting: GlobalSetting | None = None
+    display_position: Position | None = None
+    variables: tuple[ExtractedVariable, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    tool_ids: tuple[str, ...] = ()
+    tool_id: str = ""
+    mcp_id: str = ""
+    mcp_tool_name: str = ""
+    response_variables: Mapping[str, str] = Field(default_factory=dict[str, str])
+
+
+class ModelChoice(Foreign):
+    model: str
+    type: str = ""
+
+
+class ConversationFlow(Foreign):
+    nodes: tuple[Node, ...]
+    start_node_id: str = ""
+    global_prompt: str = ""
+    default_dynamic_variables: Mapping[str, str] = Field(default_factory=dict[str, str])
+    tools: tuple[Tool, ...] = ()
+    mcps: tuple[McpServer, ...] = ()
+    model_choice: ModelChoice | None = None
+    start_speaker: str = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """`words` and `equations` both have to be true; `collected` are variables asked for on the way."""
+
+    target: str
+    words: tuple[str, ...]
+    equations: tuple[str, ...]
+    collected: tuple[str, ...]
+
+
+def from_retell(raw: JsonValue) -> ImportedDraft:
+    """The conversation flow as a draft. `raw` is the flow, or the export of an agent that has it as
+    `conversationFlow`. Raises CorrectTheInput `original_invalid`."""
+    draft, place = Draft(), ()
+    if isinstance(raw, dict) and isinstance(inner := raw.get("conversationFlow"), dict):
+        for name in raw.keys() - {"conversationFlow"}:
+            draft.dropped((name,), f"{name!r} is a setting of the agent, not of its flow")
+        if isinstance(language := raw.get("language"), str):
+            draft.language = language
+        raw, place = inner, ("conversationFlow",)
+    flow = read_foreign(ConversationFlow, raw)
+    return _Import(draft, flow, place).made()
+
+
+class _Import:
+    def __init__(self, draft: Draft, flow: ConversationFlow, place: tuple[str, ...]) -> None:
+        self._draft, self._flow, self._place = draft, flow, place
+        self._nodes = {node.id: node for node in flow.nodes}
+        self._places = {node.id: (*place, "nodes", number) for number, node in enumerate(flow.nodes)}
+
+    def made(self) -> ImportedDraft:
+        draft, flow = self._draft, self._flow
+        draft.remarks += unread(flow, self._place, _VISUAL)
+        draft.defaults.update(flow.default_dynamic_variables)
+        for node in flow.nodes:
+            self._collects(node)
+        draft.global_prompt = flow.global_prompt
+        if flow.start_speaker == "user":
+            draft.changed(
+                (*self._place, "start_speaker"), "the agent decides by its channel who speaks first"
+            )
+        if flow.model_choice is not None:
+            draft.dropped((*self._place, "model_choice"), "choose the model in mediaConfig")
+        for node in flow.nodes:
+            self._task_of(node)
+        for node in flow.nodes:
+            if node.id in draft.tasks:
+                self._connect(node)
+        start = flow.start_node_id or flow.nodes[0].id
+        while start in self._nodes and start not in draft.tasks:  # nothing is spoken there
+            onward = [way.target for way in self._ways(self._nodes[start], (start,))]
+            draft.changed(
+                (*self._place, "start_node_id"),
+                f"the node {start!r} speaks nothing: the flow starts behind it",
+            )
+            start = onward[0] if onward else ""
+        draft.first_task = start
+        return draft.imported()
+
+    def _collects(self, node: Node) -> None:
+        found = [*node.variables, *(each for tool in node.tools for each in tool.variables)]
+        for each in found:
+            kind = _TYPES.get(each.type, "string")
+            self._draft.variable(each.name, kind, each.description, each.choices)
+        called = [tool.response_variables for tool in (*node.tools, *self._called(node))]
+        for results in (node.response_variables, *called):
+            for name in results:
+                self._draft.variable(name, "custom", "")
+
+    def _called(self, node: Node) -> list[Tool]:
+        wanted = {node.tool_id, *node.tool_ids} - {""}
+        return [tool for tool in self._flow.tools if wanted & {tool.tool_id, tool.name}]
+
+    def _task_of(self, node: Node) -> None:
+        draft, place = self._draft, self._places[node.id]
+        if node.type in _PASSED_THROUGH:
+            if node.type not in _DECIDES:
+                draft.dropped(
+                    place,
+                    f"a node of type {node.type!r} does nothing here: the ways through it lead on",
+                )
+            return
+        task = draft.task(node.id, node.name or node.id)
+        task.human = node.type in _HUMAN
+        if node.display_position is not None:
+            task.position = (node.display_position.x, node.display_position.y)
+        if text := node.instruction.text:
+            task.prompts.append(f'Say: "{text}"' if node.instruction.type == "static_text" else text)
+        if node.type == "end":
+            task.prompts.append("Then end the conversation.")
+        if task.human:
+            draft.changed(
+                place, "the number to transfer to is the platform's: a person is found by routingParameters"
+            )
+        if setting := node.global_node_setting:
+            draft.global_tasks.append(node.id)
+            task.entered_when.append(setting.condition)
+            task.returns = bool(setting.go_back_conditions)
+        self._tools_of(node, task)
+        if node.type not in _SPOKEN | _HUMAN | {"function", "mcp"}:
+            draft.changed(place, f"a node of the unknown type {node.type!r} is a task")
+
+    def _tools_of(self, node: Node, task: TaskDraft) -> None:
+        servers = {each.mcp_id or each.id or each.name: each for each in self._flow.mcps}
+        tools = [
+            each
+            for each in (*node.tools, *self._called(node))
+            if each.type not in {"extract_dynamic_variable"}
+        ]
+        if node.type == "mcp" and node.mcp_tool_name:
+            tools.append(
+                Tool(
+                    name=node.mcp_tool_name,
+                    type="mcp",
+                    mcp_id=node.mcp_id,
+                    response_variables=node.response_variables,
+                )
+            )
+        for tool in tools:
+            if tool.type in {"end_call", "transfer_call", "agent_swap"}:
+                self._draft.dropped(
+                    self._places[node.id], f"the tool {tool.name!r} ends or transfers: connect a task for it"
+                )
+                continue
+            results = {
+                name: path if path.startswith("$") else f"$.{path}"
+                for name, path in tool.response_variables.items()
+            }
+            server = servers.get(tool.mcp_id)
+            if server is None:
+                self._draft.tool(task, tool.name, tool.description, results=results)
+            else:
+                self._draft.tool(
+                    task, tool.name, tool.description, server=server.name, url=server.url, results=results
+                )
+        if node.type in {"function", "mcp"} and tools:
+            task.prompts.append(f"Call {tools[-1].name} once, then go on.")
+
+    def _connect(self, node: Node) -> None:
+        for way in self._ways(node, (node.id,)):
+            for name in way.collected:
+                self._draft.tasks[way.target].needs.setdefault(name, False)
+            when = joined(way.equations, "and")
+            words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
+            self._draft.way(node.id, way.target, when=when, reason=words, automatic=bool(when) and not words)
+
+    def _edges(self, node: Node) -> Iterator[tuple[str, Edge]]:
+        for number, edge in enumerate(node.edges):
+            yield f"edges/{number}", edge
+        for name in ("edge", "always_edge", "skip_response_edge", "else_edge"):
+            if (edge := cast("Edge | None", getattr(node, name))) is not None:
+                yield name, edge
+
+    def _ways(self, node: Node, seen: tuple[str, ...]) -> Iterator[_Way]:
+        """Every way to a task, through nodes that are none; each node at most once on it."""
+        collected = tuple(each.name for each in node.variables)
+        for at, edge in self._edges(node):
+            place = (*self._places[node.id], *at.split("/"))
+            target = self._nodes.get(edge.destination_node_id)
+            if target is None:
+                self._draft.dropped(place, "the edge leads nowhere")
+                continue
+            words, equations = self._condition(edge.transition_condition, (*place, "transition_condition"))
+            if node.type in _PASSED_THROUGH - _DECIDES:
+                words = ""  # that it has done what it does not do here
+            elif at == "else_edge" and node.type not in _DECIDES:
+                words = "nothing else applies"
+            if target.id in self._draft.tasks:
+                yield _Way(target.id, (words,), (equations,), collected)
+            elif target.id not in seen:
+                for way in self._ways(target, (*seen, target.id)):
+                    yield _Way(
+                        way.target,
+                        (words, *way.words),
+                        (equations, *way.equations),
+                        (*collected, *way.collected),
+                    )
+
+    def _condition(self, transition: Transition, place: tuple[str | int, ...]) -> tuple[str, str]:
+        """What of it is left to the model, in words, and what the engine judges."""
+        if transition.type == "prompt":
+            return transition.prompt, ""
+        parts = [self._equation(each) for each in transition.equations]
+        if any(part is None for part in parts):
+            self._draft.changed(place, "'contains' is judged by the model, not by the engine")
+            said = (f"{each.left} {each.operator} {each.right}".strip() for each in transition.equations)
+            return f" {'and' if transition.operator == '&&' else 'or'} ".join(said), ""
+        return "", joined([part or "" for part in parts], "and" if transition.operator == "&&" else "or")
+
+    def _equation(self, equation: Equation) -> str | None:
+        left = self._draft.value(equation.left.strip().removeprefix("{{").removesuffix("}}").strip())
+        if equation.operator in {"exists", "not_exist"}:
+            return f"{'' if equation.operator == 'exists' else 'not '}has({left})"
+        if "contains" in equation.operator:
+            return None
+        kind = self._draft.kind_of(equation.left.strip().removeprefix("{{").removesuffix("}}").strip())
+        return f"{left} {equation.operator} {condition_literal(equation.right, kind)}"

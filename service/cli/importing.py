@@ -1,0 +1,136 @@
+"""`flow-engine flow import`: a flow of another system as a draft, and what could not be carried."""
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, cast
+
+import orjson
+import typer
+from pydantic import JsonValue
+
+from flow_engine.documents import parse_json
+from flow_engine.errors import CorrectTheInput
+from flow_engine.importing import IMPORTERS, gathered
+from flow_engine.testing.yaml_text import FileRejected, read_yaml
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Of all files of an original together, unpacked."""
+UNREADABLE = 2
+
+
+class Format(StrEnum):
+    """The systems whose flows can be read."""
+
+    RETELL = "retell"
+    DIALOGFLOW_CX = "dialogflow-cx"
+    RASA = "rasa"
+    PIPECAT = "pipecat"
+
+
+def import_flow(
+    original: Annotated[
+        Format, typer.Argument(metavar="FORMAT", help="retell, dialogflow-cx, rasa or pipecat.")
+    ],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="JSON or YAML files, a folder of them, or a ZIP of an export."
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print {document, remarks} instead of the document alone.")
+    ] = False,
+) -> None:
+    """Print another system's flow as a draft; what could not be carried on standard error: exit code 0 done,
+    2 unreadable."""
+    try:
+        whole = _whole(original.value, dict(_contents(files)))
+        draft = IMPORTERS[original.value](whole)
+    except CorrectTheInput as refusal:
+        for each in refusal.findings:
+            typer.echo(f"{each.pointer or '/'}: {each.code}: {each.message}", err=True)
+        raise
+    printed = {"document": draft.document, "remarks": draft.remarks} if as_json else draft.document
+    typer.echo(orjson.dumps(printed, option=orjson.OPT_INDENT_2))
+    for remark in () if as_json else draft.remarks:
+        typer.echo(f"{remark['kept']} {remark['pointer'] or '/'}: {remark['message']}", err=True)
+
+
+def _contents(files: Sequence[Path]) -> Iterator[tuple[str, JsonValue]]:
+    """Every JSON and YAML file by its path, inside a folder or an archive by its path in there."""
+    left = MAX_BYTES
+    for name, body in _bodies(files):
+        if (left := left - len(body)) < 0:
+            raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
+        yield name, _decoded(name, body)
+
+
+def _bodies(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    for path in files:
+        try:
+            if path.is_dir():
+                for each in sorted(path.rglob("*")):
+                    if each.suffix in {".json", ".yml", ".yaml"} and each.is_file():
+                        yield each.relative_to(path).as_posix(), each.read_bytes()
+            elif path.suffix == ".zip":
+                yield from _unpacked(path)
+            else:
+                yield path.name, path.read_bytes()
+        except (OSError, zipfile.BadZipFile) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or "cannot be read"
+            raise CorrectTheInput("unreadable", f"{path}: {reason}") from None
+
+
+def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        members = [each for each in archive.infolist() if each.filename.endswith(".json")]
+        if sum(each.file_size for each in members) > MAX_BYTES:
+            raise CorrectTheInput("too_large", f"{path}: accepted are at most {MAX_BYTES} bytes, unpacked")
+        for each in members:
+            with archive.open(each) as member:
+                yield each.filename, member.read(each.file_size)
+
+
+def _decoded(name: str, body: bytes) -> JsonValue:
+    if name.endswith(".json"):
+        try:
+            return cast(JsonValue, parse_json(body))
+        except CorrectTheInput as refusal:
+            raise CorrectTheInput(refusal.code, f"{name}: {refusal.detail}") from None
+    try:
+        root, mistakes = read_yaml(body)
+    except FileRejected as refusal:
+        mistakes = list(refusal.mistakes)
+    else:
+        if not mistakes:
+            return cast(JsonValue, root.value)
+    first = mistakes[0]
+    raise CorrectTheInput(first.code, f"{name}, line {first.line}: {first.message}")
+
+
+def _whole(original: str, contents: Mapping[str, JsonValue]) -> JsonValue:
+    """What an importer reads: one document, a Dialogflow package gathered, Rasa's files merged."""
+    if original == "dialogflow-cx" and len(contents) > 1:
+        return gathered(contents)
+    if original == "rasa":
+        return _merged(contents)
+    if len(contents) != 1:
+        raise CorrectTheInput("several_files", f"accepted is one file of {original}, not {len(contents)}")
+    return next(iter(contents.values()))
+
+
+def _merged(contents: Mapping[str, JsonValue]) -> JsonValue:
+    """Rasa reads all files of a folder as one: objects are joined, lists follow each other."""
+    whole: dict[str, JsonValue] = {}
+    for body in contents.values():
+        for key, value in body.items() if isinstance(body, dict) else ():
+            known = whole.get(key)
+            if isinstance(known, dict) and isinstance(value, dict):
+                whole[key] = {**known, **value}
+            elif isinstance(known, list) and isinstance(value, list):
+                whole[key] = [*known, *value]
+            else:
+                whole[key] = value
+    return whole

@@ -1,0 +1,414 @@
+"""Flows of other systems become drafts that a save takes, and what was left out is told."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flow_engine.errors import CorrectTheInput
+from flow_engine.importing import IMPORTERS
+from tests.flow_engine.importing.originals import (
+    Imported,
+    errors_of,
+    imported,
+    originals,
+    places,
+    pointed_at,
+)
+
+NAMES = ("retell", "dialogflow-cx", "rasa", "pipecat", "pipecat of today")
+known = functools.cache(originals)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_original_becomes_a_draft_that_a_save_takes(name: str) -> None:
+    found = imported(name)
+    assert found.document["draft"] is True
+    assert errors_of(found.document) == []
+    assert found.document["firstTask"] in found.tasks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_remark_points_into_the_original_and_none_is_made_twice(name: str) -> None:
+    remarks = imported(name).draft.remarks
+    assert remarks
+    rows = [(remark["pointer"], remark["message"]) for remark in remarks]
+    assert len(set(rows)) == len(rows)
+    _, raw = known()[name]
+    if name == "dialogflow-cx":  # the names of entity types stand behind the list of a form's parameters
+        rows = [row for row in rows if "synonyms" not in row[1]]
+    assert [pointer for pointer, _ in rows if not pointed_at(raw, pointer)] == []
+
+
+class TestRetell:
+    def test_what_decides_or_collects_is_no_task(self) -> None:
+        found = imported("retell")
+        assert list(found.tasks) == [
+            "n-hello",
+            "n-slots",
+            "n-book",
+            "n-parts",
+            "n-person",
+            "n-hours",
+            "n-bye",
+        ]
+        assert set(found.tasks["n-hello"]["connectedTasks"]) == {"n-person", "n-slots", "n-parts"}
+        assert {each["variableId"] for each in found.tasks["n-slots"]["transitionParameters"]} == {
+            *("plate", "mileage", "urgency", "is_driveable")
+        }
+
+    def test_equations_are_conditions_and_contains_is_the_model_s(self) -> None:
+        found = imported("retell")
+        assert found.condition("n-slots", "n-book") == {"when": "has(vars.slots)", "advance": "auto"}
+        assert "{{ $vars.plate }} contains TAXI" in found.tasks["n-hello"]["prompt"]
+        assert found.remark("/nodes/2/edges/1/transition_condition")[0] == "changed"
+
+    def test_a_condition_compares_with_the_type_of_its_variable(self) -> None:
+        _, raw = copy.deepcopy(known()["retell"])
+        del raw["nodes"][2]["edges"][1]  # with it the way would be open whatever the equations say
+        found = Imported(IMPORTERS["retell"](raw))
+        when = found.condition("n-hello", "n-person")["when"]
+        assert when == "(vars.urgency == 'today') and (vars.mileage > 200000)"
+        assert errors_of(found.document) == []
+
+    def test_a_global_node_is_a_global_task_that_returns(self) -> None:
+        found = imported("retell")
+        assert found.document["globalTasks"] == ["n-hours"]
+        assert found.tasks["n-hours"]["returns"] is True
+
+    def test_tools_keep_their_servers_and_map_their_results(self) -> None:
+        found = imported("retell")
+        servers = {each["name"]: each["url"] for each in found.document["mcpServers"]}
+        assert servers == {
+            "imported-tools": "https://tools.invalid/mcp",
+            "parts": "https://parts.example.com/mcp",
+        }
+        (selection,) = found.tasks["n-slots"]["mcpToolSelection"]
+        assert selection["selectedTools"][0]["resultMapping"] == {"slots": "$.data.slots"}
+        assert found.remark("/mcps/0/headers") == ("dropped", "'headers' has no counterpart")
+
+    def test_dynamic_variables_come_with_the_contact(self) -> None:
+        prompt = imported("retell").document["globalPrompt"]
+        assert "{{ $tenant.garage_name | default('Nordlicht Garage') }}" in prompt
+
+    def test_an_agent_s_export_is_read_too(self) -> None:
+        _, raw = known()["retell"]
+        found = Imported(
+            IMPORTERS["retell"]({"agent_name": "x", "language": "it-IT", "conversationFlow": raw})
+        )
+        assert found.document["defaultLanguage"] == found.document["systemPromptsLanguage"] == "it-IT"
+        assert found.remark("/agent_name")[0] == "dropped"
+        assert found.remark("/conversationFlow/mcps/0/headers")[0] == "dropped"
+        assert errors_of(found.document) == []
+
+    def test_a_start_that_speaks_nothing_begins_behind_it(self) -> None:
+        _, raw = copy.deepcopy(known()["retell"])
+        raw["start_node_id"] = "n-details"
+        found = Imported(IMPORTERS["retell"](raw))
+        assert found.document["firstTask"] == "n-person"
+        assert found.remark("/start_node_id")[0] == "changed"
+
+
+class TestDialogflow:
+    BOOK = "Default Start Flow.Book a visit"
+
+    def test_parameters_are_variables_of_their_types(self) -> None:
+        found = imported("dialogflow-cx")
+        assert found.variables["visit_date"]["type"] == "date"
+        assert found.variables["treatment"]["enumValues"] == ["check-up", "braces"]
+        assert found.variables["insurance_number"]["sensitive"] is True
+
+    def test_a_complete_form_leads_on_by_itself(self) -> None:
+        way = imported("dialogflow-cx").condition(self.BOOK, "Default Start Flow.Anything else")
+        assert way["advance"] == "auto"
+        assert way["when"] == (
+            "((has(vars.visit_date)) and (has(vars.treatment))) and vars.treatment != 'braces'"
+        )
+
+    def test_intents_say_when_a_task_is_entered_from_every_page_of_the_flow(self) -> None:
+        found = imported("dialogflow-cx")
+        description = found.tasks[self.BOOK]["description"]
+        assert description.startswith(
+            "Enter when: The patient wants an appointment (such as: I need an appointment"
+        )
+        pages = [name for name in found.tasks if name.startswith("Default Start Flow.")]
+        assert all(self.BOOK in found.tasks[name]["connectedTasks"] for name in pages if name != self.BOOK)
+
+    def test_a_handoff_makes_the_task_a_human_s(self) -> None:
+        found = imported("dialogflow-cx")
+        assert found.tasks["Default Start Flow.Emergency"]["type"] == "HUM"
+        assert found.remark("/flows/0/pages/2/entryFulfillment/messages")[0] == "changed"
+
+    def test_what_is_said_on_a_route_is_said_where_it_leads(self) -> None:
+        prompt = imported("dialogflow-cx").tasks["Default Start Flow.Anything else"]["prompt"]
+        assert (
+            "When you come from 'Book a visit', say: \"It is booked for {{ $vars.visit_date }}.\"" in prompt
+        )
+        assert prompt.index("Goodbye.") < prompt.index("end the conversation")
+
+    def test_a_condition_with_a_function_is_the_model_s(self) -> None:
+        found = imported("dialogflow-cx")
+        assert found.condition(self.BOOK, "Default Start Flow") == {}
+        kept, message = found.remark("/flows/0/pages/1/transitionRoutes/2/condition")
+        assert (kept, "$sys.func.IF" in message) == ("changed", True)
+
+    @pytest.mark.parametrize(
+        ("original", "written"),
+        [
+            ("$session.params.n >= 3", "vars.n >= 3"),
+            ("$session.params.n = null", "not has(vars.n)"),
+            ("$session.params.n != null", "has(vars.n)"),
+            ("NOT ($session.params.n = 3 OR $session.params.t = 'x')", "not (vars.n == 3 or vars.t == 'x')"),
+            ("$session.params.unknown = true", "tenant.unknown == true"),
+            ('$session.params.t : "x"', ""),
+        ],
+    )
+    def test_conditions_are_written_in_the_engine_s_language(self, original: str, written: str) -> None:
+        page = {
+            "displayName": "ask",
+            "form": {
+                "parameters": [
+                    {"displayName": "n", "entityType": "@sys.number"},
+                    {"displayName": "t", "entityType": "@sys.any"},
+                ]
+            },
+            "transitionRoutes": [{"condition": original, "targetPage": "next"}],
+        }
+        flow = {"displayName": "f", "pages": [page, {"displayName": "next"}]}
+        found = Imported(IMPORTERS["dialogflow-cx"]({"flows": [flow]}))
+        assert found.condition("f.ask", "f.next").get("when", "") == written
+        assert errors_of(found.document) == []
+
+
+class TestRasa:
+    def test_flows_are_tasks_that_users_come_to_from_everywhere(self) -> None:
+        found = imported("rasa")
+        assert found.document["firstTask"] == "start"
+        assert found.document["globalTasks"] == ["transfer_money", "top_up", "business_hours"]
+        assert found.tasks["verify_identity"]["returns"] is True  # it is called, and comes back
+
+    def test_a_link_behind_a_predicate_is_a_connection_with_a_condition(self) -> None:
+        found = imported("rasa")
+        assert found.condition("transfer_money", "top_up")["when"] == "not has(vars.has_funds)"
+        assert found.condition("transfer_money", "verify_identity")["when"] == (
+            "vars.amount > 1000 and vars.is_verified == false"
+        )
+        assert found.tasks["verify_identity"]["entryCondition"]["when"] == "vars.is_verified == false"
+
+    def test_steps_are_told_in_their_order(self) -> None:
+        prompt = imported("rasa").tasks["transfer_money"]["prompt"]
+        lines = [line.partition(". ")[2] for line in prompt.splitlines()]
+        assert lines[0] == 'Ask for recipient: "Who shall get the money?"'
+        asked = 'Ask for amount even if it is known: "How much shall {{ $vars.recipient }} get?"'
+        assert lines[1].startswith(f"(step ask_amount) {asked}")
+        assert lines[1].endswith("Refuse it if slots.amount <= 0.")
+        assert lines[-1] == "Otherwise: Take as settled: amount is None. Then go on with step ask_amount."
+
+    def test_slots_are_variables_and_controlled_ones_are_written_by_tools(self) -> None:
+        variables = imported("rasa").variables
+        types = {name: each["type"] for name, each in variables.items()}
+        assert types == {
+            "recipient": "string",
+            "amount": "number",
+            "is_confirmed": "boolean",
+            "is_verified": "boolean",
+            "has_funds": "custom",
+            "branch": "enum",
+            "birth_date": "string",
+            "top_up_amount": "number",
+        }
+        assert variables["amount"]["prompt"] == "how much is sent, in euros"
+
+    def test_patterns_and_predicates_beyond_the_language_are_told(self) -> None:
+        found = imported("rasa")
+        assert "pattern_cannot_handle" not in found.tasks
+        assert found.remark("/flows/pattern_cannot_handle")[0] == "dropped"
+        assert found.remark("/flows/business_hours/if")[0] == "changed"
+        assert 'Only if slots.branch matches "^B".' in found.tasks["business_hours"]["prompt"]
+
+
+class TestPipecat:
+    def test_functions_lead_on_whichever_provider_s_form_they_have(self) -> None:
+        found = imported("pipecat")
+        ways = {name: task["connectedTasks"] for name, task in found.tasks.items()}
+        assert ways == {"start": ["bread", "cake"], "bread": ["end"], "cake": ["end"], "end": []}
+        assert found.tasks["cake"]["description"] == "Enter when: The customer wants a cake."
+
+    def test_properties_are_variables_and_required_ones_are_needed(self) -> None:
+        found = imported("pipecat")
+        assert found.variables["occasion"]["enumValues"] == ["birthday", "wedding"]
+        assert found.variables["pickup"]["type"] == "date"
+        needs = {each["variableId"]: each["required"] for each in found.tasks["cake"]["transitionParameters"]}
+        assert needs == {"guests": True, "occasion": False}
+
+    def test_a_node_that_two_functions_lead_to_needs_what_each_of_them_needs(self) -> None:
+        needs = {each["variableId"] for each in imported("pipecat").tasks["end"]["transitionParameters"]}
+        assert needs == {"loaves", "pickup"}
+
+    def test_functions_with_handlers_are_tools(self) -> None:
+        found = imported("pipecat")
+        assert "mcpToolSelection" in found.tasks["start"]
+        (server,) = found.document["mcpServers"]
+        assert [each["toolName"] for each in server["includedTools"]] == [
+            "choose_cake",
+            "take_order",
+            "take_cake",
+        ]
+
+    def test_roles_are_the_global_prompt_and_another_one_the_task_s(self) -> None:
+        found = imported("pipecat")
+        assert found.document["globalPrompt"].startswith("You take orders for a bakery.")
+        assert found.tasks["cake"]["prompt"].startswith("You are the confectioner.")
+        assert "{{ $vars.guests }}" in found.tasks["cake"]["prompt"]
+
+    def test_a_branch_of_a_result_is_the_model_s_to_decide(self) -> None:
+        found = imported("pipecat of today")
+        assert set(found.tasks["reception"]["connectedTasks"]) == {"check_in", "apology", "new_room"}
+        assert found.tasks["check_in"]["description"] == "Enter when: found of find_booking is true."
+        assert found.remark("/nodes/reception/functions/0/transition_to")[0] == "changed"
+
+    def test_a_global_function_is_offered_at_every_node(self) -> None:
+        found = imported("pipecat of today")
+        offered = [
+            tool["toolName"]
+            for task in found.tasks.values()
+            for selection in task["mcpToolSelection"]
+            for tool in selection["selectedTools"]
+        ]
+        assert offered.count("opening_hours") == len(found.tasks)
+
+
+# What nobody foresaw ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "pointer"),
+    [
+        ("retell", {"nodes": [{"type": "end"}]}, "/nodes/0/id"),
+        ("retell", {}, "/nodes"),
+        ("dialogflow-cx", {"flows": [{}]}, "/flows/0/displayName"),
+        ("rasa", {"slots": {}}, "/flows"),
+        ("pipecat", {"nodes": {}}, "/initial_node"),
+        ("pipecat", [], ""),
+    ],
+)
+def test_what_is_of_another_format_is_refused_with_its_place(kind: Any, raw: Any, pointer: str) -> None:
+    with pytest.raises(CorrectTheInput) as refused:
+        IMPORTERS[kind](raw)
+    assert refused.value.code == "original_invalid"
+    assert pointer in [finding.pointer for finding in refused.value.findings]
+
+
+def changed(raw: Any, path: tuple[str | int, ...], value: object) -> Any:
+    """The document with another value at one place; without it where `value` is `...`."""
+    if not path:
+        return raw
+    copied = copy.deepcopy(raw)
+    within = copied
+    for part in path[:-1]:
+        within = within[part]
+    if value is ...:
+        del within[path[-1]]
+    else:
+        within[path[-1]] = value
+    return copied
+
+
+ODD = st.sampled_from(
+    [
+        ...,
+        None,
+        "",
+        "x",
+        "{{ x }}",
+        "{{ {% }}",
+        "a/b",
+        "Ä ö",
+        0,
+        -1.5,
+        True,
+        [],
+        {},
+        ["x"],
+        {"x": "y"},
+        "n-bye",
+    ]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data(), name=st.sampled_from(NAMES))
+def test_an_original_with_odd_parts_is_refused_or_becomes_a_sound_draft(
+    data: st.DataObject, name: str
+) -> None:
+    kind, raw = known()[name]
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(places(raw))))
+        raw = changed(raw, path, data.draw(ODD))
+    try:
+        draft = IMPORTERS[kind](raw)
+    except CorrectTheInput as refused:
+        findings = refused.findings
+    else:
+        findings = ("none",)
+        assert errors_of(draft.document) == []
+    assert findings
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["", "the caller asks", "Else"])), max_size=4)
+NODE = st.tuples(
+    st.sampled_from(["conversation", "branch", "sms", "end", "extract_dynamic_variables"]), EDGES
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes=st.lists(NODE, min_size=1, max_size=8))
+def test_whatever_speaks_can_be_reached_as_in_the_original(
+    nodes: list[tuple[str, list[tuple[int, str]]]],
+) -> None:
+    """Through nodes that are no tasks too, rings of them included."""
+    raw = {
+        "nodes": [
+            {
+                "id": str(number),
+                "type": kind,
+                "instruction": {"type": "prompt", "text": "x"},
+                "edges": [
+                    {
+                        "id": f"{number}.{at}",
+                        "destination_node_id": str(target),
+                        "transition_condition": {"type": "prompt", "prompt": words},
+                    }
+                    for at, (target, words) in enumerate(edges)
+                ],
+            }
+            for number, (kind, edges) in enumerate(nodes)
+        ]
+    }
+    spoken = {str(number) for number, (kind, _) in enumerate(nodes) if kind in {"conversation", "end"}}
+    assume(spoken)
+    document: Any = IMPORTERS["retell"](raw).document
+    assert {task["_id"] for task in document["tasks"]} == spoken
+    for task in document["tasks"]:
+        assert set(task["connectedTasks"]) == spoken_behind(int(task["_id"]), nodes, spoken) - {task["_id"]}
+
+
+def spoken_behind(start: int, nodes: list[tuple[str, list[tuple[int, str]]]], spoken: set[str]) -> set[str]:
+    """Plain search: every node with words that one way through silent nodes leads to."""
+    found: set[str] = set()
+    waiting, seen = [start], set[int]()
+    while waiting:
+        for target, _ in nodes[waiting.pop()][1]:
+            if target >= len(nodes):
+                continue
+            if str(target) in spoken:
+                found.add(str(target))
+            elif target not in seen:
+                seen.add(target)
+                waiting.append(target)
+    return found
