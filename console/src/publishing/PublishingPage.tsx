@@ -1,8 +1,86 @@
+import { useQuery } from "@tanstack/react-query";
+import { Tabs } from "radix-ui";
 import type { ReactNode } from "react";
+import { Link, useParams, useSearchParams } from "react-router";
+import { versionsQuery } from "../conversations/queries";
+import { flowsQuery } from "../flows/queries";
 import { useText } from "../i18n";
 import { PageHead } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { EmptyState, ErrorState, Loading, NotFound, ScopeMissing } from "../shell/states";
+import { Compare } from "./Compare";
+import { History } from "./History";
+import { Migrate } from "./Migrate";
+import { ReplayReport } from "./ReplayReport";
+import { Tags } from "./Tags";
+import "./publishing.css";
+
+const PANES = ["tags", "compare", "replay", "migrate", "history"] as const;
 
 export default function PublishingPage(): ReactNode {
   const say = useText("publishing");
-  return <PageHead title={say("title")} />;
+  const sayShell = useText("shell");
+  const { may } = useSession();
+  const { flowId = "" } = useParams();
+  const [address, setAddress] = useSearchParams();
+  const flows = useQuery({ ...flowsQuery, enabled: may("designer") });
+  const versions = useQuery({ ...versionsQuery(flowId), enabled: may("designer") });
+  if (!may("designer")) return <ScopeMissing scope="designer" />;
+  const error = flows.error ?? versions.error;
+  if (flows.data === undefined || versions.data === undefined) {
+    return error === null ? <Loading /> : <ErrorState error={error} retry={() => void versions.refetch()} />;
+  }
+  const flow = flows.data.find((each) => each.id === flowId);
+  if (flow === undefined) return <NotFound />;
+  const ids = [...new Set(versions.data.map((row) => row.versionId))].reverse();
+  const chosen = PANES.find((pane) => pane === address.get("show")) ?? "tags";
+  const shared = { flow, versions: ids };
+  return (
+    <>
+      <PageHead
+        title={say("title")}
+        intro={flow.name}
+        trail={
+          <>
+            <Link to="/flows">{sayShell("flows")}</Link> ›{" "}
+            <Link to={`/flows/${encodeURIComponent(flowId)}`}>{flow.name}</Link>
+          </>
+        }
+      />
+      {ids.length === 0 ? (
+        <EmptyState title={say("noVersions")}>
+          <p>{say("noVersionsText")}</p>
+        </EmptyState>
+      ) : (
+        <Tabs.Root
+          value={chosen}
+          onValueChange={(pane) => setAddress(pane === "tags" ? {} : { show: pane }, { replace: true })}
+          className="stack"
+        >
+          <Tabs.List className="tabs scrolling" aria-label={say("title")}>
+            {PANES.map((pane) => (
+              <Tabs.Trigger key={pane} className="tab" value={pane}>
+                {say(`pane_${pane}`)}
+              </Tabs.Trigger>
+            ))}
+          </Tabs.List>
+          <Tabs.Content value="tags" className="stack">
+            <Tags {...shared} />
+          </Tabs.Content>
+          <Tabs.Content value="compare" className="stack">
+            <Compare {...shared} />
+          </Tabs.Content>
+          <Tabs.Content value="replay" className="stack">
+            <ReplayReport {...shared} />
+          </Tabs.Content>
+          <Tabs.Content value="migrate" className="stack">
+            <Migrate {...shared} />
+          </Tabs.Content>
+          <Tabs.Content value="history" className="stack">
+            <History {...shared} />
+          </Tabs.Content>
+        </Tabs.Root>
+      )}
+    </>
+  );
 }

@@ -1,0 +1,350 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { Link, useNavigate } from "react-router";
+import { client, reply, type Schemas } from "../api/client";
+import { useText } from "../i18n";
+import { Badge, Button, Dialog, Field } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { ErrorState, Loading } from "../shell/states";
+import { momentQuery, versionsQuery } from "./queries";
+import { type HumanMove, humanMoves, type JournalRow, waitingText } from "./timeline";
+
+type Conversation = Schemas["ConversationReply"];
+type HumanOutcome = Schemas["HandleHumanTask"]["outcome"];
+
+interface Props {
+  readonly conversation: Conversation;
+  readonly rows: readonly JournalRow[];
+  readonly seq: number;
+  readonly latest: number;
+}
+
+/** What can be done with a conversation, as far as the key goes. */
+export function Actions(props: Props): ReactNode {
+  const say = useText("conversations");
+  const { may } = useSession();
+  const [open, setOpen] = useState<"fork" | "replay" | "erase" | null>(null);
+  const close = (): void => setOpen(null);
+  return (
+    <>
+      {may("agent") ? <HumanPart {...props} /> : null}
+      <Button onClick={() => setOpen("fork")}>{say("fork")}</Button>
+      <Button onClick={() => setOpen("replay")}>{say("replay")}</Button>
+      {may("privacy") ? (
+        <Button kind="danger" onClick={() => setOpen("erase")}>
+          {say("erase")}
+        </Button>
+      ) : null}
+      <Dialog title={say("fork")} open={open === "fork"} close={close}>
+        <Fork {...props} close={close} />
+      </Dialog>
+      <Dialog title={say("replay")} open={open === "replay"} close={close} wide>
+        <Replay {...props} />
+      </Dialog>
+      <Dialog title={say("erase")} open={open === "erase"} close={close}>
+        <Erase {...props} close={close} />
+      </Dialog>
+    </>
+  );
+}
+
+function HumanPart({ conversation, rows, latest }: Props): ReactNode {
+  const say = useText("conversations");
+  const queries = useQueryClient();
+  const id = conversation.conversationId;
+  const moment = useQuery({ ...momentQuery(id, latest), enabled: latest > 0 });
+  const waiting = conversation.status === "active" ? waitingText(rows) : null;
+  const [text, setText] = useState<string | null>(null);
+  const report = useMutation({
+    mutationFn: (what: { readonly outcome: string; readonly text?: string }) =>
+      reply(
+        client.POST("/v1/handle-human-task", {
+          body: {
+            contactId: conversation.contactId,
+            conversationId: id,
+            outcome: what.outcome as HumanOutcome,
+            ...(what.text === undefined ? {} : { text: what.text }),
+          },
+        }),
+      ),
+    onSuccess: () => {
+      setText(null);
+      void queries.invalidateQueries({ queryKey: ["conversation", id] });
+    },
+  });
+  const moves: readonly HumanMove[] =
+    conversation.status === "active" ? humanMoves(moment.data?.state.taskStatus ?? null) : [];
+  return (
+    <>
+      {waiting === null
+        ? moves.map((outcome) => (
+            <Button
+              key={outcome}
+              kind="primary"
+              disabled={report.isPending}
+              onClick={() => report.mutate({ outcome })}
+            >
+              {say(`human_${outcome}`)}
+            </Button>
+          ))
+        : null}
+      {waiting !== null ? (
+        <section className="card stack" aria-label={say("waitingTitle")}>
+          <h2>{say("waitingTitle")}</h2>
+          <Field label={say("waitingText")}>
+            {(field) => (
+              <textarea
+                {...field}
+                rows={4}
+                value={text ?? waiting.text}
+                onChange={(event) => setText(event.target.value)}
+              />
+            )}
+          </Field>
+          <div className="row">
+            <Button
+              kind="primary"
+              disabled={report.isPending}
+              onClick={() =>
+                report.mutate(
+                  text === null || text === waiting.text
+                    ? { outcome: "approved" }
+                    : { outcome: "edited", text },
+                )
+              }
+            >
+              {text === null || text === waiting.text ? say("approve") : say("approveEdited")}
+            </Button>
+            <Button
+              kind="danger"
+              disabled={report.isPending}
+              onClick={() => report.mutate({ outcome: "rejected" })}
+            >
+              {say("reject")}
+            </Button>
+          </div>
+        </section>
+      ) : null}
+      {report.error === null ? null : <ErrorState error={report.error} />}
+    </>
+  );
+}
+
+function VersionChoice(props: {
+  readonly flowId: string;
+  readonly value: string;
+  readonly set: (versionId: string) => void;
+  readonly label: string;
+}): ReactNode {
+  const versions = useQuery(versionsQuery(props.flowId));
+  const ids = [...new Set(versions.data?.map((row) => row.versionId) ?? [])].reverse();
+  const listed = props.value === "" || ids.includes(props.value) ? ids : [props.value, ...ids];
+  return (
+    <Field label={props.label}>
+      {(field) => (
+        <select {...field} value={props.value} onChange={(event) => props.set(event.target.value)}>
+          {listed.map((id) => (
+            <option key={id} value={id}>
+              {id}
+            </option>
+          ))}
+        </select>
+      )}
+    </Field>
+  );
+}
+
+function Fork({ conversation, seq, close }: Props & { readonly close: () => void }): ReactNode {
+  const say = useText("conversations");
+  const sayShell = useText("shell");
+  const navigate = useNavigate();
+  const { may } = useSession();
+  const [name, setName] = useState(`${conversation.conversationId}-fork-${seq}`);
+  const [versionId, setVersionId] = useState(conversation.versionId);
+  const fork = useMutation({
+    mutationFn: () =>
+      reply(
+        client.POST("/v1/conversations/{conversation_id}/fork", {
+          params: { path: { conversation_id: conversation.conversationId } },
+          body: {
+            atRevision: seq,
+            conversationId: name,
+            ...(versionId === conversation.versionId ? {} : { versionId }),
+          },
+        }),
+      ),
+    onSuccess: (made) => {
+      close();
+      void navigate(`/conversations/${encodeURIComponent(made.conversationId)}`);
+    },
+  });
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    fork.mutate();
+  };
+  return (
+    <form className="stack" onSubmit={submit}>
+      <p className="quiet">{say("forkIntro", { seq })}</p>
+      <Field label={say("forkName")}>
+        {(field) => (
+          <input {...field} required value={name} onChange={(event) => setName(event.target.value)} />
+        )}
+      </Field>
+      {may("designer", "agent") ? (
+        <VersionChoice
+          flowId={conversation.flowId}
+          value={versionId}
+          set={setVersionId}
+          label={say("version")}
+        />
+      ) : null}
+      {fork.error === null ? null : <ErrorState error={fork.error} />}
+      <div className="row">
+        <Button kind="primary" type="submit" disabled={fork.isPending}>
+          {say("fork")}
+        </Button>
+        <Button onClick={close}>{sayShell("cancel")}</Button>
+      </div>
+    </form>
+  );
+}
+
+function Replay({ conversation }: Props): ReactNode {
+  const say = useText("conversations");
+  const [versionId, setVersionId] = useState(conversation.versionId);
+  const replay = useMutation({
+    mutationFn: () =>
+      reply(
+        client.POST("/v1/flows/{flow_id}/versions/{version_id}/replays", {
+          params: { path: { flow_id: conversation.flowId, version_id: versionId } },
+          body: { conversations: [conversation.conversationId] },
+        }),
+      ),
+  });
+  const row = replay.data?.conversations[0];
+  return (
+    <div className="stack">
+      <p className="quiet">{say("replayIntro")}</p>
+      <VersionChoice
+        flowId={conversation.flowId}
+        value={versionId}
+        set={setVersionId}
+        label={say("version")}
+      />
+      <div className="row">
+        <Button kind="primary" disabled={replay.isPending} onClick={() => replay.mutate()}>
+          {say("replay")}
+        </Button>
+      </div>
+      {replay.isPending ? <Loading /> : null}
+      {replay.error === null ? null : <ErrorState error={replay.error} />}
+      {row === undefined ? null : <ReplayedRow row={row} />}
+    </div>
+  );
+}
+
+export function ReplayedRow({ row }: { readonly row: Schemas["ReplayRow"] }): ReactNode {
+  const say = useText("conversations");
+  const fork = row.firstFork;
+  return (
+    <div className="stack" role="status">
+      <p>
+        <Badge tone={row.path === "same" ? "good" : "bad"}>
+          {row.path === "same" ? say("samePath") : say("otherPath")}
+        </Badge>
+      </p>
+      {fork === null ? null : (
+        <div className="side-by-side">
+          {([say("recorded"), say("replayed")] as const).map((title, index) => {
+            const side = index === 0 ? fork.recorded : fork.replayed;
+            return (
+              <section key={title} className="card" aria-label={title}>
+                <h3>
+                  {title} · {say("entryNumber", { seq: fork.seq })}
+                </h3>
+                <p>
+                  <strong>{side.task ?? "–"}</strong>
+                </p>
+                {side.code === null ? null : <p className="hint wrong">{side.code}</p>}
+                <p className="quiet">{[side.taskStatus, side.status].filter(Boolean).join(" · ")}</p>
+              </section>
+            );
+          })}
+        </div>
+      )}
+      <ul className="pieces">
+        {row.newRefusals.map((each) => (
+          <li key={each.seq}>{say("newRefusal", { seq: each.seq, task: each.task, code: each.code })}</li>
+        ))}
+        {row.variablesGone.length === 0 ? null : (
+          <li>{say("variablesGone", { names: row.variablesGone.join(", ") })}</li>
+        )}
+        {row.promptsDiffer.length === 0 ? null : (
+          <li>{say("promptsDiffer", { entries: row.promptsDiffer.join(", ") })}</li>
+        )}
+        {row.checkpointsLost.length === 0 ? null : (
+          <li>{say("checkpointsLost", { names: row.checkpointsLost.join(", ") })}</li>
+        )}
+        {row.notReplayed.length === 0 ? null : (
+          <li>{say("notReplayed", { entries: row.notReplayed.join(", ") })}</li>
+        )}
+      </ul>
+    </div>
+  );
+}
+
+function Erase({ conversation, close }: Props & { readonly close: () => void }): ReactNode {
+  const say = useText("conversations");
+  const sayShell = useText("shell");
+  const queries = useQueryClient();
+  const [typed, setTyped] = useState("");
+  const id = conversation.conversationId;
+  const erase = useMutation({
+    mutationFn: () =>
+      reply(
+        client.DELETE("/v1/conversations/{conversation_id}", { params: { path: { conversation_id: id } } }),
+      ),
+    onSuccess: () => {
+      for (const key of ["conversation", "journal", "moment"]) queries.removeQueries({ queryKey: [key, id] });
+      void queries.invalidateQueries({ queryKey: ["conversations"] });
+    },
+  });
+  if (erase.isSuccess) {
+    return (
+      <div className="stack">
+        <p role="status">{say("erased", { id })}</p>
+        <Link className="button primary" to="/conversations">
+          {say("title")}
+        </Link>
+      </div>
+    );
+  }
+  return (
+    <form
+      className="stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        erase.mutate();
+      }}
+    >
+      <p>{say("eraseIntro")}</p>
+      <Field label={say("eraseType", { id })}>
+        {(field) => (
+          <input
+            {...field}
+            autoComplete="off"
+            value={typed}
+            onChange={(event) => setTyped(event.target.value)}
+          />
+        )}
+      </Field>
+      {erase.error === null ? null : <ErrorState error={erase.error} />}
+      <div className="row">
+        <Button kind="danger" type="submit" disabled={typed !== id || erase.isPending}>
+          {say("eraseForGood")}
+        </Button>
+        <Button onClick={close}>{sayShell("cancel")}</Button>
+      </div>
+    </form>
+  );
+}

@@ -1,0 +1,88 @@
+import { describe, expect, it } from "vitest";
+import { humanMoves, type JournalRow, pathOf, shown, stepOf, valuesOf, waitingText } from "./timeline";
+
+function row(seq: number, input: object, rest: Partial<JournalRow> = {}): JournalRow {
+  return {
+    seq,
+    revision: seq,
+    memoryRevision: 0,
+    at: "2026-01-15T09:30:00Z",
+    by: "bridge",
+    input: input as JournalRow["input"],
+    outcome: { result: true, task: "reception" },
+    delta: {},
+    rationale: null,
+    ...rest,
+  };
+}
+
+describe("a step of the timeline", () => {
+  it("is a message with who said it", () => {
+    const step = stepOf(row(2, { op: "handle-utterance", src: "user", body: "Good morning" }));
+    expect([step.kind, step.speaker, step.subject]).toEqual(["said", "user", "Good morning"]);
+  });
+
+  it("is a refusal with its code and the task that was asked for", () => {
+    const refused = { outcome: { result: false, task: "reception", code: "task_not_connected" } };
+    const step = stepOf(
+      row(3, { op: "change-task", task: "checkout" }, { ...refused, rationale: "Wants to pay" }),
+    );
+    expect(step).toMatchObject({
+      kind: "refused",
+      subject: "checkout",
+      task: "reception",
+      code: "task_not_connected",
+      rationale: "Wants to pay",
+    });
+  });
+
+  it("stays readable where a newer release wrote another operation", () => {
+    expect(stepOf(row(4, { op: "something-new" })).kind).toBe("other");
+  });
+
+  it("has the values of tools and of the dialogue", () => {
+    const delta = {
+      tools: { price: { value: 12, updatedBy: "findPrice" } },
+      mined: { phone: { value: { number: "+39333" } } },
+    };
+    expect(valuesOf(delta)).toEqual([
+      { id: "price", value: 12, by: "findPrice" },
+      { id: "phone", value: { number: "+39333" }, by: null },
+    ]);
+  });
+});
+
+describe("the path", () => {
+  it("holds each task when it was entered, a refusal none", () => {
+    const tasks = ["reception", "reception", "visit", "reception"];
+    const steps = tasks.map((task, index) => stepOf(row(index + 1, { op: "memory" }, { outcome: { task } })));
+    expect(pathOf(steps)).toEqual([
+      { task: "reception", seq: 1 },
+      { task: "visit", seq: 3 },
+      { task: "reception", seq: 4 },
+    ]);
+  });
+});
+
+describe("the human part", () => {
+  it("offers what the chart has a way for", () => {
+    expect(humanMoves("ai")).toEqual(["taken_over"]);
+    expect(humanMoves("human")).toEqual(["released"]);
+    expect(humanMoves(null)).toEqual([]);
+  });
+
+  it("knows the text that waits, until it is decided", () => {
+    const approval = (seq: number, value: object | null): JournalRow =>
+      row(seq, { op: "handle-human-task" }, { delta: { session: { approval: value } } });
+    const waiting = approval(2, { id: 1, text: "We refund it.", status: "waiting" });
+    expect(waitingText([waiting, row(3, { op: "memory" })])).toEqual({ text: "We refund it.", seq: 2 });
+    expect(waitingText([waiting, approval(3, { id: 1, status: "approved" })])).toBeNull();
+    expect(waitingText([waiting, approval(3, null)])).toBeNull();
+  });
+});
+
+describe("a value in one line", () => {
+  it("is cut where it is long, and a dash where there is none", () => {
+    expect([shown(null), shown("x".repeat(9), 5), shown({ a: 1 })]).toEqual(["–", "xxxx…", '{"a":1}']);
+  });
+});

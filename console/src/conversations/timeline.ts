@@ -1,0 +1,138 @@
+import type { Schemas } from "../api/client";
+
+export type JournalRow = Schemas["JournalRow"];
+
+/** What a commit of the journal was, as a person reads it. */
+export type Kind =
+  | "started"
+  | "said"
+  | "entered"
+  | "refused"
+  | "values"
+  | "human"
+  | "ended"
+  | "forked"
+  | "moved"
+  | "other";
+
+export interface Value {
+  readonly id: string;
+  readonly value: unknown;
+  readonly by: string | null;
+}
+
+export interface Step {
+  readonly seq: number;
+  readonly at: string;
+  readonly by: string;
+  readonly op: string;
+  readonly kind: Kind;
+  /** The task that the conversation was in afterwards. */
+  readonly task: string | null;
+  /** The task that was asked for, a message's text, a human outcome. */
+  readonly subject: string | null;
+  readonly speaker: string | null;
+  readonly code: string | null;
+  readonly rationale: string | null;
+  readonly values: readonly Value[];
+}
+
+function textOf(value: unknown): string | null {
+  return typeof value === "string" && value !== "" ? value : null;
+}
+
+function objectOf(value: unknown): Readonly<Record<string, unknown>> {
+  return typeof value === "object" && value !== null && !Array.isArray(value)
+    ? (value as Record<string, unknown>)
+    : {};
+}
+
+/** The values that a commit wrote, whoever did, by the ids of their variables. */
+export function valuesOf(delta: Readonly<Record<string, unknown>>): Value[] {
+  return ["tools", "mined"].flatMap((side) =>
+    Object.entries(objectOf(delta[side])).map(([id, entry]) => {
+      const { value, updatedBy } = objectOf(entry);
+      return { id, value, by: textOf(updatedBy) };
+    }),
+  );
+}
+
+const KINDS: Readonly<Record<string, Kind>> = {
+  "handle-new-contact": "started",
+  "handle-utterance": "said",
+  "change-task": "entered",
+  "handle-end-contact": "ended",
+  "handle-human-task": "human",
+  memory: "values",
+  extraction: "values",
+  advance: "entered",
+  fork: "forked",
+  migration: "moved",
+};
+
+export function stepOf(row: JournalRow): Step {
+  const { op, ...input } = row.input as Readonly<Record<string, unknown>>;
+  const name = textOf(op) ?? "";
+  const refused = row.outcome.result === false;
+  return {
+    seq: row.seq,
+    at: row.at,
+    by: row.by,
+    op: name,
+    kind: refused ? "refused" : (KINDS[name] ?? "other"),
+    task: textOf(row.outcome.task),
+    subject: textOf(input.task) ?? textOf(input.body) ?? textOf(input.outcome) ?? textOf(input.channel),
+    speaker: textOf(input.src),
+    code: textOf(row.outcome.code),
+    rationale: row.rationale,
+    values: valuesOf(row.delta),
+  };
+}
+
+/** The tasks in the order in which they were entered, each with the commit that did. */
+export function pathOf(steps: readonly Step[]): { task: string; seq: number }[] {
+  const path: { task: string; seq: number }[] = [];
+  for (const { task, seq } of steps) {
+    if (task !== null && path.at(-1)?.task !== task) path.push({ task, seq });
+  }
+  return path;
+}
+
+/** A value in one line, as far as it fits. */
+export function shown(value: unknown, most = 120): string {
+  if (value === null || value === undefined) return "–";
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+export type HumanMove = "taken_over" | "released" | "connected" | "completed" | "failed";
+
+/** What a person can report now, by the status of the human part: of a transfer, or of a supervision. */
+export function humanMoves(taskStatus: string | null): HumanMove[] {
+  switch (taskStatus) {
+    case "routing":
+      return ["connected", "failed"];
+    case "connected":
+      return ["completed"];
+    case "ai":
+      return ["taken_over"];
+    case "human":
+      return ["released"];
+    default:
+      return [];
+  }
+}
+
+/** The text of the AI that waits for a person's decision; null where none does. */
+export function waitingText(rows: readonly JournalRow[]): { text: string; seq: number } | null {
+  let waiting: { text: string; seq: number } | null = null;
+  for (const row of rows) {
+    const session = objectOf(row.delta.session);
+    if (!("approval" in session)) continue;
+    const approval = objectOf(session.approval);
+    const text = textOf(approval.text);
+    if (textOf(approval.status) === "waiting" && text !== null) waiting = { text, seq: row.seq };
+    else if (session.approval === null || textOf(approval.status) !== null) waiting = null;
+  }
+  return waiting;
+}

@@ -1,0 +1,38 @@
+import type { ReactNode } from "react";
+
+interface Props {
+  readonly label: string;
+  readonly head: readonly string[];
+  readonly rows: readonly { readonly key: string; readonly cells: readonly ReactNode[] }[];
+  readonly empty?: string;
+}
+
+/** A table that scrolls sideways where it does not fit, by the keyboard too. */
+export function Table({ label, head, rows, empty }: Props): ReactNode {
+  if (rows.length === 0 && empty !== undefined) return <p className="quiet">{empty}</p>;
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by the keyboard
+    <section className="table-frame" aria-label={label} tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            {head.map((each) => (
+              <th key={each} scope="col">
+                {each}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.key}>
+              {row.cells.map((cell, index) => (
+                <td key={head[index]}>{cell}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}

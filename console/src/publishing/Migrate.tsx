@@ -1,0 +1,121 @@
+import { useMutation } from "@tanstack/react-query";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { Link } from "react-router";
+import { client, reply } from "../api/client";
+import { useText } from "../i18n";
+import { Table } from "../operations/Table";
+import { Badge, Button, Field, type Tone } from "../shell/kit";
+import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { mappingOf } from "./mapping";
+import { type OfFlow, VersionField } from "./parts";
+
+const TONES: Readonly<Record<string, Tone>> = { keep: "good", map: "accent", cannot: "bad" };
+
+/** Live conversations are moved to another version, after a dry run that says what would become of each. */
+export function Migrate({ flow, versions }: OfFlow): ReactNode {
+  const say = useText("publishing");
+  const [from, setFrom] = useState(versions[1] ?? versions[0] ?? "");
+  const [to, setTo] = useState(versions[0] ?? "");
+  const [written, setWritten] = useState("");
+  const mapping = mappingOf(written);
+  const migrate = useMutation({
+    mutationFn: (dryRun: boolean) =>
+      reply(
+        client.POST("/v1/flows/{flow_id}/migrations", {
+          params: { path: { flow_id: flow.id }, query: { dryRun } },
+          body: { fromVersionId: from, toVersionId: to, mapping: mapping.pairs, limit: 1000 },
+        }),
+      ),
+  });
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    migrate.mutate(true);
+  };
+  const report = migrate.data;
+  const asTried =
+    report?.dryRun === true &&
+    report.fromVersionId === from &&
+    report.toVersionId === to &&
+    !migrate.isPending;
+  const movable = (report?.counts.keep ?? 0) + (report?.counts.map ?? 0);
+  return (
+    <>
+      <form className="stack" onSubmit={submit}>
+        <div className="choices">
+          <VersionField
+            flow={flow}
+            versions={versions}
+            label={say("migrateFrom")}
+            value={from}
+            set={setFrom}
+          />
+          <VersionField flow={flow} versions={versions} label={say("migrateTo")} value={to} set={setTo} />
+        </div>
+        <Field
+          label={say("mapping")}
+          hint={say("mappingHint")}
+          {...(mapping.wrong.length === 0
+            ? {}
+            : { error: say("mappingWrong", { lines: mapping.wrong.join(", ") }) })}
+        >
+          {(field) => (
+            <textarea
+              {...field}
+              rows={3}
+              value={written}
+              onChange={(event) => setWritten(event.target.value)}
+            />
+          )}
+        </Field>
+        <div className="row">
+          <Button
+            kind="primary"
+            type="submit"
+            disabled={migrate.isPending || from === to || mapping.wrong.length > 0}
+          >
+            {say("dryRun")}
+          </Button>
+          <Button
+            kind="danger"
+            disabled={!asTried || movable === 0 || mapping.wrong.length > 0}
+            onClick={() => migrate.mutate(false)}
+          >
+            {say("migrateNow", { count: movable })}
+          </Button>
+        </div>
+      </form>
+      {migrate.isPending ? <Loading /> : null}
+      {migrate.error === null ? null : <ErrorState error={migrate.error} />}
+      {report === undefined ? null : report.conversations.length === 0 ? (
+        <EmptyState title={say("nothingToMigrate")} />
+      ) : (
+        <>
+          <p role="status">
+            {report.dryRun
+              ? say("wouldMove", { count: movable })
+              : say("moved", { count: report.counts.migrated ?? 0 })}
+            {report.more ? ` ${say("moreToMigrate")}` : ""}
+          </p>
+          <Table
+            label={say("pane_migrate")}
+            head={[say("conversation"), say("verdict"), say("migrateFrom"), say("migrateTo"), say("reason")]}
+            rows={report.conversations.map((row) => ({
+              key: row.conversationId,
+              cells: [
+                <Link key="id" to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
+                  {row.conversationId}
+                </Link>,
+                <Badge key="verdict" tone={TONES[row.verdict] ?? "neutral"}>
+                  {say(`verdict_${row.verdict as "keep" | "map" | "cannot"}`)}
+                </Badge>,
+                row.fromTask ?? "–",
+                row.toTask ?? "–",
+                row.reason ?? "–",
+              ],
+            }))}
+          />
+        </>
+      )}
+    </>
+  );
+}

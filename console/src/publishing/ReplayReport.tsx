@@ -1,0 +1,107 @@
+import { useMutation } from "@tanstack/react-query";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { Link } from "react-router";
+import { client, reply } from "../api/client";
+import { ReplayedRow } from "../conversations/Actions";
+import { useText } from "../i18n";
+import { Badge, Button, Field } from "../shell/kit";
+import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { type OfFlow, VersionField } from "./parts";
+import "../conversations/conversations.css";
+
+const FIGURES = [
+  ["samePath", false],
+  ["otherPath", true],
+  ["newRefusals", true],
+  ["variablesGone", true],
+  ["promptsDiffer", false],
+] as const;
+
+/** What a version, a draft too, would have made of the last conversations of a tag. */
+export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
+  const say = useText("publishing");
+  const [versionId, setVersionId] = useState(versions[0] ?? "");
+  const [tag, setTag] = useState(flow.tags[0]?.tag ?? "");
+  const [last, setLast] = useState(100);
+  const replay = useMutation({
+    mutationFn: () =>
+      reply(
+        client.POST("/v1/flows/{flow_id}/versions/{version_id}/replays", {
+          params: { path: { flow_id: flow.id, version_id: versionId } },
+          body: { from: tag, last },
+        }),
+      ),
+  });
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    replay.mutate();
+  };
+  const report = replay.data;
+  return (
+    <>
+      <form className="choices" onSubmit={submit}>
+        <VersionField
+          flow={flow}
+          versions={versions}
+          label={say("replayOn")}
+          value={versionId}
+          set={setVersionId}
+        />
+        <Field label={say("replayFrom")}>
+          {(field) => (
+            <select {...field} value={tag} onChange={(event) => setTag(event.target.value)}>
+              {flow.tags.map((each) => (
+                <option key={each.tag}>{each.tag}</option>
+              ))}
+            </select>
+          )}
+        </Field>
+        <Field label={say("replayLast")}>
+          {(field) => (
+            <input
+              {...field}
+              type="number"
+              min="1"
+              max="500"
+              required
+              value={last}
+              onChange={(event) => setLast(event.target.valueAsNumber || 1)}
+            />
+          )}
+        </Field>
+        <Button kind="primary" type="submit" disabled={replay.isPending || tag === ""}>
+          {say("replayNow")}
+        </Button>
+      </form>
+      {replay.isPending ? <Loading /> : null}
+      {replay.error === null ? null : <ErrorState error={replay.error} />}
+      {report === undefined ? null : report.conversations.length === 0 ? (
+        <EmptyState title={say("nothingToReplay")} />
+      ) : (
+        <>
+          <div className="numbers" role="status">
+            {FIGURES.map(([name, wrong]) => (
+              <div key={name} className={wrong && report.summary[name] > 0 ? "number bad" : "number"}>
+                <strong>{report.summary[name]}</strong>
+                <span className="quiet">{say(`figure_${name}`)}</span>
+              </div>
+            ))}
+          </div>
+          {report.conversations.map((row) => (
+            <details key={row.conversationId} className="card">
+              <summary>
+                <Link to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
+                  {row.conversationId}
+                </Link>{" "}
+                <Badge tone={row.path === "same" ? "good" : "bad"}>
+                  {row.path === "same" ? say("figure_samePath") : say("figure_otherPath")}
+                </Badge>
+              </summary>
+              <ReplayedRow row={row} />
+            </details>
+          ))}
+        </>
+      )}
+    </>
+  );
+}

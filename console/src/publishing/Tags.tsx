@@ -1,0 +1,422 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, type ReactNode, useState } from "react";
+import { client, reply, type Schemas } from "../api/client";
+import { useMoment, useSpeech, useText } from "../i18n";
+import { Badge, Button, Dialog, Field } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { EmptyState, ErrorState } from "../shell/states";
+import { historyQuery } from "./History";
+import {
+  beforeOf,
+  type Estimate,
+  METRICS,
+  type Metric,
+  type Side,
+  sharesOf,
+  shownValue,
+  spanOf,
+  type TagReply,
+} from "./outcomes";
+import { namedVersion, type OfFlow, VersionField } from "./parts";
+
+/** The tags of a flow: where each points or how it is shared out, what came of it, and what can be done. */
+export function Tags({ flow, versions }: OfFlow): ReactNode {
+  const say = useText("publishing");
+  const [creating, setCreating] = useState(false);
+  return (
+    <>
+      <div className="row">
+        <Button onClick={() => setCreating(true)}>{say("newTag")}</Button>
+      </div>
+      {flow.tags.length === 0 ? (
+        <EmptyState title={say("noTags")}>
+          <p>{say("noTagsText")}</p>
+        </EmptyState>
+      ) : (
+        <div className="tag-cards">
+          {flow.tags.map((tag) => (
+            <TagCard key={tag.tag} flow={flow} versions={versions} tag={tag} />
+          ))}
+        </div>
+      )}
+      <Dialog title={say("newTag")} open={creating} close={() => setCreating(false)}>
+        <Promote flow={flow} versions={versions} tag={null} close={() => setCreating(false)} />
+      </Dialog>
+    </>
+  );
+}
+
+function usePutTag(flowId: string, done: () => void) {
+  const queries = useQueryClient();
+  const { who } = useSession();
+  return useMutation({
+    mutationFn: ({ tag, ...order }: { readonly tag: string } & Omit<Schemas["PutTag"], "updatedBy">) =>
+      reply(
+        client.PUT("/v1/flows/{flow_id}/tags/{tag}", {
+          params: { path: { flow_id: flowId, tag } },
+          body: { ...order, updatedBy: who.name },
+        }),
+      ),
+    onSuccess: () => {
+      for (const key of ["flows", "versions", "flow-history", "outcomes"]) {
+        void queries.invalidateQueries({ queryKey: [key] });
+      }
+      done();
+    },
+  });
+}
+
+type OfTag = OfFlow & { readonly tag: TagReply };
+
+function TagCard({ flow, versions, tag }: OfTag): ReactNode {
+  const say = useText("publishing");
+  const moment = useMoment();
+  const [open, setOpen] = useState<"promote" | "split" | "rollback" | null>(null);
+  const close = (): void => setOpen(null);
+  const history = useQuery(historyQuery(flow.id));
+  const before = tag.split !== null ? tag.versionId : beforeOf(history.data?.changes ?? [], tag);
+  return (
+    <section className="card stack" aria-label={tag.tag}>
+      <div className="row apart">
+        <h2>
+          <Badge tone="accent">{tag.tag}</Badge>
+        </h2>
+        <div className="row">
+          <Button onClick={() => setOpen("promote")}>{say("promote")}</Button>
+          <Button onClick={() => setOpen("split")} disabled={versions.length < 2}>
+            {say("split")}
+          </Button>
+          <Button kind="danger" disabled={before === null} onClick={() => setOpen("rollback")}>
+            {say("rollBack")}
+          </Button>
+        </div>
+      </div>
+      {tag.split === null ? (
+        <strong className="mono">{tag.versionId}</strong>
+      ) : (
+        <SplitOf flow={flow} tag={tag} />
+      )}
+      <p className="quiet">{say("changedBy", { when: moment(tag.createdAt), who: tag.createdBy })}</p>
+      <Dialog title={say("promoteTag", { tag: tag.tag })} open={open === "promote"} close={close}>
+        <Promote flow={flow} versions={versions} tag={tag} close={close} />
+      </Dialog>
+      <Dialog title={say("splitTag", { tag: tag.tag })} open={open === "split"} close={close}>
+        <SplitForm flow={flow} versions={versions} tag={tag} close={close} />
+      </Dialog>
+      <Dialog title={say("rollBackTag", { tag: tag.tag })} open={open === "rollback"} close={close}>
+        {before === null ? null : <RollBack flow={flow} tag={tag} before={before} close={close} />}
+      </Dialog>
+    </section>
+  );
+}
+
+function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close: () => void }): ReactNode {
+  const { flow, versions, tag, close } = props;
+  const say = useText("publishing");
+  const sayShell = useText("shell");
+  const [name, setName] = useState(tag?.tag ?? "");
+  const [versionId, setVersionId] = useState(versions[0] ?? "");
+  const put = usePutTag(flow.id, close);
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    put.mutate({ tag: name.trim(), versionId });
+  };
+  return (
+    <form className="stack" onSubmit={submit}>
+      {tag === null ? (
+        <Field label={say("tagName")} hint={say("tagHint")}>
+          {(field) => (
+            <input {...field} required value={name} onChange={(event) => setName(event.target.value)} />
+          )}
+        </Field>
+      ) : (
+        <p className="quiet">{say("promoteIntro")}</p>
+      )}
+      <VersionField
+        flow={flow}
+        versions={versions}
+        label={say("version")}
+        value={versionId}
+        set={setVersionId}
+      />
+      {put.error === null ? null : <ErrorState error={put.error} />}
+      <div className="row">
+        <Button kind="primary" type="submit" disabled={put.isPending}>
+          {say("promote")}
+        </Button>
+        <Button onClick={close}>{sayShell("cancel")}</Button>
+      </div>
+    </form>
+  );
+}
+
+function RollBack(props: {
+  readonly flow: OfFlow["flow"];
+  readonly tag: TagReply;
+  readonly before: string;
+  readonly close: () => void;
+}): ReactNode {
+  const { flow, tag, before, close } = props;
+  const say = useText("publishing");
+  const sayShell = useText("shell");
+  const put = usePutTag(flow.id, close);
+  return (
+    <div className="stack">
+      <p>{say("rollBackIntro", { tag: tag.tag, version: namedVersion(flow, before) })}</p>
+      {put.error === null ? null : <ErrorState error={put.error} />}
+      <div className="row">
+        <Button
+          kind="primary"
+          disabled={put.isPending}
+          onClick={() => put.mutate({ tag: tag.tag, versionId: before })}
+        >
+          {say("rollBackTo", { version: before })}
+        </Button>
+        <Button onClick={close}>{sayShell("cancel")}</Button>
+      </div>
+    </div>
+  );
+}
+
+function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () => void }): ReactNode {
+  const say = useText("publishing");
+  const sayShell = useText("shell");
+  const other = versions.find((id) => id !== tag.versionId) ?? tag.versionId;
+  const [sides, setSides] = useState<readonly Side[]>(
+    tag.split ?? [
+      { versionId: tag.versionId, weight: 90 },
+      { versionId: other, weight: 10 },
+    ],
+  );
+  const [guarded, setGuarded] = useState(tag.guard !== null);
+  const [metric, setMetric] = useState<Metric>((tag.guard?.metric as Metric | undefined) ?? "refused");
+  const [worseBy, setWorseBy] = useState(tag.guard?.worseBy ?? 0.2);
+  const [minimum, setMinimum] = useState(tag.guard?.minimum ?? 40);
+  const put = usePutTag(flow.id, close);
+  const change = (index: number, part: Partial<Side>): void =>
+    setSides(sides.map((side, each) => (each === index ? { ...side, ...part } : side)));
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    const guard = guarded ? { guard: { metric, worseBy, minimum } } : {};
+    put.mutate({ tag: tag.tag, split: [...sides], ...guard });
+  };
+  const shares = sharesOf(sides);
+  return (
+    <form className="stack" onSubmit={submit}>
+      <p className="quiet">{say("splitIntro")}</p>
+      {sides.map((side, index) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: a side is known by its place
+        <div className="side-form" key={index}>
+          <VersionField
+            flow={flow}
+            versions={versions}
+            label={index === 0 ? say("base") : say("sideNumber", { number: index + 1 })}
+            value={side.versionId}
+            set={(versionId) => change(index, { versionId })}
+          />
+          <Field label={say("weight")} hint={`${Math.round(shares[index] ?? 0)} %`}>
+            {(field) => (
+              <input
+                {...field}
+                type="number"
+                min="0"
+                step="any"
+                required
+                value={side.weight}
+                onChange={(event) => change(index, { weight: event.target.valueAsNumber || 0 })}
+              />
+            )}
+          </Field>
+        </div>
+      ))}
+      <div className="row">
+        <Button
+          disabled={sides.length >= 10 || sides.length >= versions.length}
+          onClick={() =>
+            setSides([
+              ...sides,
+              {
+                versionId: versions.find((id) => sides.every((side) => side.versionId !== id)) ?? "",
+                weight: 10,
+              },
+            ])
+          }
+        >
+          {say("addSide")}
+        </Button>
+        {sides.length > 2 ? (
+          <Button onClick={() => setSides(sides.slice(0, -1))}>{say("removeSide")}</Button>
+        ) : null}
+      </div>
+      <label className="choice">
+        <input type="checkbox" checked={guarded} onChange={(event) => setGuarded(event.target.checked)} />
+        {say("guarded")}
+      </label>
+      {guarded ? (
+        <div className="guard-form">
+          <Field label={say("metric")}>
+            {(field) => (
+              <select {...field} value={metric} onChange={(event) => setMetric(event.target.value as Metric)}>
+                {METRICS.map((each) => (
+                  <option key={each} value={each}>
+                    {say(`metric_${each}`)}
+                  </option>
+                ))}
+              </select>
+            )}
+          </Field>
+          <Field label={say("worseBy")}>
+            {(field) => (
+              <input
+                {...field}
+                type="number"
+                min="0"
+                step="any"
+                required
+                value={worseBy}
+                onChange={(event) => setWorseBy(event.target.valueAsNumber || 0)}
+              />
+            )}
+          </Field>
+          <Field label={say("minimum")}>
+            {(field) => (
+              <input
+                {...field}
+                type="number"
+                min="1"
+                required
+                value={minimum}
+                onChange={(event) => setMinimum(event.target.valueAsNumber || 1)}
+              />
+            )}
+          </Field>
+        </div>
+      ) : null}
+      {put.error === null ? null : <ErrorState error={put.error} />}
+      <div className="row">
+        <Button kind="primary" type="submit" disabled={put.isPending}>
+          {say("split")}
+        </Button>
+        <Button onClick={close}>{sayShell("cancel")}</Button>
+      </div>
+    </form>
+  );
+}
+
+function SplitOf({ flow, tag }: { readonly flow: OfFlow["flow"]; readonly tag: TagReply }): ReactNode {
+  const say = useText("publishing");
+  const moment = useMoment();
+  const { language } = useSpeech();
+  const sides = tag.split ?? [];
+  const shares = sharesOf(sides);
+  const outcomes = useQuery({
+    queryKey: ["outcomes", flow.id, tag.tag],
+    queryFn: ({ signal }) =>
+      reply(
+        client.GET("/v1/flows/{flow_id}/tags/{tag}/outcomes", {
+          params: { path: { flow_id: flow.id, tag: tag.tag } },
+          signal,
+        }),
+      ),
+    refetchInterval: 10_000,
+  });
+  const measured = outcomes.data?.versions ?? [];
+  const rolledBack = outcomes.data?.rolledBack ?? tag.rolledBack;
+  return (
+    <div className="stack">
+      {rolledBack === null ? null : (
+        <p className="notice bad" role="status">
+          {say("rolledBack", {
+            version: rolledBack.versionId,
+            metric: say(`metric_${rolledBack.metric as Metric}`),
+            when: moment(rolledBack.at),
+          })}
+        </p>
+      )}
+      <ul className="shares">
+        {sides.map((side, index) => (
+          <li key={side.versionId}>
+            <span className="mono">{side.versionId}</span>
+            <span className="bar-track" aria-hidden="true">
+              <span className="bar-fill" style={{ width: `${shares[index] ?? 0}%` }} />
+            </span>
+            <span>{Math.round(shares[index] ?? 0)} %</span>
+          </li>
+        ))}
+      </ul>
+      {tag.guard === null ? null : (
+        <p className="quiet">
+          {say("guardIs", {
+            metric: say(`metric_${tag.guard.metric as Metric}`),
+            worseBy: shownValue(tag.guard.metric, tag.guard.worseBy, language),
+            minimum: tag.guard.minimum,
+          })}
+        </p>
+      )}
+      {outcomes.error === null ? null : <ErrorState error={outcomes.error} />}
+      {measured.length === 0 ? null : (
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by the keyboard
+        <section className="table-frame" aria-label={say("outcomes")} tabIndex={0}>
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">{say("metric")}</th>
+                {measured.map((side) => (
+                  <th scope="col" key={side.versionId}>
+                    {side.versionId}
+                    <br />
+                    {say("conversations", { count: side.conversations })}{" "}
+                    {side.tooFew ? <Badge tone="warn">{say("tooFew")}</Badge> : null}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {METRICS.map((metric) => {
+                const estimates = measured.map((side) => side.metrics[metric]);
+                return (
+                  <tr key={metric}>
+                    <th scope="row">{say(`metric_${metric}`)}</th>
+                    {measured.map((side) => (
+                      <td key={side.versionId}>
+                        <Interval metric={metric} estimate={side.metrics[metric]} all={estimates} />
+                      </td>
+                    ))}
+                  </tr>
+                );
+              })}
+            </tbody>
+          </table>
+        </section>
+      )}
+    </div>
+  );
+}
+
+function Interval(props: {
+  readonly metric: Metric;
+  readonly estimate: Estimate;
+  readonly all: readonly Estimate[];
+}): ReactNode {
+  const { metric, estimate, all } = props;
+  const say = useText("publishing");
+  const { language } = useSpeech();
+  const span = spanOf(all, estimate);
+  const shown = (value: number | null): string => shownValue(metric, value, language);
+  return (
+    <div className="interval">
+      <strong>{shown(estimate.value)}</strong>
+      {span === null ? null : (
+        <>
+          <span className="interval-track" aria-hidden="true">
+            <span className="interval-range" style={{ left: `${span.from}%`, right: `${100 - span.to}%` }} />
+            <span className="interval-dot" style={{ left: `${span.at}%` }} />
+          </span>
+          <small className="quiet">
+            {say("between", { low: shown(estimate.low), high: shown(estimate.high) })}
+          </small>
+        </>
+      )}
+    </div>
+  );
+}
