@@ -2,11 +2,12 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { client, reply, type Schemas } from "../api/client";
+import { versionsQuery } from "../flows/queries";
 import { useText } from "../i18n";
 import { Badge, Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
-import { momentQuery, versionsQuery } from "./queries";
+import { momentQuery } from "./queries";
 import { type HumanMove, humanMoves, type JournalRow, waitingText } from "./timeline";
 
 type Conversation = Schemas["ConversationReply"];

@@ -1,9 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
+import { versionQuery } from "../flows/queries";
 import { useText } from "../i18n";
 import { Loading } from "../shell/states";
 import { BOX, type Box, boxesOf, tasksOf } from "./pathLayout";
-import { versionQuery } from "./queries";
 import type { Step } from "./timeline";
 import { pathOf } from "./timeline";
 

@@ -141,25 +141,3 @@ export function momentQuery(id: string, seq: number) {
       ),
   });
 }
-
-export function versionQuery(flowId: string, versionId: string) {
-  return queryOptions({
-    queryKey: ["version", flowId, versionId],
-    staleTime: Number.POSITIVE_INFINITY,
-    queryFn: ({ signal }) =>
-      reply(
-        client.GET("/v1/flows/{flow_id}/versions/{version_id}", {
-          params: { path: { flow_id: flowId, version_id: versionId } },
-          signal,
-        }),
-      ),
-  });
-}
-
-export function versionsQuery(flowId: string) {
-  return queryOptions({
-    queryKey: ["versions", flowId],
-    queryFn: ({ signal }) =>
-      reply(client.GET("/v1/flows/{flow_id}/versions", { params: { path: { flow_id: flowId } }, signal })),
-  });
-}

@@ -85,7 +85,7 @@ function VersionsTable({
 }): ReactNode {
   const say = useText("flows");
   const moment = useMoment();
-  const live = useLiveConversations(flowId);
+  const live = useLiveConversations();
   return (
     <div className="table-frame">
       <table>

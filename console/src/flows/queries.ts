@@ -54,8 +54,6 @@ export function versionsOf(rows: readonly VersionRow[]): readonly Version[] {
   return [...found.values()].reverse();
 }
 
-const COUNTED_AT_MOST = 200;
-
 export interface LiveConversations {
   readonly byFlow: ReadonlyMap<string, number>;
   readonly byVersion: ReadonlyMap<string, number>;
@@ -63,28 +61,21 @@ export interface LiveConversations {
   readonly cut: boolean;
 }
 
-/** How many conversations are live, of one flow or of all; null for a key that may not see them. */
-export function useLiveConversations(flowId?: string): LiveConversations | null {
+/** How many conversations are live; null for a key that may not see them. */
+export function useLiveConversations(): LiveConversations | null {
   const { may } = useSession();
   const found = useQuery({
-    queryKey: ["conversations", "live", flowId ?? null],
-    queryFn: ({ signal }) => {
-      const query = {
-        ...(flowId === undefined ? {} : { flowId }),
-        status: "active",
-        limit: COUNTED_AT_MOST,
-      } as const;
-      return reply(client.GET("/v1/conversations", { params: { query }, signal }));
-    },
-    enabled: may("operator"),
+    queryKey: ["live-conversations"],
+    queryFn: ({ signal }) => reply(client.GET("/v1/live-conversations", { signal })),
+    enabled: may("operator", "designer"),
     refetchInterval: 15_000,
   });
   if (found.data === undefined) return null;
   const byFlow = new Map<string, number>();
   const byVersion = new Map<string, number>();
-  for (const { flowId: flow, versionId } of found.data.conversations) {
-    byFlow.set(flow, (byFlow.get(flow) ?? 0) + 1);
-    byVersion.set(versionId, (byVersion.get(versionId) ?? 0) + 1);
+  for (const { flowId, versionId, conversations } of found.data.versions) {
+    byFlow.set(flowId, (byFlow.get(flowId) ?? 0) + conversations);
+    byVersion.set(versionId, (byVersion.get(versionId) ?? 0) + conversations);
   }
-  return { byFlow, byVersion, cut: found.data.nextCursor !== null };
+  return { byFlow, byVersion, cut: found.data.cut };
 }

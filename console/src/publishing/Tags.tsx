@@ -58,7 +58,7 @@ function usePutTag(flowId: string, done: () => void) {
         }),
       ),
     onSuccess: () => {
-      for (const key of ["flows", "versions", "flow-history", "outcomes"]) {
+      for (const key of ["flows", "flow-history", "outcomes"]) {
         void queries.invalidateQueries({ queryKey: [key] });
       }
       done();
