@@ -248,15 +248,20 @@ SCHEMA_JSON = "application/schema+json"
 _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allow-Origin": "*"}
 
 
+@cache
+def _encoded(schema: Callable[[], dict[str, Any]]) -> bytes:
+    return orjson.dumps(schema())
+
+
 class SchemaRoutes:
     """The JSON Schemas of flow versions and of recordings, at addresses that editors may keep. They need no
     key."""
 
     async def flow_version(self, call: Call) -> Response:
-        return Response(_flow_version_schema(), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+        return Response(_encoded(version_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     async def recording(self, call: Call) -> Response:
-        return Response(_recording_schema(), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+        return Response(_encoded(recording_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -279,13 +284,3 @@ class SchemaRoutes:
                 (f"/schemas/{name}.json", f"JSON Schema of {what}, the newest"),
             )
         ]
-
-
-@cache
-def _recording_schema() -> bytes:
-    return orjson.dumps(recording_schema())
-
-
-@cache
-def _flow_version_schema() -> bytes:
-    return orjson.dumps(version_schema())

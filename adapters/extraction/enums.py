@@ -11,7 +11,7 @@ Yes and no are looked for as people say them; only a variable that was asked for
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, Turn, clause, is_former
@@ -129,7 +129,14 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
     they are equally long. A mention is `vague` where it is a letter or two ("M", "B"), or one word of a
     longer member."""
     texts = tuple(value for value in values if isinstance(value, str))
-    found = [mention for member in texts for mention in _named(text, member, texts, vocabulary)]
+    found = [
+        Mention("member", place.start(), place.end(), member, vague=vague)
+        for member in texts
+        for pattern, vague in zip(
+            _member_patterns(member, texts, vocabulary), (_is_brief(member), True), strict=True
+        )
+        for place in (few(pattern.finditer(text)) if pattern else ())
+    ]
     longest = [
         mention
         for mention in found
@@ -144,14 +151,6 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
 
 def _overlap(first: Mention, second: Mention) -> bool:
     return first.start < second.end and second.start < first.end
-
-
-def _named(text: str, member: str, every: tuple[str, ...], vocabulary: Vocabulary) -> Iterator[Mention]:
-    whole, part = _member_patterns(member, every, vocabulary)
-    for found in few(whole.finditer(text)) if whole else ():
-        yield Mention("member", found.start(), found.end(), member, vague=_is_brief(member))
-    for found in few(part.finditer(text)) if part else ():
-        yield Mention("member", found.start(), found.end(), member, vague=True)
 
 
 @lru_cache(maxsize=1024)
@@ -220,15 +219,12 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if shares((*behind, *turn.words_ahead(mention)), profile):
         return True
-    return turn.is_open and not _is_part_of_another(turn, mention, behind) and not _is_former(turn, mention)
-
-
-def _is_former(turn: Turn, mention: Mention) -> bool:
-    days = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
-    start, end = clause(turn.text, mention.start, mention.end, turn.tables)
-    return (
-        is_former(turn.text, mention, turn.tables) or anywhere(days).search(turn.text, start, end) is not None
-    )
+    if not turn.is_open or _is_part_of_another(turn, mention, behind):
+        return False
+    if is_former(turn.text, mention, turn.tables):
+        return False
+    past = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
+    return not anywhere(past).search(turn.text, *clause(turn.text, mention.start, mention.end, turn.tables))
 
 
 def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool:
@@ -271,8 +267,14 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
     turns = turn.tables.turns
     if anywhere(turns.inquiries).match(ahead):
         return True
-    if turn.text[end : end + 1] == "?" and not _is_asked_for(turn, profile, mention, ahead):
-        return True
+    if turn.text[end : end + 1] == "?":
+        # A wish is nothing but the member ("by card, then?"), or where nothing in particular was asked,
+        # "could I have the …?".
+        is_request = anywhere(turns.requests).match(ahead) is not None
+        if not (turn.is_open and anywhere(turns.wishes).search(ahead)) and (
+            is_request or not _is_all_that_is_said(turn, profile, mention)
+        ):
+            return True
     corrects = anywhere(turns.corrections).search(ahead) or any(
         start <= m.start < mention.start for m in named
     )
@@ -281,15 +283,6 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
     others = any(mention.end <= other.start < end for other in named)
     # In a turn of its own a "non" behind belongs to what follows ("a double, non-smoking").
     return not others and not turn.is_open and _patterns(turn.tables).denial.match(behind) is not None
-
-
-def _is_asked_for(turn: Turn, profile: Profile, mention: Mention, ahead: str) -> bool:
-    """Whether a question is a wish: nothing but the member ("by card, then?"), or where nothing in particular
-    was asked, "could I have the …?"."""
-    turns = turn.tables.turns
-    if turn.is_open and anywhere(turns.wishes).search(ahead):
-        return True
-    return not anywhere(turns.requests).match(ahead) and _is_all_that_is_said(turn, profile, mention)
 
 
 def _clause_around(turn: Turn, mention: Mention) -> tuple[int, int]:

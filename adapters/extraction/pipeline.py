@@ -111,20 +111,16 @@ def _phones(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
 def _dates(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     profiles = turn.of_type("date")
     meant = [mention for mention in found if not turn.declines(mention)]
-    read = {each: _read_by(each, meant) for each in profiles}
+    read: dict[Profile, Sequence[Mention]] = {}
+    for each in profiles:  # as a variable of the past, or of what is to come, reads them
+        days = [replace(m, value=m.looking_back) for m in meant] if _is_past(each) else meant
+        read[each] = [mention for mention in days if mention.value is not None]
     asked = [each for each in profiles if turn.is_asked(each)]
     takers = asked or [each for each in profiles if any(_on_its_side(turn, each, m) for m in read[each])]
     if len(takers) != 1:
         return {}
     taker = takers[0]
     return turn.one_value(taker, [mention for mention in read[taker] if _fits(turn, taker, mention)])
-
-
-def _read_by(profile: Profile, mentions: Sequence[Mention]) -> Sequence[Mention]:
-    """The days as a variable of the past, or of what is to come, reads them."""
-    if _is_past(profile):
-        mentions = [replace(mention, value=mention.looking_back) for mention in mentions]
-    return [mention for mention in mentions if mention.value is not None]
 
 
 def _on_its_side(turn: Turn, profile: Profile, mention: Mention) -> bool:

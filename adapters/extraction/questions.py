@@ -154,18 +154,12 @@ def asked_for(profiles: Sequence[Profile], asked: Question) -> frozenset[str]:
         alone = len(ranked) == 1 or top > scores[ranked[1].spec.id]
         if alone and top > 0 and 2 * top >= best:
             ids.add(ranked[0].spec.id)
-        elif len(same) == 1 and top == 0 and _plainly(same[0], asked, best):
-            ids.add(same[0].spec.id)
+        elif len(same) == 1 and best == 0 and kind in asked.asks:
+            # Rule 4: the question word of the type, and nothing that speaks of another matter.
+            others = asked.stems if kind == "number" else asked.stems & same[0].excluded
+            if not others and not conflict(asked.topics, same[0]):
+                ids.add(same[0].spec.id)
     return frozenset(ids)
-
-
-def _plainly(profile: Profile, asked: Question, best: int) -> bool:
-    """Rule 4: the question word of the type, and nothing that speaks of another matter."""
-    if profile.spec.type not in asked.asks or asked.stems & profile.excluded:
-        return False
-    if conflict(asked.topics, profile):
-        return False
-    return best == 0 and (profile.spec.type != "number" or not asked.stems)
 
 
 def stems(text: str) -> frozenset[str]:

@@ -87,20 +87,19 @@ class Limits:
             raise ModelFailed("too_many_calls", detail) from None
         try:
             waited = 0.0
-            while wait := await self._wait(tenant_id):
-                waited += wait
-                if waited > self._wait_s:
-                    raise ModelFailed("too_many_calls", f"the minute's calls are used up for {wait:.0f} s")
-                await self._sleep(wait)
+            try:
+                while wait := await self._budget.take(tenant_id):
+                    waited += wait
+                    if waited > self._wait_s:
+                        raise ModelFailed(
+                            "too_many_calls", f"the minute's calls are used up for {wait:.0f} s"
+                        )
+                    await self._sleep(wait)
+            except RetryLater as away:
+                raise ModelFailed("unreachable", "the budget of model calls does not answer") from away
             yield
         finally:
             self._places.release()
-
-    async def _wait(self, tenant_id: str) -> float:
-        try:
-            return await self._budget.take(tenant_id)
-        except RetryLater as away:
-            raise ModelFailed("unreachable", "the budget of model calls does not answer") from away
 
 
 class LimitedModel:

@@ -11,6 +11,7 @@ frames without gap or double.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from starlette.applications import Starlette
@@ -192,7 +193,16 @@ class Connection:
         while True:
             frame = await self._news.get()
             self._writing_since = asyncio.get_running_loop().time()
-            await self._write_news(ref, frame)
+            while not self._bare.empty():
+                await self._socket.send_text(self._bare.get_nowait().decode())
+            if frame is not None and frame.seq == self._sent + 1:
+                await self._socket.send_text(frames.numbered(frame).decode())
+                self._sent = frame.seq
+            elif self._is_stale or (frame is not None and frame.seq > self._sent):
+                self._is_stale = False
+                with suppress(RetryLater):  # asked again at the next resync
+                    for missed in await self._sessions.store.after(ref, self._sent):
+                        await self._send_next(missed)
             self._writing_since = None
 
     async def _watch(self) -> None:
@@ -207,29 +217,6 @@ class Connection:
             if self._sent == before:
                 self._is_stale = True
                 self._news.put_nowait(None)
-
-    async def _write_news(self, ref: SessionRef, frame: LoggedFrame | None) -> None:
-        """This one, and everything that waits behind it."""
-        while True:
-            while not self._bare.empty():
-                await self._socket.send_text(self._bare.get_nowait().decode())
-            if frame is not None and frame.seq == self._sent + 1:
-                await self._socket.send_text(frames.numbered(frame).decode())
-                self._sent = frame.seq
-            elif self._is_stale or (frame is not None and frame.seq > self._sent):
-                self._is_stale = False
-                await self._catch_up(ref)
-            if self._news.empty():
-                return
-            frame = self._news.get_nowait()
-
-    async def _catch_up(self, ref: SessionRef) -> None:
-        try:
-            missed = await self._sessions.store.after(ref, self._sent)
-        except RetryLater:
-            return  # asked again at the next resync
-        for frame in missed:
-            await self._send_next(frame)
 
     async def _send_next(self, frame: LoggedFrame) -> None:
         if frame.seq > self._sent:

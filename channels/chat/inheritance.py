@@ -37,16 +37,22 @@ class Effective:
         return AgentRow.model_validate(dict(self.fields))
 
     @property
+    def languages(self) -> frozenset[str]:
+        """ISO 639 codes in lower case; empty for an agent that speaks any."""
+        tags = cast("Sequence[str]", self.fields["languages"] or ())
+        return frozenset(tag.partition("-")[0].lower() for tag in tags)
+
+    @property
     def system_prompt(self) -> str:
         """Markdown; the parts that nobody says anything for are left out."""
-        parts = ((title, _body(self.fields[name])) for name, title in _PARTS)
-        return "\n\n".join(f"{title}\n{body}" for title, body in parts if body)
-
-
-def _body(value: JsonValue) -> str:
-    if isinstance(value, list):
-        return "\n".join(f"- {line}" for line in value)
-    return value.strip() if isinstance(value, str) else ""
+        parts: list[str] = []
+        for name, title in _PARTS:
+            value = self.fields[name]
+            if isinstance(value, list):
+                value = "\n".join(f"- {line}" for line in value)
+            if isinstance(value, str) and value.strip():
+                parts.append(f"{title}\n{value.strip()}")
+        return "\n\n".join(parts)
 
 
 class KnownTools(Protocol):

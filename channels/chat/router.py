@@ -141,7 +141,7 @@ class IntentRouter:
     """For one table of agents, as it was when this was made."""
 
     def __init__(self, agents: Iterable[Effective]) -> None:
-        texts = {agent.name: (_languages(agent), _lines(agent)) for agent in agents}
+        texts = {agent.name: (agent.languages, _lines(agent)) for agent in agents}
         self._names = tuple(sorted(texts))
         every = sorted({DEFAULT_LANGUAGE}.union(*(languages for languages, _ in texts.values())))
         indexes: list[_Index | None] = []
@@ -233,11 +233,6 @@ def _lines(agent: Effective) -> list[str]:
     parts = [str(fields[name] or "") for name in ("description", "role", "task")]
     texts = [agent.name, *parts, *(str(item) for each in lists for item in each), *names, *tools]
     return [line for text in texts for line in _LINE.split(text) if line]
-
-
-def _languages(agent: Effective) -> frozenset[str]:
-    named = cast("Sequence[str]", agent.fields["languages"] or ())
-    return frozenset(tag.partition("-")[0].lower() for tag in named)
 
 
 def _fold(text: str) -> str:

@@ -107,8 +107,9 @@ def load_tools(modules: Iterable[str]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for source in (*map(_imported, modules), *(point.load() for point in entry_points(group=ENTRY_POINTS))):
         members: Iterable[object] = vars(source).values() if isinstance(source, ModuleType) else (source,)
-        for each in (tool for member in members if (tool := _marked(member)) is not None):
-            if found.setdefault(each.spec.name, each) is not each:
+        for member in members:
+            each = getattr(member, _MARK, None) if callable(member) else None
+            if isinstance(each, Tool) and found.setdefault(each.spec.name, each) is not each:
                 raise CallTheOperator("tools_not_loaded", f"two tools are named {each.spec.name!r}")
     return found
 
@@ -118,11 +119,6 @@ def _imported(name: str) -> ModuleType:
         return import_module(name)
     except (ImportError, TypeError, ValueError, SyntaxError) as error:
         raise CallTheOperator("tools_not_loaded", f"FLOW_ENGINE_TOOL_MODULES: {name!r}: {error}") from error
-
-
-def _marked(member: object) -> Tool | None:
-    found = getattr(member, _MARK, None) if callable(member) else None
-    return found if isinstance(found, Tool) else None
 
 
 class McpSource:

@@ -314,8 +314,13 @@ class EngineClient:
             except httpx2.TransportError as error:
                 trouble = reason = type(error).__name__
             else:
-                is_last_conflict = pause_s is None and answer.status_code == _CONFLICT
-                if is_last_conflict or not _worth_repeating(answer):
+                if status == _CONFLICT:
+                    problem = _problem(answer)
+                    repeatable = problem is not None and problem.code == _REPEATABLE_CONFLICT
+                    repeatable = repeatable and pause_s is not None
+                else:
+                    repeatable = status in _REPEATABLE_STATUS
+                if not repeatable:
                     return answer
                 trouble = f"status {answer.status_code}"
                 # Seconds; a date there, or nothing, asks for none.
@@ -341,13 +346,6 @@ def _ids(contact: Contact) -> dict[str, object]:
 
 def _segment(text: str) -> str:
     return quote(text, safe="")
-
-
-def _worth_repeating(answer: httpx2.Response) -> bool:
-    if answer.status_code == _CONFLICT:
-        problem = _problem(answer)
-        return problem is not None and problem.code == _REPEATABLE_CONFLICT
-    return answer.status_code in _REPEATABLE_STATUS
 
 
 def _problem(answer: httpx2.Response) -> replies.Problem | None:

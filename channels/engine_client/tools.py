@@ -214,7 +214,13 @@ def task_tools(
             tool = by_name.pop(selected.tool_name, None)
             if tool is None or not is_offered(server, selected):
                 continue
-            name = _free_name(server.server_name, tool.name, names)
+            # A name that models accept and nothing has yet.
+            plain, prefixed = (
+                _NAME_CHARS.sub("_", name)[:_LONGEST_NAME]
+                for name in (tool.name, f"{server.server_name}_{tool.name}")
+            )
+            numbered = (f"{prefixed[: _LONGEST_NAME - 4]}_{n}" for n in range(2, len(names) + 3))
+            name = next(name for name in (plain, prefixed, *numbered) if name and name not in names)
             names.add(name)
             assigned = selected.parameters
             if server.server_name == ENGINE_SERVER and tool.name == _WRITES_MEMORY:
@@ -232,13 +238,6 @@ def server_url(server: replies.ServerTools, engine_mcp_url: str) -> str:
     """The URL to reach a server at: the engine's own is reached where the engine is, whatever address it
     gives to others."""
     return engine_mcp_url if server.server_name == ENGINE_SERVER else server.url
-
-
-def _free_name(server: str, tool: str, taken: set[str]) -> str:
-    """A name that models accept and nothing has yet."""
-    plain, prefixed = (_NAME_CHARS.sub("_", name)[:_LONGEST_NAME] for name in (tool, f"{server}_{tool}"))
-    numbered = (f"{prefixed[: _LONGEST_NAME - 4]}_{n}" for n in range(2, len(taken) + 3))
-    return next(name for name in (plain, prefixed, *numbered) if name and name not in taken)
 
 
 def _chosen_by_model(tool: McpTool, assigned: Sequence[replies.ToolParameter]) -> dict[str, object]:

@@ -10,7 +10,7 @@ import base64
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import orjson
 
@@ -82,18 +82,6 @@ class RealtimeSession:
         self._told: list[str] = []
         self._next_item: str | None = None
         self._has_spoken = False
-        self._handlers: dict[str, Callable[[Object], Refusal | None]] = {
-            _APPEND: self._append,
-            "input_audio_buffer.clear": self._clear_input,
-            "input_audio_buffer.commit": self._commit,
-            "output_audio_buffer.clear": self._clear_output,
-            "session.update": self._update,
-            "conversation.item.create": self._create_item,
-            "conversation.item.delete": self._delete_item,
-            "conversation.item.truncate": self._truncate_item,
-            "response.create": self._create_response,
-            "response.cancel": self._cancel_response,
-        }
 
     def begin(self) -> None:
         self.emit("session.created", session=self.settings.wire)
@@ -133,14 +121,56 @@ class RealtimeSession:
             refusal = self._append(command)
         else:
             self.commands.append(Command(self._loop.time(), str(kind), command))
-            refusal = refusal_of(command)
-            if refusal is None and (handler := self._handlers.get(str(kind))) is not None:
-                refusal = handler(command)
-            elif refusal is None:
-                message = f"{kind} is nothing that this double can do."
-                refusal = Refusal("invalid_value", message, "type")
+            refusal = refusal_of(command) or self._obey(str(kind), command)
         if refusal is not None:
             self.refuse(refusal, command.get("event_id"))
+
+    def _obey(self, kind: str, command: Object) -> Refusal | None:
+        refusal: Refusal | None = None
+        done: tuple[str, dict[str, JsonValue]] | None = None
+        match kind:
+            case "input_audio_buffer.clear":
+                self.vad.forget()
+                done = "input_audio_buffer.cleared", {}
+            case "input_audio_buffer.commit":
+                if not self.vad.speech:
+                    message = "Error committing input audio buffer: buffer too small."
+                    return Refusal("input_audio_buffer_commit_empty", message)
+                self._turn(self.vad.take())
+            case "output_audio_buffer.clear":
+                if not self.plays_itself:
+                    message = "Only a session over WebRTC or SIP has an output buffer."
+                    return Refusal("invalid_value", message, "type")
+                self._output_buffer.clear()
+            case "session.update":
+                refusal = self.settings.update(cast(Object, command["session"]), has_spoken=self._has_spoken)
+                done = "session.updated", {"session": self.settings.wire}
+            case "conversation.item.create":
+                refusal = self._create_item(command)
+            case "conversation.item.delete":
+                refusal = self.conversation.delete(command["item_id"])
+                done = "conversation.item.deleted", {"item_id": cast(str, command["item_id"])}
+            case "conversation.item.truncate":
+                names = ("item_id", "content_index", "audio_end_ms")
+                place = {name: cast(JsonValue, command[name]) for name in names}
+                refusal = self.conversation.truncate(**cast("dict[str, Any]", place))
+                done = "conversation.item.truncated", place
+            case "response.create":
+                instructions = optional_part(command, "response").get("instructions")
+                self._told += (
+                    [f"instructions: {instructions}"] if self._active is None and instructions else []
+                )
+                refusal = self._respond()
+            case "response.cancel":
+                if self._active is None or command.get("response_id") not in (None, self._active.response_id):
+                    message = "Cancellation failed: no active response found"
+                    return Refusal("response_cancel_not_active", message)
+                self._active.cancel("client_cancelled")
+            case _:
+                return Refusal("invalid_value", f"{kind} is nothing that this double can do.", "type")
+        if refusal is None and done is not None:
+            self.emit(done[0], **done[1])
+        return refusal
 
     def _append(self, command: Object) -> Refusal | None:
         self.appends.append(self._loop.time())
@@ -163,29 +193,6 @@ class RealtimeSession:
             self._speech_ended(found)
         return None
 
-    def _clear_input(self, _: Object) -> None:
-        self.vad.forget()
-        self.emit("input_audio_buffer.cleared")
-
-    def _commit(self, _: Object) -> Refusal | None:
-        if not self.vad.speech:
-            message = "Error committing input audio buffer: buffer too small."
-            return Refusal("input_audio_buffer_commit_empty", message)
-        self._turn(self.vad.take())
-        return None
-
-    def _clear_output(self, _: Object) -> Refusal | None:
-        if not self.plays_itself:
-            return Refusal("invalid_value", "Only a session over WebRTC or SIP has an output buffer.", "type")
-        self._output_buffer.clear()
-        return None
-
-    def _update(self, command: Object) -> Refusal | None:
-        refusal = self.settings.update(cast(Object, command["session"]), has_spoken=self._has_spoken)
-        if refusal is None:
-            self.emit("session.updated", session=self.settings.wire)
-        return refusal
-
     def _create_item(self, command: Object) -> Refusal | None:
         wire = cast(Object, command["item"])
         given_id = wire.get("id")
@@ -199,34 +206,6 @@ class RealtimeSession:
             self.item_added(item)
             self.item_done(item)
         return refusal
-
-    def _delete_item(self, command: Object) -> Refusal | None:
-        refusal = self.conversation.delete(command["item_id"])
-        if refusal is None:
-            self.emit("conversation.item.deleted", item_id=cast(str, command["item_id"]))
-        return refusal
-
-    def _truncate_item(self, command: Object) -> Refusal | None:
-        place = {key: cast(JsonValue, command[key]) for key in ("item_id", "content_index", "audio_end_ms")}
-        refusal = self.conversation.truncate(
-            place["item_id"], cast(int, place["content_index"]), cast(int, place["audio_end_ms"])
-        )
-        if refusal is None:
-            self.emit("conversation.item.truncated", **place)
-        return refusal
-
-    def _create_response(self, command: Object) -> Refusal | None:
-        instructions = optional_part(command, "response").get("instructions")
-        if self._active is None and instructions:
-            self._told.append(f"instructions: {instructions}")
-        return self._respond()
-
-    def _cancel_response(self, command: Object) -> Refusal | None:
-        wanted = command.get("response_id")
-        if self._active is None or wanted not in (None, self._active.response_id):
-            return Refusal("response_cancel_not_active", "Cancellation failed: no active response found")
-        self._active.cancel("client_cancelled")
-        return None
 
     # The caller's turns ------------------------------------------------------------------------------
 
