@@ -321,7 +321,23 @@ class CtiIntake:
         Raises NeverTryAgain for what no repetition makes acceptable.
         """
         try:
-            await self._take(job.conversation.tenant_id, self._fields(job))
+            fields = self._fields(job)
+            body = fields.get("body", b"")
+            if len(body) > LARGEST_ENTRY:
+                raise NeverTryAgain(f"too_large: accepted are bodies of {LARGEST_ENTRY} bytes")
+            match fields.get("kind"):
+                case b"contact_ended":
+                    end = bodies.parse_body(body, _END_CONTACT)
+                    ended = ConversationRef(job.conversation.tenant_id, end.conversation_id)
+                    await self._conversations.end_contact(ended, end.contact_id, end.reason)
+                case b"utterance":
+                    said = bodies.parse_body(body, _UTTERANCE)
+                    conversation = ConversationRef(job.conversation.tenant_id, said.conversation_id)
+                    await self._dialogue.utterance(conversation, bodies.utterance_of(said))
+                case other:
+                    raise NeverTryAgain(
+                        f"kind {other!r} is unknown; accepted are contact_ended and utterance"
+                    )
         except CorrectTheInput as refused:
             places = "; ".join(
                 f"{finding.pointer or 'body'}: {finding.message}" for finding in refused.findings
@@ -331,19 +347,3 @@ class CtiIntake:
             if over.code == "revision_conflict":
                 raise
             raise NeverTryAgain(str(over)) from over
-
-    async def _take(self, tenant_id: str, fields: Mapping[str, bytes]) -> None:
-        body = fields.get("body", b"")
-        if len(body) > LARGEST_ENTRY:
-            raise NeverTryAgain(f"too_large: accepted are bodies of {LARGEST_ENTRY} bytes")
-        match fields.get("kind"):
-            case b"contact_ended":
-                end = bodies.parse_body(body, _END_CONTACT)
-                ended = ConversationRef(tenant_id, end.conversation_id)
-                await self._conversations.end_contact(ended, end.contact_id, end.reason)
-            case b"utterance":
-                said = bodies.parse_body(body, _UTTERANCE)
-                conversation = ConversationRef(tenant_id, said.conversation_id)
-                await self._dialogue.utterance(conversation, bodies.utterance_of(said))
-            case other:
-                raise NeverTryAgain(f"kind {other!r} is unknown; accepted are contact_ended and utterance")

@@ -104,25 +104,22 @@ class SqliteRecords:
             f"ON {self._table} (tenant_id, parent, position)",
             (),
         )
-        told = await self._database.rows(f"PRAGMA table_xinfo({self._table})", ())
+        there = f"PRAGMA table_xinfo({self._table})"
+        columns = {column[1] for column in await self._database.rows(there, ())}
         for name in _READABLE.get(self._table, ()):
-            if name not in {column[1] for column in told}:
-                await self._add_column(name)
+            if name in columns:
+                continue
+            # The document's member of that name; `run_id` is the parent.
+            member = f"CASE WHEN json_valid(record) THEN json_extract(record, '$.{name}') END"
+            value = "parent" if name == "run_id" else member
+            try:
+                await self._database.rows(
+                    f"ALTER TABLE {self._table} ADD COLUMN {name} GENERATED ALWAYS AS ({value}) VIRTUAL", ()
+                )
+            except RetryLater:  # unless another process was faster
+                if name not in {column[1] for column in await self._database.rows(there, ())}:
+                    raise
         self._is_made = True
-
-    async def _add_column(self, name: str) -> None:
-        """The document's member of that name; `run_id` is the parent. Nothing, where another process was
-        faster."""
-        member = f"CASE WHEN json_valid(record) THEN json_extract(record, '$.{name}') END"
-        value = "parent" if name == "run_id" else member
-        try:
-            await self._database.rows(
-                f"ALTER TABLE {self._table} ADD COLUMN {name} GENERATED ALWAYS AS ({value}) VIRTUAL", ()
-            )
-        except RetryLater:
-            told = await self._database.rows(f"PRAGMA table_xinfo({self._table})", ())
-            if name not in {column[1] for column in told}:
-                raise
 
 
 class MongoRecords:

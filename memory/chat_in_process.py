@@ -66,7 +66,11 @@ class InProcessChat:
     # ChatSessions
 
     async def create(self, ref: chat.SessionRef, state: bytes) -> None:
-        self._forget_old()
+        # Sessions are made in the order of time, so that the old ones stand in front, but for those that are
+        # still talked in.
+        before = self._monotonic() - chat.KEPT_S
+        for old in [ref for ref, session in self._sessions.items() if session.touched < before]:
+            del self._sessions[old]
         self._sessions[ref] = _Session(state, touched=self._monotonic())
 
     async def load(self, ref: chat.SessionRef) -> bytes | None:
@@ -176,10 +180,3 @@ class InProcessChat:
         if found is None:
             found = self._sessions[ref] = _Session(touched=self._monotonic())
         return found
-
-    def _forget_old(self) -> None:
-        """Sessions are made in the order of time, so that the old ones stand in front, but for those that
-        are still talked in."""
-        before = self._monotonic() - chat.KEPT_S
-        for ref in [ref for ref, session in self._sessions.items() if session.touched < before]:
-            del self._sessions[ref]

@@ -41,7 +41,11 @@ class ClusterDriver(MultiplexedDriver):
     async def _send(self, key: str, *command: Any) -> Any:
         slot = key_slot(key.encode())
         if self._outdated:
-            reading = self._read_anew()
+            loop = asyncio.get_running_loop()
+            if (self._reading is None or self._reading.done()) and loop.time() >= self._read_at:
+                self._read_at = loop.time() + SLOTS_READ_EVERY_S
+                self._reading = loop.create_task(self._read_slots())
+            reading = None if self._reading is None or self._reading.done() else self._reading
             if reading is not None and self._serving[slot] is None:
                 await asyncio.shield(reading)
         place, asking = self._serving[slot], False
@@ -77,14 +81,6 @@ class ClusterDriver(MultiplexedDriver):
             host, port = place
             node = self._nodes[place] = Node(replace(self._address, host=host, port=port))
         return node
-
-    def _read_anew(self) -> asyncio.Task[None] | None:
-        """None for a while after the last time."""
-        loop = asyncio.get_running_loop()
-        if (self._reading is None or self._reading.done()) and loop.time() >= self._read_at:
-            self._read_at = loop.time() + SLOTS_READ_EVERY_S
-            self._reading = loop.create_task(self._read_slots())
-        return None if self._reading is None or self._reading.done() else self._reading
 
     async def _read_slots(self) -> None:
         """From the first node that answers. While none does, the slots stay: each command fails by itself."""

@@ -100,7 +100,11 @@ class MemoryManager:
             held = self._decode(conversation, keys, state, parts)
         replay = None if reply is None or idempotency is None else codec.decode_reply(reply)
         if replay is not None:
-            await self._acknowledge_again(conversation, keys)
+            # A reply is repeated: its commit may not be with the replicas, or have died before its jobs.
+            await self._driver.confirm(keys.confirmation)
+            if not self._driver.single_node:
+                now = datetime.now(UTC)
+                await self._write_down([DueJob(Job(kind, conversation), now) for kind in _FOUND_UNDONE])
         if held is None or held.session is None:
             return storage.LoadedConversation(replay=replay)
         if replay is None and not with_turns:
@@ -287,13 +291,6 @@ class MemoryManager:
         erased = await self._eraser.erase(conversation, erasure)
         self._held.forget(conversation)
         return erased
-
-    async def _acknowledge_again(self, conversation: ConversationRef, keys: ConversationKeys) -> None:
-        """A reply is repeated: its commit may not be with the replicas, or have died before its jobs."""
-        await self._driver.confirm(keys.confirmation)
-        if not self._driver.single_node:
-            now = datetime.now(UTC)
-            await self._write_down([DueJob(Job(kind, conversation), now) for kind in _FOUND_UNDONE])
 
     async def _write_down(self, jobs: Sequence[DueJob]) -> None:
         if jobs:

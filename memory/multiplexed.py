@@ -185,21 +185,22 @@ class Node:
             if self._connection is None or self._connection.lost:
                 try:
                     async with asyncio.timeout(ANSWER_WITHIN_S):
-                        self._connection = await self._open()
+                        loop = asyncio.get_running_loop()
+                        _, connection = await loop.create_connection(
+                            self._protocol, self.address.host, self.address.port
+                        )
+                        with ExitStack() as unfinished:
+                            unfinished.callback(connection.close)
+                            await asyncio.gather(
+                                *(connection.send(*command) for command in self.address.greeting())
+                            )
+                            unfinished.pop_all()
+                        self._connection = connection
                 except TimeoutError as error:
                     raise RedisTimeoutError("no connection in time") from error
                 except OSError as error:
                     raise RedisConnectionError("no connection") from error
             return self._connection
-
-    async def _open(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(self._protocol, self.address.host, self.address.port)
-        with ExitStack() as unfinished:
-            unfinished.callback(connection.close)
-            await asyncio.gather(*(connection.send(*command) for command in self.address.greeting()))
-            unfinished.pop_all()
-        return connection
 
     def close(self) -> None:
         if self._connection is not None:
@@ -255,35 +256,31 @@ class MultiplexedSubscription:
     async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
         if not self._heard:
             with ERRORS_TRANSLATED:
-                await self._wait(within_s)
+                self._news.clear()
+                connection = await self._connected()
+                try:
+                    async with asyncio.timeout(within_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    await connection.send("PING")
         return self._heard.popleft() if self._heard else None
-
-    async def _wait(self, within_s: float) -> None:
-        self._news.clear()
-        connection = await self._connected()
-        try:
-            async with asyncio.timeout(within_s):
-                await self._news.wait()
-        except TimeoutError:
-            await connection.send("PING")
 
     async def _connected(self) -> Connection:
         """With every channel, also where it is another one than before."""
         async with self._connecting:
             if self._connection is None or self._connection.lost:
-                self._connection = connection = await self._reached()
+                failure: Exception = RedisConnectionError("no server is known")
+                for address in tuple(self._addresses()):
+                    node = Node(address, lambda: ListeningConnection(self._heard, self._news))
+                    try:
+                        self._connection = connection = await node.connection()
+                        break
+                    except (RedisConnectionError, RedisTimeoutError) as error:
+                        failure = error
+                else:
+                    raise failure
                 await asyncio.gather(*(connection.send("SUBSCRIBE", channel) for channel in self._channels))
             return self._connection
-
-    async def _reached(self) -> Connection:
-        failure = RedisConnectionError("no server is known")
-        for address in tuple(self._addresses()):
-            node = Node(address, lambda: ListeningConnection(self._heard, self._news))
-            try:
-                return await node.connection()
-            except (RedisConnectionError, RedisTimeoutError) as error:
-                failure = error
-        raise failure
 
     async def close(self) -> None:
         if self._connection is not None:

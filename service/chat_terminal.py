@@ -195,11 +195,21 @@ async def _exchange(
     await client.send(type="message", id=message_id, content=line)
     while True:
         frame = await client.receive()
-        if as_json:
-            typer.echo(orjson.dumps(frame).decode())
-        else:
-            _print(frame)
         content = frame["content"]
+        match frame["type"]:
+            case _ if as_json:
+                typer.echo(orjson.dumps(frame).decode())
+            case "dialogue":
+                typer.echo(content, nl=False)
+            case "action":
+                typer.secho(f"[{content['tool']}: {content['status']}]", dim=True)
+            case "error":
+                typer.secho(f"[{content['code']}: {content['message']}]", fg="red")
+            case _:
+                pass
+        if frame["final"] and not as_json:
+            who = f"{frame.get('agent') or 'orchestrator'}, {frame['state']}"
+            typer.secho(f"\n    ({who})", dim=True)
         if frame["type"] == "action" and content["status"] == "waiting":
             decision = confirm() if confirm else await _asked(f"run {content['tool']}? (yes/no) ")
             decision = "yes" if decision.strip().lower() in ("y", "yes") else "no"
@@ -208,22 +218,6 @@ async def _exchange(
             return
         if frame["type"] == "error" and frame["seq"] is None:
             return
-
-
-def _print(frame: Mapping[str, Any]) -> None:
-    content = frame["content"]
-    match frame["type"]:
-        case "dialogue":
-            typer.echo(content, nl=False)
-        case "action":
-            typer.secho(f"[{content['tool']}: {content['status']}]", dim=True)
-        case "error":
-            typer.secho(f"[{content['code']}: {content['message']}]", fg="red")
-        case _:
-            pass
-    if frame["final"]:
-        who = f"{frame.get('agent') or 'orchestrator'}, {frame['state']}"
-        typer.secho(f"\n    ({who})", dim=True)
 
 
 async def _asked(prompt: str) -> str:

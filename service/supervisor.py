@@ -109,7 +109,13 @@ class Supervisor:
                     wait([woken, *channels, *ends], self._seconds_left())
                     with suppress(BlockingIOError):
                         woken.recv(4096)
-                    self._obey_signals()
+                    while self._signals:
+                        if self._signals.pop(0) != signal.SIGHUP:
+                            self._stop()
+                        elif self._served and not self._stopping:
+                            starting = {worker.slot for worker in self._workers if not worker.ready}
+                            for slot in set(range(len(self._sockets))) - starting:
+                                self._starts_at[slot] = 0.0
                     for worker in tuple(self._workers):
                         status = worker.process.exitcode
                         self._hear(worker)  # its last messages too
@@ -190,15 +196,6 @@ class Supervisor:
             log.warning("worker_ended", **details, again_in_s=again_in_s)
             if failed:  # connections go to the others meanwhile
                 self._close_socket(worker.slot)
-
-    def _obey_signals(self) -> None:
-        while self._signals:
-            if self._signals.pop(0) != signal.SIGHUP:
-                self._stop()
-            elif self._served and not self._stopping:
-                starting = {worker.slot for worker in self._workers if not worker.ready}
-                for slot in set(range(len(self._sockets))) - starting:
-                    self._starts_at[slot] = 0.0
 
     def _stop(self) -> None:
         left_s = 0.0 if self._stopping else GRACE_S

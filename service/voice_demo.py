@@ -267,7 +267,13 @@ class CallLog:
         seen, session = self._seen, self._session
         if session is not None:
             for event in session.events[seen.events :]:
-                yield from self._of_model(event)
+                if event.kind == "response.output_audio_transcript.delta":
+                    number = realtime_session.item_number(str(event.fields["item_id"]))
+                    self._texts[number] = self._texts.get(number, "") + str(event.fields["delta"])
+                elif event.kind == "response.output_item.done":
+                    item = cast("Mapping[str, Any]", event.fields["item"])
+                    if item["type"] == "function_call":
+                        yield _Moment(event.at, "model", f"calls {item['name']} {item['arguments']}")
             for command in session.commands[seen.commands :]:
                 yield from _of_agent(command)
             seen.events, seen.commands = len(session.events), len(session.commands)
@@ -276,28 +282,16 @@ class CallLog:
             yield _Moment(call.at, "business", f"{call.method} {call.path}{body}")
         seen.calls = len(self._business.calls)
         if self._call is not None:
-            yield from self._of_line(self._call)
-
-    def _of_model(self, event: realtime_session.Sent) -> Iterator[_Moment]:
-        if event.kind == "response.output_audio_transcript.delta":
-            number = realtime_session.item_number(str(event.fields["item_id"]))
-            self._texts[number] = self._texts.get(number, "") + str(event.fields["delta"])
-        elif event.kind == "response.output_item.done":
-            item = cast("Mapping[str, Any]", event.fields["item"])
-            if item["type"] == "function_call":
-                yield _Moment(event.at, "model", f"calls {item['name']} {item['arguments']}")
-
-    def _of_line(self, call: fake_twilio.FakeTwilioCall) -> Iterator[_Moment]:
-        call.playout.advance(self._loop.time())
-        for heard in call.playout.heard:
-            if heard.item is not None and heard.item not in self._told_items:
-                self._told_items.add(heard.item)
-                yield _Moment(heard.at, "agent", self._texts.get(heard.item, "(audio)"))
-        for clear in call.playout.clears[self._seen.clears :]:
-            if clear.dropped_ms:
-                told = f"stops playing; {clear.dropped_ms / 1000:.1f} s of the agent are never heard"
-                yield _Moment(clear.at, "line", told)
-        self._seen.clears = len(call.playout.clears)
+            self._call.playout.advance(self._loop.time())
+            for heard in self._call.playout.heard:
+                if heard.item is not None and heard.item not in self._told_items:
+                    self._told_items.add(heard.item)
+                    yield _Moment(heard.at, "agent", self._texts.get(heard.item, "(audio)"))
+            for clear in self._call.playout.clears[self._seen.clears :]:
+                if clear.dropped_ms:
+                    told = f"stops playing; {clear.dropped_ms / 1000:.1f} s of the agent are never heard"
+                    yield _Moment(clear.at, "line", told)
+            self._seen.clears = len(self._call.playout.clears)
 
 
 def _of_agent(command: realtime_session.Command) -> Iterator[_Moment]:

@@ -166,21 +166,22 @@ class _Screen:
             self._live.update(Markdown(self._text))
         elif "tool" in frame:
             self.pause()
-            self._show_tool(frame["tool"])
-
-    def _show_tool(self, tool: Mapping[str, Any]) -> None:
-        line = tool_line(tool)
-        if tool["status"] == "running":
-            # Gone when the tool is done; a slow one shows for how long it has been at work.
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            working = Progress(*columns, console=self.console, transient=True)
-            working.add_task(line)
-            self._live = working
-            working.start()
-            return
-        result = tool.get("result", {})
-        seconds = f" ({result['duration_ms'] / 1000:.1f} s)" if "duration_ms" in result else ""
-        self.console.print(Text(f"· {line}{seconds}", style=COLOURS.get(tool["status"], "dim")))
+            line = tool_line(frame["tool"])
+            if frame["tool"]["status"] == "running":
+                # Gone when the tool is done; a slow one shows for how long it has been at work.
+                columns = (
+                    SpinnerColumn(),
+                    TextColumn("{task.description}", markup=False),
+                    TimeElapsedColumn(),
+                )
+                working = Progress(*columns, console=self.console, transient=True)
+                working.add_task(line)
+                self._live = working
+                working.start()
+                return
+            result = frame["tool"].get("result", {})
+            seconds = f" ({result['duration_ms'] / 1000:.1f} s)" if "duration_ms" in result else ""
+            self.console.print(Text(f"· {line}{seconds}", style=COLOURS.get(frame["tool"]["status"], "dim")))
 
     async def decide(self, question: toolbox.Question) -> toolbox.Choice:
         """Raises KeyboardInterrupt for Ctrl-C; the end of the input is a no."""

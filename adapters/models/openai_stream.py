@@ -157,23 +157,22 @@ class _Received:
                 self.texts.append(text)
                 yield models.TextDelta(text)
         for part in delta.get("tool_calls") or ():
-            yield from self._call(part)
-
-    def _call(self, part: Mapping[str, Any]) -> Iterator[models.ToolCallDelta]:
-        """Servers differ in what names a call's later pieces: an index, its id again, or nothing."""
-        function = cast("Mapping[str, Any]", part.get("function") or {})
-        index, call_id = cast("int | None", part.get("index")), cast("str | None", part.get("id"))
-        arguments = str(function.get("arguments") or "")
-        self.length += len(arguments)
-        known = next((call for call in reversed(self.calls) if index is None or call.index == index), None)
-        if known is None or (call_id and call_id != known.id):
-            place = len(self.calls)
-            known = _Call(index, call_id or f"call-{place + 1}", str(function["name"]))
-            self.calls.append(known)
-            yield models.ToolCallDelta(place, known.id, known.name, arguments)
-        elif arguments:
-            yield models.ToolCallDelta(self.calls.index(known), arguments=arguments)
-        known.arguments += arguments
+            # Servers differ in what names a call's later pieces: an index, its id again, or nothing.
+            function = cast("Mapping[str, Any]", part.get("function") or {})
+            index, call_id = cast("int | None", part.get("index")), cast("str | None", part.get("id"))
+            arguments = str(function.get("arguments") or "")
+            self.length += len(arguments)
+            known = next(
+                (call for call in reversed(self.calls) if index is None or call.index == index), None
+            )
+            if known is None or (call_id and call_id != known.id):
+                place = len(self.calls)
+                known = _Call(index, call_id or f"call-{place + 1}", str(function["name"]))
+                self.calls.append(known)
+                yield models.ToolCallDelta(place, known.id, known.name, arguments)
+            elif arguments:
+                yield models.ToolCallDelta(self.calls.index(known), arguments=arguments)
+            known.arguments += arguments
 
 
 @dataclass(slots=True, eq=False)

@@ -169,29 +169,26 @@ class Sessions:
 
         async def work() -> None:
             try:
-                await self._held(ref, holder, orders)
+                draining = asyncio.current_task()
+                renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
+                try:
+                    while (item := await self.store.head(ref, holder)) is not None:
+                        state = await self._one(ref, holder, orjson.loads(item), orders)
+                        await self.store.done(ref, holder, state.written())
+                except chat.LeaseLost:
+                    log.warning("lease_lost")
+                except FlowEngineError as error:
+                    # The message stays queued; whoever looks for abandoned sessions next goes on with it.
+                    log.error("answer_postponed", code=error.code)
+                finally:
+                    renewing.cancel()
+                    await asyncio.gather(renewing, return_exceptions=True)
             finally:
                 await self.bus.unlisten(chat.orders_topic(ref), listener)
 
         task = asyncio.create_task(work())
         self._working.add(task)
         task.add_done_callback(self._working.discard)
-
-    async def _held(self, ref: chat.SessionRef, holder: str, orders: _Orders) -> None:
-        draining = asyncio.current_task()
-        renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
-        try:
-            while (item := await self.store.head(ref, holder)) is not None:
-                state = await self._one(ref, holder, orjson.loads(item), orders)
-                await self.store.done(ref, holder, state.written())
-        except chat.LeaseLost:
-            log.warning("lease_lost")
-        except FlowEngineError as error:
-            # The message stays in the queue; whoever looks for abandoned sessions next goes on with it.
-            log.error("answer_postponed", code=error.code)
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
 
     async def _renew(self, ref: chat.SessionRef, holder: str, draining: asyncio.Task[None]) -> None:
         lost_at = asyncio.get_running_loop().time() + chat.LEASE_S

@@ -145,7 +145,17 @@ class AgentTable:
         """By name, in the order of the alphabet; at most `FRESH_S` seconds old. The agents that every table
         has are there."""
         if tenant_id not in self._complete:
-            await self._bootstrap(tenant_id)
+            # The agents that every table has, where they are missing; a row that is there stays as it is.
+            present = {record.id: record for record in await self._store.list(tenant_id)}
+            for fields in self._first:
+                row = StoredRow(1, whole(fields))
+                record = present.get(row.name)
+                new = self._written(record, row.name, None, row, "create", "bootstrap")
+                if record is None:
+                    await self._store.insert(tenant_id, new)
+                elif _row(record) is None:
+                    await self._store.replace(tenant_id, new, record.serial)
+            self._complete.add(tenant_id)
         read = self._read.get(tenant_id)
         if read is None or self._monotonic() - read[0] >= FRESH_S:
             began = self._monotonic()
@@ -225,19 +235,6 @@ class AgentTable:
         if record is None:
             raise _unknown(name)
         return cast("list[JsonValue]", record.body["history"])
-
-    async def _bootstrap(self, tenant_id: str) -> None:
-        """The agents that every table has, where they are missing; a row that is there stays as it is."""
-        present = {record.id: record for record in await self._store.list(tenant_id)}
-        for fields in self._first:
-            row = StoredRow(1, whole(fields))
-            record = present.get(row.name)
-            new = self._written(record, row.name, None, row, "create", "bootstrap")
-            if record is None:
-                await self._store.insert(tenant_id, new)
-            elif _row(record) is None:
-                await self._store.replace(tenant_id, new, record.serial)
-        self._complete.add(tenant_id)
 
     async def _checked(self, tenant_id: str, raw: JsonValue) -> Fields:
         found = await self.findings(tenant_id, raw)

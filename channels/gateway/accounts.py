@@ -312,7 +312,17 @@ class Account:
                         self.first_s = time.monotonic() - self._began
                         self.answer_id = str(part.parsed.get("id") or "")
                     if part.parsed.get("usage"):
-                        self._count(part.parsed)
+                        match part.parsed:
+                            case {"usage": {"prompt_tokens_details": {"cached_tokens": cached}}}:
+                                pass
+                            case _:
+                                cached = 0
+                        usage = cast("JsonObject", part.parsed["usage"])
+                        self.answered_by = str(part.parsed.get("model") or "")
+                        read, wrote = (
+                            _whole_number(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
+                        )
+                        self.counted = _Counted(read, wrote, min(_whole_number(cached), read))
                     if part is FINISHED or not self._streams:
                         outcome = "ok"
                     yield part
@@ -322,17 +332,6 @@ class Account:
             raise
         finally:
             self._charge(outcome, failure)
-
-    def _count(self, parsed: JsonObject) -> None:
-        match parsed:
-            case {"usage": {"prompt_tokens_details": {"cached_tokens": cached}}}:
-                pass
-            case _:
-                cached = 0
-        usage = cast("JsonObject", parsed["usage"])
-        self.answered_by = str(parsed.get("model") or "")
-        read, wrote = (_whole_number(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-        self.counted = _Counted(read, wrote, min(_whole_number(cached), read))
 
 
 def _whole_number(value: Any) -> int:

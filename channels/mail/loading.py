@@ -36,7 +36,22 @@ def load_config(path: Path) -> LoadedConfig:
     cannot be read too; CallTheOperator `preprocessor_not_loaded`.
     """
     preprocessors = installed_preprocessors()
-    raw = _raw(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        message = f"{str(path)!r} cannot be read: {error.strerror or error}"
+        raise _refused(path, Finding("", "not_readable", message)) from error
+    try:
+        root, mistakes = read_yaml(text)
+    except FileRejected as rejected:
+        mistakes = rejected.mistakes
+        raise _refused(
+            path,
+            *(Finding(each.pointer, each.code, f"line {each.line}: {each.message}") for each in mistakes),
+        ) from rejected
+    if mistakes:
+        raise _refused(path, *(Finding(each.pointer, each.code, each.message) for each in mistakes))
+    raw = root.value
     found: list[Finding] = []
     config: MailConfig | None = None
     try:
@@ -53,25 +68,6 @@ def load_config(path: Path) -> LoadedConfig:
 def _refused(path: Path, *findings: Finding) -> CorrectTheInput:
     lines = [f"{path}: {finding.pointer or '/'}: {finding.message}" for finding in findings]
     return CorrectTheInput("mail_config_refused", "\n".join(lines), findings)
-
-
-def _raw(path: Path) -> JsonValue:
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        message = f"{str(path)!r} cannot be read: {error.strerror or error}"
-        raise _refused(path, Finding("", "not_readable", message)) from error
-    try:
-        root, mistakes = read_yaml(text)
-    except FileRejected as rejected:
-        mistakes = rejected.mistakes
-        raise _refused(
-            path,
-            *(Finding(each.pointer, each.code, f"line {each.line}: {each.message}") for each in mistakes),
-        ) from rejected
-    if mistakes:
-        raise _refused(path, *(Finding(each.pointer, each.code, each.message) for each in mistakes))
-    return root.value
 
 
 # What one part asks of another: read from the file itself, so that it is found beside errors of shape ------

@@ -67,7 +67,14 @@ def added(left: Value, sign: int, right: Value, zone: tzinfo) -> Value:
 def compare(left: Value, sign: str, right: Value, zone: tzinfo) -> Truth:
     """By the rules at the top of the file; None for values that cannot be compared."""
     if isinstance(left, date) and isinstance(right, date):
-        return _times_compare(left, sign, right, zone)
+        try:
+            if not (isinstance(left, datetime) and isinstance(right, datetime)):
+                left, right = _day(left, zone), _day(right, zone)
+            if sign in ("==", "!="):
+                return (left == right) == (sign == "==")
+            return _ORDERS[sign](left, right)
+        except (OverflowError, ValueError):  # a moment at the edge of the calendar, in another zone
+            return None
     if isinstance(left, timedelta) and isinstance(right, timedelta):
         ordered = True
     elif isinstance(left, bool) or isinstance(right, bool):
@@ -86,14 +93,3 @@ def compare(left: Value, sign: str, right: Value, zone: tzinfo) -> Truth:
         return same_json(left, right) == (sign == "==")
     before: Callable[[Any, Any], bool] = _ORDERS[sign]
     return before(left, right) if ordered else None
-
-
-def _times_compare(left: date, sign: str, right: date, zone: tzinfo) -> Truth:
-    try:
-        if not (isinstance(left, datetime) and isinstance(right, datetime)):
-            left, right = _day(left, zone), _day(right, zone)
-        if sign in ("==", "!="):
-            return (left == right) == (sign == "==")
-        return _ORDERS[sign](left, right)
-    except (OverflowError, ValueError):  # a moment at the edge of the calendar, in another zone
-        return None

@@ -59,7 +59,22 @@ def check_version(
     runs.
     """
     if environment is not None:
-        yield from _unusable(raw)
+        # Ids that no URL can hold, and times that no clock can reach; of drafts too.
+        for identity in identities_of(raw):
+            text = identity.text
+            if not text.strip() or "/" in text or len(text) > LONGEST_ID:
+                yield Finding(
+                    identity.pointer,
+                    "invalid_id",
+                    f"must be a text of 1 to {LONGEST_ID} characters without '/', not {quoted(text)}",
+                )
+        for duration in durations_of(raw):
+            if not 0 <= duration.seconds <= LONGEST_S:
+                yield Finding(
+                    duration.pointer,
+                    "out_of_range",
+                    f"must be between 0 and {LONGEST_S} seconds (10 years), not {quoted(duration.seconds)}",
+                )
     references = references_of(raw)
     if references is None:
         return
@@ -80,25 +95,6 @@ def check_version(
 
 
 # --- what could be stored and not be used -----------------------------------------------------
-
-
-def _unusable(raw: object) -> Iterator[Finding]:
-    """Ids that no URL can hold, and times that no clock can reach; of drafts too."""
-    for identity in identities_of(raw):
-        text = identity.text
-        if not text.strip() or "/" in text or len(text) > LONGEST_ID:
-            yield Finding(
-                identity.pointer,
-                "invalid_id",
-                f"must be a text of 1 to {LONGEST_ID} characters without '/', not {quoted(text)}",
-            )
-    for duration in durations_of(raw):
-        if not 0 <= duration.seconds <= LONGEST_S:
-            yield Finding(
-                duration.pointer,
-                "out_of_range",
-                f"must be between 0 and {LONGEST_S} seconds (10 years), not {quoted(duration.seconds)}",
-            )
 
 
 # --- identity ---------------------------------------------------------------------------------

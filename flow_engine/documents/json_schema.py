@@ -44,25 +44,34 @@ class _Generator(GenerateJsonSchema):
         properties = cast("dict[str, Any]", made.get("properties", {}))
         meanings = _MEANINGS.get(schema["cls"].__name__, {})
         for name, field in fields.items():
-            _check_default(properties[property_name(name)], field)
+            # None stands for a missing property in the models; in a document `null` is another value.
+            described = properties[property_name(name)]
+            may_be_null = any(option.get("type") == "null" for option in described.get("anyOf", ()))
+            if field.default is None and not may_be_null:
+                described.pop("default", None)
+            elif isinstance(field.default, BaseModel):
+                described["default"] = field.default.model_dump(mode="json", by_alias=True)
         rules = [rule for name, field in fields.items() for rule in _rules(name, field, properties)]
         if rules:
-            made["allOf"] = _joined(rules)
+            # One `if` for all that follows from the same condition.
+            joined: dict[tuple[str, tuple[str | bool, ...]], dict[str, Any]] = {}
+            for when, then in rules:
+                merged = joined.setdefault((when.attribute, when.values), {})
+                merged["required"] = [*merged.get("required", ()), *then.get("required", ())]
+                merged["properties"] = {**merged.get("properties", {}), **then.get("properties", {})}
+            schemas: list[JsonSchemaValue] = []
+            for (attribute, values), then in joined.items():
+                key = property_name(attribute)
+                is_one_of = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
+                condition = {"properties": {key: is_one_of}, "required": [key]}
+                schemas.append({"if": condition, "then": {name: part for name, part in then.items() if part}})
+            made["allOf"] = schemas
         for name, meaning in meanings.items():
             properties[name]["description"] = meaning
         if "description" in made:
             first_paragraph = " ".join(made["description"].partition("\n\n")[0].split())
             made["description"] = _REQUIREMENT_MARK.sub("", first_paragraph)
         return made
-
-
-def _check_default(described: dict[str, Any], field: FieldInfo) -> None:
-    """None stands for a missing property in the models; in a document `null` is another value."""
-    may_be_null = any(option.get("type") == "null" for option in described.get("anyOf", ()))
-    if field.default is None and not may_be_null:
-        described.pop("default", None)
-    elif isinstance(field.default, BaseModel):
-        described["default"] = field.default.model_dump(mode="json", by_alias=True)
 
 
 def _rules(name: str, field: FieldInfo, properties: dict[str, Any]) -> list[tuple[When, dict[str, Any]]]:
@@ -79,19 +88,3 @@ def _rules(name: str, field: FieldInfo, properties: dict[str, Any]) -> list[tupl
             ]
             properties[key] = {} if mark.always is None else {"type": mark.always}
     return rules
-
-
-def _joined(rules: list[tuple[When, dict[str, Any]]]) -> list[JsonSchemaValue]:
-    """One `if` for all that follows from the same condition."""
-    joined: dict[tuple[str, tuple[str | bool, ...]], dict[str, Any]] = {}
-    for when, then in rules:
-        merged = joined.setdefault((when.attribute, when.values), {})
-        merged["required"] = [*merged.get("required", ()), *then.get("required", ())]
-        merged["properties"] = {**merged.get("properties", {}), **then.get("properties", {})}
-    schemas: list[JsonSchemaValue] = []
-    for (attribute, values), then in joined.items():
-        key = property_name(attribute)
-        is_one_of = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
-        condition = {"properties": {key: is_one_of}, "required": [key]}
-        schemas.append({"if": condition, "then": {name: part for name, part in then.items() if part}})
-    return schemas

@@ -383,26 +383,22 @@ class FlowVersion(Document):
     def conditions(self) -> Iterator[PlacedCondition]:
         """Every condition, in the order of the document."""
         for t, task in enumerate(self.tasks):
-            yield from _conditions_of(task, t)
+            at = pointer("tasks", t)
+            if task.entry_condition is not None:
+                yield PlacedCondition(f"{at}/entryCondition/when", task.entry_condition.when, "task", task.id)
+            for target_id, connection in task.connection_conditions.items():
+                if connection.when is not None:
+                    place = at + pointer("connectionConditions", target_id, "when")
+                    yield PlacedCondition(place, connection.when, "connection", task.id, target_id)
+            for s, selection in enumerate(task.mcp_tool_selection):
+                for n, tool in enumerate(selection.selected_tools):
+                    if tool.when is not None:
+                        place = at + pointer("mcpToolSelection", s, "selectedTools", n, "when")
+                        yield PlacedCondition(place, tool.when, "tool", task.id)
+            for c, checkpoint in enumerate(task.enabled_checkpoints):
+                if checkpoint.when is not None:
+                    place = at + pointer("enabledCheckpoints", c, "when")
+                    yield PlacedCondition(place, checkpoint.when, "checkpoint", task.id)
         for c, checkpoint in enumerate(self.checkpoints):
             if checkpoint.when is not None:
                 yield PlacedCondition(pointer("checkpoints", c, "when"), checkpoint.when, "checkpoint")
-
-
-def _conditions_of(task: Task, number: int) -> Iterator[PlacedCondition]:
-    at = pointer("tasks", number)
-    if task.entry_condition is not None:
-        yield PlacedCondition(f"{at}/entryCondition/when", task.entry_condition.when, "task", task.id)
-    for target_id, connection in task.connection_conditions.items():
-        if connection.when is not None:
-            place = at + pointer("connectionConditions", target_id, "when")
-            yield PlacedCondition(place, connection.when, "connection", task.id, target_id)
-    for s, selection in enumerate(task.mcp_tool_selection):
-        for t, tool in enumerate(selection.selected_tools):
-            if tool.when is not None:
-                place = at + pointer("mcpToolSelection", s, "selectedTools", t, "when")
-                yield PlacedCondition(place, tool.when, "tool", task.id)
-    for c, checkpoint in enumerate(task.enabled_checkpoints):
-        if checkpoint.when is not None:
-            place = at + pointer("enabledCheckpoints", c, "when")
-            yield PlacedCondition(place, checkpoint.when, "checkpoint", task.id)

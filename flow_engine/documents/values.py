@@ -377,10 +377,7 @@ def parse_date_time(text: str) -> datetime:
         raise ValueError("an offset is at most 23:59")
     if second != "60":
         return datetime.fromisoformat(f"{date}T{minute}:{second}{fraction[:7]}{offset}")
-    return _second_after(datetime.fromisoformat(f"{date}T{minute}:59{offset}"))
-
-
-def _second_after(last_second: datetime) -> datetime:
+    last_second = datetime.fromisoformat(f"{date}T{minute}:59{offset}")
     try:
         in_utc = last_second.astimezone(UTC)
         next_second = last_second + timedelta(seconds=1)

@@ -231,18 +231,11 @@ def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
 def _fixed_parts(runner: ConversationState) -> FixedParts:
     flow, platform, channel = runner.flow, runner.platform, runner.session.latest_contact.channel
     key = (flow.content_hash, runner.task.id, channel, runner.session.language, platform.address())
-    fixed = platform.fixed.get(key)
-    if fixed is None:
-        fixed = _made(runner, channel)
-        if fixed.weight <= platform.fixed.maxsize:
-            platform.fixed[key] = fixed
-    return fixed
-
-
-def _made(runner: ConversationState, channel: str) -> FixedParts:
-    flow, task, version = runner.flow, runner.task, runner.flow.document
+    if (fixed := platform.fixed.get(key)) is not None:
+        return fixed
+    task, version = runner.task, flow.document
     routing = task.document.routing_parameters
-    tools, urls, tool_values = _mcp_tools(flow, task, runner.platform, lambda when: True)
+    tools, urls, tool_values = _mcp_tools(flow, task, platform, lambda when: True)
     chosen = (tool for selection in task.document.mcp_tool_selection for tool in selection.selected_tools)
     of_task = {
         "taskId": task.id,
@@ -260,8 +253,8 @@ def _made(runner: ConversationState, channel: str) -> FixedParts:
         "languageDetection": _as_sent(version.language_detection),
         "hideTranscriptionToHuman": bool(task.document.hide_transcription_to_human),
     }
-    templated = runner.platform.media(flow).templated(channel)
-    return FixedParts(
+    templated = platform.media(flow).templated(channel)
+    fixed = FixedParts(
         task=orjson.dumps(of_task)[1:-1],
         conversation=orjson.dumps(of_conversation)[1:-1],
         media=None if templated else _media(runner),
@@ -270,6 +263,9 @@ def _made(runner: ConversationState, channel: str) -> FixedParts:
         conditional_tools=any(tool.when is not None for tool in chosen),
         targets={task_id: _target(flow, flow.tasks[task_id]) for task_id in task.connected},
     )
+    if fixed.weight <= platform.fixed.maxsize:
+        platform.fixed[key] = fixed
+    return fixed
 
 
 def _target(flow: CompiledFlow, task: TaskPlan) -> tuple[bytes, bytes]:

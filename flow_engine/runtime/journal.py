@@ -25,7 +25,6 @@ from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.ports.flow_store import ArchivedPart
 from flow_engine.runtime.memory import (
     MemoryEntry,
-    PreviousContact,
     decode_entry,
     decode_previous_contact,
     encode_entry,
@@ -196,7 +195,10 @@ def folded(before: LoadedConversation, entry: JournalEntry) -> LoadedConversatio
     fresh, added = (_entries(delta.get(name)) for name in ("variables", "added"))
     set_tools, set_mined = _entries(delta.get("tools")), _entries(delta.get("mined"))
     changed_session, mining = delta.get("session"), delta.get("mining")
-    contacts = _contacts(delta.get("previousContacts"))
+    contacts = tuple(
+        decode_previous_contact(orjson.dumps(each))
+        for each in cast("list[object]", delta.get("previousContacts") or [])
+    )
     return replace(
         state,
         session=before.session
@@ -241,7 +243,3 @@ def _merged(before: Session | None, delta: Mapping[str, object]) -> Session:
 
 def _entries(stored: object) -> dict[str, MemoryEntry]:
     return {id: decode_entry(orjson.dumps(entry)) for id, entry in as_object(stored).items()}
-
-
-def _contacts(stored: object) -> tuple[PreviousContact, ...]:
-    return tuple(decode_previous_contact(orjson.dumps(each)) for each in cast("list[object]", stored or []))

@@ -228,16 +228,6 @@ def _conditional(flow: CompiledFlow) -> frozenset[str]:
     return frozenset(c.id for c in flow.document.checkpoints if c.when is not None)
 
 
-def _condition_sections(
-    sections: PromptSections, flow: CompiledFlow, found: PromptConditions
-) -> Iterator[NamedText]:
-    conditional = _conditional(flow)
-    open_now = (c for c in found.checkpoints if c.id in conditional or c.when is not None)
-    yield "checkpoints_now", _section(sections["heading_checkpoints"], _checkpoint_lines(sections, open_now))
-    unmet = (sections["condition_unmet"].format(name=n, reason=" ".join(r.split())) for n, r in found.unmet)
-    yield "unmet_conditions", _section(sections["conditions_heading"], unmet)
-
-
 def _history_lines(inputs: PromptInput) -> Iterator[str]:
     """The latest contacts; how many came before them in one line, when they are too many or too long."""
     contacts = inputs.previous_contacts
@@ -315,7 +305,15 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     now_line = _now_line(sections["now"], sections["weekdays"], minute, tenant_zone(inputs.tenant))
     yield "now", _section(sections["heading_now"], [now_line])
     if inputs.conditions is not None:
-        yield from _condition_sections(sections, inputs.flow, inputs.conditions)
+        conditional = _conditional(inputs.flow)
+        open_now = (c for c in inputs.conditions.checkpoints if c.id in conditional or c.when is not None)
+        lines = _checkpoint_lines(sections, open_now)
+        yield "checkpoints_now", _section(sections["heading_checkpoints"], lines)
+        unmet = (
+            sections["condition_unmet"].format(name=n, reason=" ".join(r.split()))
+            for n, r in inputs.conditions.unmet
+        )
+        yield "unmet_conditions", _section(sections["conditions_heading"], unmet)
     if inputs.suggested:
         names = [sections["suggested_task"].format(name=task.name) for task in inputs.suggested]
         yield "suggested_tasks", _section(sections["suggested_heading"], names)

@@ -48,7 +48,10 @@ class TaskTexts:
         """The texts of a `TaskEntry`, by field, for the contact of `session` and these values."""
         reads = self._reads.get((flow.content_hash, task.id))
         if reads is None:
-            reads = self._reads[flow.content_hash, task.id] = _reads_of(flow, task)
+            sources = (flow.document.global_prompt, task.document.prompt, *_sources(flow, task).values())
+            every = {read for source in sources for read in compile_template(source, lenient=True).reads}
+            reads = [(root, keys) for root, *keys in sorted(every) if root not in _BY_THE_KEY]
+            self._reads[flow.content_hash, task.id] = reads
         contact = session.latest_contact
         seen = b""
         if reads:
@@ -79,12 +82,6 @@ def _weight(texts: Mapping[str, object]) -> int:
 
 def _sources(flow: CompiledFlow, task: TaskPlan) -> Mapping[str, str]:
     return {t: flow.tasks[t].document.description for t in task.connected}
-
-
-def _reads_of(flow: CompiledFlow, task: TaskPlan) -> _Reads:
-    sources = (flow.document.global_prompt, task.document.prompt, *_sources(flow, task).values())
-    reads = {read for source in sources for read in compile_template(source, lenient=True).reads}
-    return [(root, keys) for root, *keys in sorted(reads) if root not in _BY_THE_KEY]
 
 
 def _at(value: object, keys: Sequence[str]) -> Sequence[object]:

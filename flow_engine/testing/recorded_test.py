@@ -63,19 +63,16 @@ class _Writer:
             before, moment = moment, await self.side.take(entry, entry.input)
             steps = list(self._steps_of(entry, before, following))
             if steps:
-                self._wait_until(entry.at)
+                # Less than a second is not told: it adds up.
+                passed = round((entry.at - self._at).total_seconds(), 3)
+                if passed >= 1:
+                    self.steps.append({"wait": passed})
+                    self._at = entry.at
                 self.steps += steps
                 self._expect(entry, before, moment)
         runner = moment.runner
         if runner is not None and (known := dict(self._values(runner))):
             self.steps.append({"expect": {"memory": known}})
-
-    def _wait_until(self, at: datetime) -> None:
-        """Less than a second is not told: it adds up."""
-        passed = round((at - self._at).total_seconds(), 3)
-        if passed >= 1:
-            self.steps.append({"wait": passed})
-            self._at = at
 
     def _steps_of(
         self, entry: RecordedEntry, before: Moment, following: RecordedEntry | None

@@ -139,7 +139,13 @@ def _page(report: ReplayReply, changes: Iterable[PromptChange], version: str) ->
     yield f'<div class="bar" role="img" aria-label="{share:.4g} % on another path">'
     yield f'<i style="width:{share:.4g}%"></i></div>'
     yield from _conversations([row for row in report["conversations"] if _differs(row)])
-    yield from _prompts(changes)
+    ordered = sorted(changes, key=lambda change: -change.conversations)
+    if ordered:
+        yield "<h2>Prompts that differ, by task</h2>"
+    for number, change in enumerate(ordered):
+        where = f"in {change.conversations} conversation(s), first in {escape(change.conversation_id)}"
+        yield f"<details{'' if number else ' open'}><summary>{escape(change.task)}: {where} at {change.seq}"
+        yield f"</summary><pre>{''.join(_difference(change))}</pre></details>"
     lines = [line for each in report["migrations"] for line in _mapping_lines(each)]
     if lines:
         yield "<h2>To migrate live conversations</h2>"
@@ -190,16 +196,6 @@ def _more(row: ReplayRow) -> str:
 
 def _texts(found: Iterable[object]) -> str:
     return escape(", ".join(map(str, found)))
-
-
-def _prompts(changes: Iterable[PromptChange]) -> Iterator[str]:
-    ordered = sorted(changes, key=lambda change: -change.conversations)
-    if ordered:
-        yield "<h2>Prompts that differ, by task</h2>"
-    for number, change in enumerate(ordered):
-        where = f"in {change.conversations} conversation(s), first in {escape(change.conversation_id)}"
-        yield f"<details{'' if number else ' open'}><summary>{escape(change.task)}: {where} at {change.seq}"
-        yield f"</summary><pre>{''.join(_difference(change))}</pre></details>"
 
 
 def _difference(change: PromptChange) -> Iterator[str]:

@@ -6,7 +6,7 @@ messages included; the time that was left for a transfer is left again. From the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -111,17 +111,8 @@ class Forks:
         if deadline is not None:
             task = task.model_copy(update={"routing_deadline": deadline + (now - entries[-1].at)})
         own = session.model_copy(update={"conversation_id": target.conversation_id, "task": task})
-        turns = await self._turns(original, seq)
-        return replace(
-            then,
-            session=own,
-            mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None}),
-            turns=tuple(turn for turn in turns if turn.contact_id in own.own_contacts),
-        )
-
-    async def _turns(self, original: ConversationRef, seq: int) -> Sequence[DialogueTurn]:
-        """The messages up to an entry, as far as entries of them are kept."""
-        turns: list[DialogueTurn] = []
+        # The messages up to the entry, as far as entries of them are kept.
+        told: list[DialogueTurn] = []
         language, after = "", 0
         while after < seq:
             page = await self._journal.after(original, after, at_most=ENTRIES_AT_MOST)
@@ -129,13 +120,21 @@ class Forks:
                 break
             for entry in page:
                 if entry.seq <= seq:
-                    language = _language(entry, language)
+                    before = language
+                    if entry.base is not None and entry.base.session is not None:
+                        before = entry.base.session.language
+                    language = str(as_object(entry.delta.get("session", {})).get("language", before))
                     if "tenant" in entry.delta:  # started anew
-                        turns.clear()
+                        told.clear()
                     if entry.input["op"] == "handle-utterance":
-                        turns.append(_turn(entry, language))
+                        told.append(_turn(entry, language))
             after = page[-1].seq
-        return turns
+        return replace(
+            then,
+            session=own,
+            mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None}),
+            turns=tuple(turn for turn in told if turn.contact_id in own.own_contacts),
+        )
 
     async def _moved(
         self, runner: ConversationalFlowRunner, version_id: str, mapping: Mapping[str, str]
@@ -158,13 +157,6 @@ class Forks:
         runner.migrate_to(new, verdict.to_task.id)
         moved = on_version(state, runner)
         return ConversationalFlowRunner.resume(new, runner.session, moved, runner.platform, runner.now)
-
-
-def _language(entry: JournalEntry, before: str) -> str:
-    """What the conversation spoke after an entry. BCP 47."""
-    if entry.base is not None and entry.base.session is not None:
-        before = entry.base.session.language
-    return str(as_object(entry.delta.get("session", {})).get("language", before))
 
 
 def _turn(entry: JournalEntry, language: str) -> DialogueTurn:

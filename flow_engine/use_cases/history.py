@@ -219,7 +219,18 @@ class History:
         runner = await self._transactor.resume(conversation, loaded, now=archived.at if archived else None)
         listed = await self._index.one(conversation)
         if archived is not None:
-            tag, fork = await self._origin(conversation)
+            # The tag that chose the version, and where it was forked from, as far as the journal tells.
+            found: tuple[str | None, Fork | None] = None, None
+            seen = 0
+            while page := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
+                for entry in page:
+                    asked: Mapping[str, Any] = entry.input
+                    if asked["op"] == "fork":
+                        found = asked["tag"], Fork(asked["conversationId"], asked["seq"])
+                    elif "tenant" in entry.delta:
+                        found = asked["tag"], None
+                seen = page[-1].seq
+            tag, fork = found
             listed = ListedConversation(
                 conversation.conversation_id, runner.head(tag, fork), archived.seq, archived.at
             )
@@ -235,20 +246,6 @@ class History:
         if not entries:
             raise unknown_conversation(conversation.conversation_id)
         return states_of(entries)[1], entries[-1]
-
-    async def _origin(self, conversation: ConversationRef) -> tuple[str | None, Fork | None]:
-        """The tag that chose the version, and where it was forked from, as far as the journal tells."""
-        found: tuple[str | None, Fork | None] = None, None
-        seen = 0
-        while page := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
-            for entry in page:
-                asked: Mapping[str, Any] = entry.input
-                if asked["op"] == "fork":
-                    found = asked["tag"], Fork(asked["conversationId"], asked["seq"])
-                elif "tenant" in entry.delta:
-                    found = asked["tag"], None
-            seen = page[-1].seq
-        return found
 
     async def journal(
         self, conversation: ConversationRef, after: int, *, limit: int, reveal: bool

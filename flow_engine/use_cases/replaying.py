@@ -161,7 +161,13 @@ class Side:
             case "expiry" | "routing":
                 await self._pass_time("expiry" if entry.op == "expiry" else "routing")
             case "migration":
-                await self._migrate(str(asked.get("to")), str(entry.outcome.get("task")))
+                transactor = self._rerun.transactor
+                runner = await transactor.resume(self.conversation, self.world.state)
+                flow = (await transactor.versions.to_start(TENANT, str(asked.get("to")))).version.flow
+                target = flow.task_named(str(entry.outcome.get("task"))) or flow.tasks.get(runner.task.id)
+                if target is not None:
+                    runner.migrate_to(flow, target.id)
+                    self.world.state = on_version(self.world.state, runner)
             case _:
                 reply = await self._rerun.ask(self.conversation, asked)
                 if entry.op == "change-task" and reply and reply.startswith(b'{"result":false'):
@@ -198,16 +204,6 @@ class Side:
             return reading(runner, request, result)
 
         await transactor.apply(self.conversation, decide)
-
-    async def _migrate(self, version_id: str, task: str) -> None:
-        """Raises LookElsewhere `version_unknown`."""
-        transactor = self._rerun.transactor
-        runner = await transactor.resume(self.conversation, self.world.state)
-        flow = (await transactor.versions.to_start(TENANT, version_id)).version.flow
-        target = flow.task_named(task) or flow.tasks.get(runner.task.id)
-        if target is not None:
-            runner.migrate_to(flow, target.id)
-            self.world.state = on_version(self.world.state, runner)
 
 
 def holds(spec: VariableSpec, value: object) -> bool:

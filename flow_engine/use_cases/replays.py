@@ -150,7 +150,24 @@ class Replay:
         version = recording.versions[-1].version_id
         if version not in self._migrations:
             old = self._compiled.by_name(recording)[version]
-            self._migrations[version] = _suggested(old, self._flow)
+            # For the tasks that a migration does not find by itself, the most alike first.
+            lost = [task for task in old.tasks.values() if counterpart(task, self._flow) is None]
+            kept = {
+                found.id
+                for task in old.tasks.values()
+                if (found := counterpart(task, self._flow)) is not None
+            }
+            fresh = [task for task in self._flow.tasks.values() if task.id not in kept]
+            mapping: dict[str, str] = {}
+            for _, task_id, target_id in sorted(_likenesses(lost, fresh), reverse=True):
+                if task_id not in mapping and target_id not in mapping.values():
+                    mapping[task_id] = target_id
+            self._migrations[version] = SuggestedMigration(
+                fromVersionId=old.version_id,
+                conversations=0,
+                mapping=mapping,
+                unmapped=[task.id for task in lost if task.id not in mapping],
+            )
         self._migrations[version]["conversations"] += 1
 
     def report(self) -> ReplayReply:
@@ -218,13 +235,10 @@ class _Pair:
         self.new.world.at = self.old.world.at  # time passes, whatever is left of the request
         replayed = await (self.new.now() if asked is None else self.new.take(entry, asked))
         self.found.reached_again |= self.new.world.state.mining.checkpoints.keys()
-        await self._compare(entry, recorded, replayed)
-
-    async def _compare(self, entry: RecordedEntry, recorded: Moment, replayed: Moment) -> None:
         refused_then = recorded.code is not None or entry.outcome.get("result") is False
         if replayed.code is not None and not refused_then:
-            asked = recorded.task if entry.op == "change-task" else replayed.task or recorded.task
-            name = "" if asked is None else asked.name
+            place = recorded.task if entry.op == "change-task" else replayed.task or recorded.task
+            name = "" if place is None else place.name
             self.found.refusals.append(NewRefusal(seq=entry.seq, task=name, code=replayed.code))
         if self._same_place(recorded, replayed):
             self._compare_prompts(entry, recorded, replayed)
@@ -361,23 +375,6 @@ class Replays:
 
 
 # --- the mapping for a migration ----------------------------------------------------------------
-
-
-def _suggested(old: CompiledFlow, new: CompiledFlow) -> SuggestedMigration:
-    """For the tasks that a migration does not find by itself, the most alike first."""
-    lost = [task for task in old.tasks.values() if counterpart(task, new) is None]
-    kept = {found.id for task in old.tasks.values() if (found := counterpart(task, new)) is not None}
-    fresh = [task for task in new.tasks.values() if task.id not in kept]
-    mapping: dict[str, str] = {}
-    for _, task_id, target_id in sorted(_likenesses(lost, fresh), reverse=True):
-        if task_id not in mapping and target_id not in mapping.values():
-            mapping[task_id] = target_id
-    return SuggestedMigration(
-        fromVersionId=old.version_id,
-        conversations=0,
-        mapping=mapping,
-        unmapped=[task.id for task in lost if task.id not in mapping],
-    )
 
 
 def _likenesses(lost: Iterable[TaskPlan], fresh: Sequence[TaskPlan]) -> Iterator[tuple[float, str, str]]:

@@ -58,7 +58,13 @@ def subject_of(contact: Mapping[str, object], conversation_id: str) -> str:
 
 def shared_out(orders: Sequence[ShareOrder], before: Split | None) -> tuple[SplitSide, ...]:
     """Sides with their buckets: of those before, as many as the new weights leave them."""
-    left = _numbers(orders)
+    # How many buckets each version has: the whole part of its share, what is left by the largest rest.
+    total = fsum(order.weight for order in orders)
+    exact = {order.version_id: BUCKETS * order.weight / total for order in orders}
+    left = {version_id: int(share) for version_id, share in exact.items()}
+    by_rest = sorted(exact, key=lambda version_id: left[version_id] - exact[version_id])
+    for version_id in by_rest[: BUCKETS - sum(left.values())]:
+        left[version_id] += 1
     owners: list[str | None] = [None] * BUCKETS
     for side in before.sides if before is not None else ():
         for first, end in side.buckets:
@@ -76,17 +82,6 @@ def shared_out(orders: Sequence[ShareOrder], before: Split | None) -> tuple[Spli
         runs[owner].append((first, end))
         first = end
     return tuple(SplitSide(order.version_id, order.weight, tuple(runs[order.version_id])) for order in orders)
-
-
-def _numbers(orders: Sequence[ShareOrder]) -> dict[str, int]:
-    """How many buckets each version has: the whole part of its share, what is left by the largest rest."""
-    total = fsum(order.weight for order in orders)
-    exact = {order.version_id: BUCKETS * order.weight / total for order in orders}
-    numbers = {version_id: int(share) for version_id, share in exact.items()}
-    by_rest = sorted(exact, key=lambda version_id: numbers[version_id] - exact[version_id])
-    for version_id in by_rest[: BUCKETS - sum(numbers.values())]:
-        numbers[version_id] += 1
-    return numbers
 
 
 def share_findings(orders: Sequence[ShareOrder], refused: Mapping[str, Finding]) -> tuple[Finding, ...]:

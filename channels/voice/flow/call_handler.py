@@ -231,7 +231,15 @@ class FlowCallHandler:
             try:
                 reply = await self._engine.change_task(self.contact, task_name, why)
             except replies.StateConflict as conflict:
-                return await self._after_conflict(conflict)
+                # Somebody else has changed the conversation: go on by what it is now.
+                alive = await self._reload()
+                detail = "" if conflict.problem is None else conflict.problem.detail
+                return {
+                    "result": False,
+                    "code": conflict.code,
+                    "reason": detail,
+                    "reachableTasks": _named(self._current.reachable) if alive else [],
+                }
             except replies.EngineError as error:
                 log.error("task_not_changed", reason=str(error))
                 return {"result": False, "reason": task_context.TRY_AGAIN}
@@ -270,17 +278,6 @@ class FlowCallHandler:
                 for variable in refusal.missing
             ],
             "reachableTasks": _named(refusal.reachable_tasks),
-        }
-
-    async def _after_conflict(self, conflict: replies.StateConflict) -> JsonValue:
-        """Somebody else has changed the conversation: go on by what it is now."""
-        alive = await self._reload()
-        detail = "" if conflict.problem is None else conflict.problem.detail
-        return {
-            "result": False,
-            "code": conflict.code,
-            "reason": detail,
-            "reachableTasks": _named(self._current.reachable) if alive else [],
         }
 
     def _commanded(self, command: str) -> None:

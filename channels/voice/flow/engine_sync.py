@@ -169,7 +169,13 @@ class PromptRefresher:
         if tagged is None:
             return last is not None and last.reply.memory_fresh
         async with self._one_at_a_time:
-            await self._take(tagged)
+            reply, last = tagged.reply, self._last
+            now = (reply.prefix_hash, without_clock(reply.prompt))
+            is_older = last is not None and (
+                reply.revision < last.reply.revision or reply.memory_revision < last.reply.memory_revision
+            )
+            if not is_older and (now == self._known or await self._changed(reply)):
+                self._known, self._last = now, tagged
         return tagged.reply.memory_fresh
 
     async def stop(self) -> None:
@@ -178,17 +184,6 @@ class PromptRefresher:
             task.cancel()
         if running:
             await asyncio.wait(running)
-
-    async def _take(self, tagged: TaggedPrompt) -> None:
-        reply = tagged.reply
-        now = (reply.prefix_hash, without_clock(reply.prompt))
-        if self._last is not None and (
-            reply.revision < self._last.reply.revision
-            or reply.memory_revision < self._last.reply.memory_revision
-        ):
-            return
-        if now == self._known or await self._changed(reply):
-            self._known, self._last = now, tagged
 
     async def _watch(self) -> None:
         seen = -1

@@ -122,7 +122,19 @@ class Supervisor:
     async def _carry_out(self, command: fleet.Command) -> None:
         agent_id, role, action = command
         if action is fleet.Action.START:
-            await self._start(agent_id, role)
+            state = self.states[agent_id]
+            process: fleet.ProcessState[Any] = state.agent if role == "agent" else state.bridge
+            spec = cast("fleet.AgentSpec | fleet.BridgeSpec", process.spec)  # one that is not idle has one
+            try:
+                started = await self._programs.start(
+                    agent_id, spec, stop_s=self._limits.stop_s, on_end=self._wake
+                )
+            except OSError as error:  # one that is not there: the rules take it for a crash
+                log.error("process_not_started", agent_id=agent_id, role=role, reason=str(error))
+            else:
+                self._children[agent_id, role] = started
+                starts = process.starts
+                log.info("process_started", agent_id=agent_id, role=role, port=spec.port, starts=starts)
             return
         child = self._children[agent_id, role]
         log.info("process_told", agent_id=agent_id, role=role, pid=child.pid, action=action.value)
@@ -133,19 +145,6 @@ class Supervisor:
                 child.terminate()
             case fleet.Action.KILL:
                 child.kill()
-
-    async def _start(self, agent_id: str, role: fleet.Role) -> None:
-        """A process that cannot be started is one that is not there: the rules take it for a crash."""
-        state = self.states[agent_id]
-        process: fleet.ProcessState[Any] = state.agent if role == "agent" else state.bridge
-        spec = cast("fleet.AgentSpec | fleet.BridgeSpec", process.spec)  # one that is not idle has one
-        try:
-            child = await self._programs.start(agent_id, spec, stop_s=self._limits.stop_s, on_end=self._wake)
-        except OSError as error:
-            log.error("process_not_started", agent_id=agent_id, role=role, reason=str(error))
-            return
-        self._children[agent_id, role] = child
-        log.info("process_started", agent_id=agent_id, role=role, port=spec.port, starts=process.starts)
 
     def _ask(self, agent_id: str, order: Order | None = None) -> None:
         """Ask an agent how it is, if it is time and nobody does, after an order to it. One that falls on

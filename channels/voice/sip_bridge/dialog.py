@@ -241,36 +241,32 @@ class SipDialog:
         try:
             called = self._caller.parameters.get("calledPhone") or self._phone.username
             wanted = await offered(self._local, self._agent_port, call_sid, self._caller.phone, called)
-            await self._talk(offer, call_sid, wanted)
+            loop = asyncio.get_running_loop()
+            stream = self._stream = AgentStream(self._over.set)
+            stream.line = rtp = RtpStream(
+                offer, heard=stream.heard, pressed=stream.pressed, reached=stream.reached
+            )
+            # The server says where audio comes from: any address of this machine may be the one.
+            transport, _ = await loop.create_datagram_endpoint(lambda: rtp, local_addr=("0.0.0.0", 0))  # noqa: S104
+            self._description = messages.write_answer(
+                offer, self._phone.host, transport.get_extra_info("sockname")[1]
+            )
+            try:
+                await stream.open(self._agent_port, call_sid, wanted)
+                speaking = loop.create_task(rtp.speak())
+                try:
+                    if not self._over.is_set() and await self._is_confirmed():
+                        await self._over.wait()
+                finally:
+                    speaking.cancel()
+                    stream.hang_up()
+                await self._hang_up()
+            finally:
+                transport.close()
         except AgentAway as away:
             log.warning("sip_call_not_taken", call_sid=call_sid, reason=str(away))
             self._answer("486 Busy Here" if str(away) == "busy" else "480 Temporarily Unavailable")
         log.info("sip_call_ended", call_sid=call_sid)
-
-    async def _talk(self, offer: messages.AudioOffer, call_sid: str, wanted: dict[str, str]) -> None:
-        """Raises AgentAway before the call is answered."""
-        loop = asyncio.get_running_loop()
-        stream = self._stream = AgentStream(self._over.set)
-        stream.line = rtp = RtpStream(
-            offer, heard=stream.heard, pressed=stream.pressed, reached=stream.reached
-        )
-        # The server says where audio comes from: any address of this machine may be the one.
-        transport, _ = await loop.create_datagram_endpoint(lambda: rtp, local_addr=("0.0.0.0", 0))  # noqa: S104
-        self._description = messages.write_answer(
-            offer, self._phone.host, transport.get_extra_info("sockname")[1]
-        )
-        try:
-            await stream.open(self._agent_port, call_sid, wanted)
-            speaking = loop.create_task(rtp.speak())
-            try:
-                if not self._over.is_set() and await self._is_confirmed():
-                    await self._over.wait()
-            finally:
-                speaking.cancel()
-                stream.hang_up()
-            await self._hang_up()
-        finally:
-            transport.close()
 
     async def _is_confirmed(self) -> bool:
         """Answer the call until its ACK comes; whether it came."""

@@ -22,7 +22,7 @@ from hashlib import md5
 from types import TracebackType
 from typing import Self, cast
 
-from channels.voice.sip_bridge.messages import SipMessage, read_message, write_message, write_response
+from channels.voice.sip_bridge.messages import read_message, write_message, write_response
 from channels.voice.testing.signals import speech
 from channels.voice.testing.sockets import eventually
 
@@ -179,7 +179,15 @@ class FakeTrunk(asyncio.DatagramProtocol):
         message = read_message(data)
         call = self.calls.get(message.first("call-id"))
         if message.status:
-            self._answered(message, call)
+            method = message.first("cseq").partition(" ")[2]
+            if call is None:
+                return
+            if method == "INVITE":
+                call.statuses.append(message.status)
+                call.to = message.first("to")
+                call.description = message.body.decode() or call.description
+            elif message.status == 200:
+                self.done.setdefault(call.call_id, []).append(method)
         elif self._deaf.get(message.method, 0) > 0:
             self._deaf[message.method] -= 1
         elif message.method == "REGISTER":
@@ -208,17 +216,6 @@ class FakeTrunk(asyncio.DatagramProtocol):
         elif message.method == "BYE" and call is not None:
             call.is_over = True
             self._send(write_response(message, "200 OK"), addr)
-
-    def _answered(self, message: SipMessage, call: TrunkCall | None) -> None:
-        method = message.first("cseq").partition(" ")[2]
-        if call is None:
-            return
-        if method == "INVITE":
-            call.statuses.append(message.status)
-            call.to = message.first("to")
-            call.description = message.body.decode() or call.description
-        elif message.status == 200:
-            self.done.setdefault(call.call_id, []).append(method)
 
 
 def _hashed(text: str) -> str:

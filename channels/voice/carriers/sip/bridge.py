@@ -69,7 +69,17 @@ class SipConnection(SipLine):
 
     async def connect(self, settings: ports.SessionSettings, side: ports.RealtimeListener) -> ports.ModelLink:
         """Accept the call and join its session. Raises ModelUnreachable."""
-        await self._accept(settings)
+        if not self._is_accepted:
+            may_be_accepted, self._was_accepting = self._was_accepting, True
+            wire = {**openai_realtime.session_of(settings, carries_audio=False), "model": settings.model}
+            try:
+                await self._sip.accept(self._call.call_id, wire)
+            except LineControlFailed as failed:
+                if not may_be_accepted:
+                    raise ports.ModelUnreachable(str(failed)) from failed
+                log.warning("sip_accept_failed", reason=str(failed))
+            else:
+                self._is_accepted = True
         session = _Session(side, self)
         socket = session.socket = ModelSocket(session, self._tap)
         try:
@@ -90,20 +100,6 @@ class SipConnection(SipLine):
 
     async def refer(self, target: str) -> bool:
         return await is_transferred(self.transfer(target))
-
-    async def _accept(self, settings: ports.SessionSettings) -> None:
-        if self._is_accepted:
-            return
-        may_be_accepted, self._was_accepting = self._was_accepting, True
-        session = {**openai_realtime.session_of(settings, carries_audio=False), "model": settings.model}
-        try:
-            await self._sip.accept(self._call.call_id, session)
-        except LineControlFailed as failed:
-            if not may_be_accepted:
-                raise ports.ModelUnreachable(str(failed)) from failed
-            log.warning("sip_accept_failed", reason=str(failed))
-        else:
-            self._is_accepted = True
 
 
 class _Session:
