@@ -207,20 +207,16 @@ def check_json(value: JsonValue) -> None:
             if depth == MAX_DEPTH:
                 raise ValueRejected("json_too_deep", f"accepted is JSON of at most {MAX_DEPTH} levels")
             if isinstance(part, dict):
-                for key in part:
-                    _check_key(key)
+                for key in cast("dict[object, JsonValue]", part):
+                    if not isinstance(key, str):
+                        raise ValueRejected("json_expected", "accepted are objects whose keys are text")
+                    _encoded_size(key)
                 part = list(part.values())
             open_values.extend((item, depth + 1) for item in part)
         elif isinstance(part, int | float):
             _check_number(part)
         elif part is not None:
             raise ValueRejected("json_expected", "accepted are null, booleans, numbers, text, lists, objects")
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, str):
-        raise ValueRejected("json_expected", "accepted are objects whose keys are text")
-    _encoded_size(key)
 
 
 def _encoded_size(text: str) -> int:

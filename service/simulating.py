@@ -37,7 +37,9 @@ class Simulated:
 def simulate(order: Order, settings: Settings) -> Simulated:
     """Raises FileRejected for a persona or a recording, OSError for what cannot be read, CallTheOperator
     `llm_not_configured` where a model is needed and none is set, ModelFailed."""
-    model = NoModel() if order.recorded else build_model(_of_model(settings, order.model), SystemClock())
+    if order.model is not None:
+        settings = settings.model_copy(update={"llm_model": order.model})
+    model = NoModel() if order.recorded else build_model(settings, SystemClock())
     if order.recorded is None and isinstance(model, NoModel):
         raise CallTheOperator(
             "llm_not_configured",
@@ -78,10 +80,6 @@ async def _replayed(
         await simulation.play(persona, recorded[number % len(recorded)], flow, number + 1)
         for number in range(runs or len(recorded))
     ]
-
-
-def _of_model(settings: Settings, model: str | None) -> Settings:
-    return settings if model is None else settings.model_copy(update={"llm_model": model})
 
 
 def _read(path: Path) -> bytes:

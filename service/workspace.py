@@ -12,7 +12,6 @@ from channels.workspace import assistant, index, store
 from channels.workspace.rules import TOOLS, Rules, read_rules
 from channels.workspace.undo import undo
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
-from flow_engine.ports.models import Message
 from service.settings import read_settings
 
 
@@ -72,15 +71,14 @@ def _exported(workspace: assistant.Workspace, session: store.Session, form: str)
         return orjson.dumps({"session": asdict(session), "messages": messages}).decode()
     parts = [f"# {session.metadata.get('title') or session.id}"]
     for each in stored:
+        message = each.message
+        calls = [
+            f"`{call.name}` {orjson.dumps(dict(call.arguments)).decode()}" for call in message.tool_calls
+        ]
+        content = f"```json\n{message.content}\n```" if message.role == "tool" else message.content
         name = f" ({each.tool_name})" if each.tool_name else ""
-        parts.append(f"## {each.message.role}{name}\n\n{_fenced(each.message)}")
+        parts += (f"## {message.role}{name}", *(part for part in (content, *calls) if part))
     return "\n\n".join(parts)
-
-
-def _fenced(message: Message) -> str:
-    calls = [f"`{call.name}` {orjson.dumps(dict(call.arguments)).decode()}" for call in message.tool_calls]
-    content = f"```json\n{message.content}\n```" if message.role == "tool" else message.content
-    return "\n\n".join(part for part in (content, *calls) if part)
 
 
 def undo_changes(options: Options, name: str | None, *, force: bool) -> int:

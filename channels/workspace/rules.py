@@ -70,6 +70,11 @@ class Rule(BaseModel):
     def prefix(self) -> tuple[str, ...]:
         return tuple(shlex.split(self.command or ""))
 
+    def is_about(self, path: str | None, line: CommandLine | None) -> bool:
+        if self.command is not None:
+            return line is not None and runs(line, self.prefix)
+        return self.path is None or (path is not None and path_matches(self.path, path))
+
 
 _SUBCOMMANDS: Final = frozenset(("apt", "cargo", "docker", "git", "go", "kubectl", "make", "npm", "pip"))
 """Programs whose first argument says what they do: more arguments change less."""
@@ -153,7 +158,7 @@ class Rules:
         """`path` is the resolved one, below the workspace. A command is a whole line."""
         line = None if command is None else read_line(command)
         candidates = [rule for rule in self.rules if rule.tool in ("*", tool)]
-        matching = [rule for rule in candidates if _matches(rule, path, line)]
+        matching = [rule for rule in candidates if rule.is_about(path, line)]
         if line is not None:
             matching = [rule for rule in matching if rule.decision != "allow" or rule.command is None]
             allowing = _allowing(candidates, line)
@@ -166,12 +171,6 @@ class Rules:
             return Decision("prompt" if tool in ASKING else "allow", ())
         verdict = strictest(rule.decision for rule in matching)
         return Decision(verdict, tuple(rule for rule in matching if rule.decision == verdict))
-
-
-def _matches(rule: Rule, path: str | None, line: CommandLine | None) -> bool:
-    if rule.command is not None:
-        return line is not None and runs(line, rule.prefix)
-    return rule.path is None or (path is not None and path_matches(rule.path, path))
 
 
 def _allowing(rules: Sequence[Rule], line: CommandLine) -> list[Rule]:

@@ -204,25 +204,23 @@ def _compiled(node: lang.Tree, variables: VariableIndex) -> Callable[[Facts], Tr
 
             return negated
         case syntax.All() | syntax.Any():
-            return _joined([_compiled(part, variables) for part in node.parts], isinstance(node, syntax.Any))
+            parts = [_compiled(part, variables) for part in node.parts]
+            decisive = isinstance(node, syntax.Any)
+
+            def joined(facts: Facts) -> Truth:
+                """One part that is `decisive` decides, then one that is unknown."""
+                result: Truth = not decisive
+                for part in parts:
+                    truth = part(facts)
+                    if truth is decisive:
+                        return decisive
+                    if truth is None:
+                        result = None
+                return result
+
+            return joined
         case _:
             return compiled_part(node, variables)
-
-
-def _joined(parts: list[Callable[[Facts], Truth]], decisive: bool) -> Callable[[Facts], Truth]:
-    """One part that is `decisive` decides, then one that is unknown."""
-
-    def joined(facts: Facts) -> Truth:
-        result: Truth = not decisive
-        for part in parts:
-            truth = part(facts)
-            if truth is decisive:
-                return decisive
-            if truth is None:
-                result = None
-        return result
-
-    return joined
 
 
 def compiled_part(part: lang.Part, variables: VariableIndex) -> Callable[[Facts], Truth]:
@@ -280,7 +278,7 @@ def _getter(operand: lang.Operand, variables: VariableIndex, *, beside: lang.Ope
             value: Value = operand.value
             return lambda facts: value
         case lang.Duration():
-            length = _length(operand)
+            length = operand.length
             return lambda facts: length
         case lang.Count():
             task_id = operand.task_id
@@ -340,13 +338,6 @@ def _variable(spec: VariableSpec, path: Path) -> Getter:
 
 def _present(value: JsonValue) -> JsonValue:
     return None if isinstance(value, str) and not value.strip() else value
-
-
-def _length(duration: lang.Duration) -> timedelta | None:
-    try:
-        return timedelta(**{duration.unit: duration.amount})
-    except OverflowError:
-        return None
 
 
 def constant_value(operand: lang.Operand, beside: lang.Operand, variables: VariableIndex) -> Value:

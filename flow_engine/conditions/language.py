@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from flow_engine.conditions import syntax
@@ -73,6 +74,14 @@ class Duration:
     amount: int | float
     unit: Unit
 
+    @property
+    def length(self) -> timedelta | None:
+        """None where it is more than 999,999,999 days."""
+        try:
+            return timedelta(**{self.unit: self.amount})
+        except OverflowError:
+            return None
+
 
 @dataclass(frozen=True, slots=True)
 class Has:
@@ -105,7 +114,13 @@ class _Parser(syntax.Parser[Operand]):
 
     def operand(self) -> Operand:
         if self.reader.current.text == "has":
-            return Has(self._argument_of_has(self.reader.advance()))
+            self.reader.advance()
+            self.reader.expect("(", "has(vars.x)")
+            if self.reader.current.kind != "path":
+                raise self.reader.unexpected("a name such as vars.x")
+            has = Has(self._reference(self.reader.advance()))
+            self.reader.expect(")", "')'")
+            return has
         left = self._term()
         while self.reader.at_sign("+", "-"):
             left = Sum(left, self.reader.advance().text, self._term())
@@ -149,14 +164,6 @@ class _Parser(syntax.Parser[Operand]):
             made = Duration(self._number(reader.advance()), cast("Unit", name))
         reader.expect(")", "')'")
         return made
-
-    def _argument_of_has(self, token: Token) -> Reference:
-        self.reader.expect("(", "has(vars.x)")
-        if self.reader.current.kind != "path":
-            raise self.reader.unexpected("a name such as vars.x")
-        reference = self._reference(self.reader.advance())
-        self.reader.expect(")", "')'")
-        return reference
 
     def _reference(self, token: Token) -> Reference:
         head, *rest = path_of(token)

@@ -133,16 +133,13 @@ class Reader:
 
 
 def path_of(token: Token) -> Path:
-    """The parts of a path token."""
+    """The parts of a path token. In a quoted one a backslash before any character stands for that one."""
     return tuple(
-        match["name"] or match["index"] or (_unquoted(match["quoted"]) if match["quoted"] else match[0])
+        match["name"]
+        or match["index"]
+        or (_ESCAPE.sub(r"\1", match["quoted"][1:-1]) if match["quoted"] else match[0])
         for match in _PATH_PART.finditer(token.text)
     )
-
-
-def _unquoted(text: str) -> str:
-    """Of a name in a path: a backslash before any character stands for that character."""
-    return _ESCAPE.sub(lambda match: match[1], text[1:-1])
 
 
 def number_of(token: Token) -> int | float:

@@ -366,11 +366,7 @@ def _around(kind: Kind, written: Sequence[Value]) -> tuple[Value, ...]:
             return (timedelta(0), *(length + step for length in lengths for step in steps))
         case "time":
             days = [v for v in written if isinstance(v, date) and not isinstance(v, datetime)]
-            near = {date.fromordinal(n) for day in days for n in _days_beside(day)} | {date(2000, 1, 1)}
+            first, last = date.min.toordinal(), date.max.toordinal()
+            beside = {day.toordinal() + step for day in days for step in (-1, 0, 1)}
+            near = {date.fromordinal(n) for n in beside if first <= n <= last} | {date(2000, 1, 1)}
             return (*near, *(datetime.combine(day, time(12), UTC) for day in near))
-
-
-def _days_beside(day: date) -> Iterable[int]:
-    """Ordinals of a day and of its neighbours, within the calendar."""
-    number = day.toordinal()
-    return (n for n in (number - 1, number, number + 1) if date.min.toordinal() <= n <= date.max.toordinal())

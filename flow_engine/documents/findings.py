@@ -129,7 +129,11 @@ def _accepted(model: type[BaseModel], place: Place, raw: object) -> list[str]:
     kind: Any = model
     for part in place[:-1]:
         kind = _inside(_branch(kind, raw), part)
-        raw = _value_at(raw, part)
+        if isinstance(raw, dict):
+            raw = cast("dict[object, object]", raw).get(part)
+        else:
+            items = cast("list[object]", raw) if isinstance(raw, list) else []
+            raw = items[part] if isinstance(part, int) and part < len(items) else None
     kind = _branch(kind, raw)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
 
@@ -143,16 +147,12 @@ def _branch(kind: Any, raw: object) -> Any:
     models = [branch for branch in get_args(kind) if _is_model(branch)]
     if len(models) == 1:
         return models[0]
-    return next((branch for branch in models if _is_meant(branch, raw)), None)
-
-
-def _is_meant(model: type[BaseModel], raw: object) -> bool:
-    return isinstance(raw, dict) and any(
-        field.is_required()
-        and get_origin(field.annotation) is Literal
-        and raw.get(name) in get_args(field.annotation)
-        for name, field in model.model_fields.items()
-    )
+    given = cast("dict[str, object]", raw) if isinstance(raw, dict) else {}
+    for branch in models:
+        literals = ((n, f) for n, f in branch.model_fields.items() if get_origin(f.annotation) is Literal)
+        if any(f.is_required() and given.get(name) in get_args(f.annotation) for name, f in literals):
+            return branch
+    return None
 
 
 def _inside(kind: Any, part: str | int) -> Any:
@@ -163,13 +163,6 @@ def _inside(kind: Any, part: str | int) -> Any:
     if not arguments:
         return None
     return arguments[0] if isinstance(part, int) else arguments[-1]
-
-
-def _value_at(raw: object, part: str | int) -> object:
-    if isinstance(raw, dict):
-        return cast("dict[object, object]", raw).get(part)
-    items = cast("list[object]", raw) if isinstance(raw, list) else []
-    return items[part] if isinstance(part, int) and part < len(items) else None
 
 
 def _is_model(kind: Any) -> bool:

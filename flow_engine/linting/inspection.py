@@ -321,7 +321,10 @@ class Inspection:
         }
         known: list[review.Goal] = []
         if entered is not None and task is not None:
-            known = [(_has(variable.id), "true") for _, variable in self.requirements(task)]
+            known = [
+                (syntax.Lone(language.Has(language.Reference("vars", (variable.id,)))), "true")
+                for _, variable in self.requirements(task)
+            ]
         domains = {key: names for key, names in domains.items() if names}
         return review.can_hold([*goals, *known], self._specs, domains, self._budget)
 
@@ -406,10 +409,6 @@ class Inspection:
             for number, entry in enumerate(config.language_custom_config or ()):
                 if entry.config is not None:
                     yield f"{place}/languageCustomConfig/{number}/config", entry.config
-
-
-def _has(var_id: str) -> language.Tree:
-    return syntax.Lone(language.Has(language.Reference("vars", (var_id,))))
 
 
 Rule: TypeAlias = Callable[[Inspection], Findings]

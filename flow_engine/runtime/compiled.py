@@ -119,6 +119,8 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         for closure in closures
         if closure.multi_contact and closure.conversation_time_limit is not None
     ]
+    # A day at least, checked when the version is read.
+    kept_s = inf if version.retention is None else version.retention.days * DAY_S
     return CompiledFlow(
         version_id=version.id,
         flow_id=version.conversational_flow_id,
@@ -128,7 +130,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         names=by_name | {task_id: task_id for task_id in plans},
         variables=variables,
         chart=Chart(list(plans.values()), version.first_task),
-        lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S, _kept_s(version))),
+        lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S, kept_s)),
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
         sensitive={spec.id: spec for spec in variables if spec.sensitive},
@@ -150,11 +152,6 @@ def miner_settings(version: FlowVersion, task: Task) -> Mapping[str, object]:
         if fields.get("name") == MINER:
             merged |= fields
     return merged
-
-
-def _kept_s(version: FlowVersion) -> float:
-    """By the version's retention: a day at least (checked when it is read)."""
-    return inf if version.retention is None else version.retention.days * DAY_S
 
 
 def _writers_of(version: FlowVersion, var_id: str) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -259,7 +259,7 @@ def _history_lines(inputs: PromptInput) -> Iterator[str]:
 
 
 def _day(instant: datetime, inputs: PromptInput) -> str:
-    return _local(instant, inputs.tenant).strftime("%Y-%m-%d %H:%M")
+    return instant.astimezone(tenant_zone(inputs.tenant)).strftime("%Y-%m-%d %H:%M")
 
 
 def as_data(text: str) -> str:
@@ -352,10 +352,6 @@ def _attempt_lines(inputs: PromptInput) -> Iterator[str]:
         refused = inputs.session.refused.get(task_id, 0)
         if refused >= ATTEMPTS_SHOWN_FROM and missing_variables(inputs.flow.tasks[task_id], inputs.memory):
             yield inputs.sections["attempt_task"].format(name=inputs.flow.tasks[task_id].name, n=refused)
-
-
-def _local(instant: datetime, tenant: Mapping[str, object]) -> datetime:
-    return instant.astimezone(tenant_zone(tenant))
 
 
 def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:

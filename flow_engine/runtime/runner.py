@@ -156,7 +156,9 @@ class ConversationalFlowRunner(ConversationState):
     def change_task(self, name: str) -> bool:
         """Move to the task of that id or name; on False `get_task_validation_error` says why not (F11). The
         name has at most 512 characters."""
-        if name == BACK and self._go_back():
+        if name == BACK and (origin := self.returns_to) is not None:  # out of a digression
+            self._move(origin, self.flow.chart.placed(origin.id), by=BACK)
+            self.advance(anew=True)
             return True
         guard, left, target = self.guard, self.task, self.flow.task_named(name)
         before = self.session.states
@@ -175,15 +177,6 @@ class ConversationalFlowRunner(ConversationState):
             return False
         self._move(target, after)
         self.advance()
-        return True
-
-    def _go_back(self) -> bool:
-        """Out of a digression, into the task that it was entered from; False where there is none."""
-        target = self.returns_to
-        if target is None:
-            return False
-        self._move(target, self.flow.chart.placed(target.id), by=BACK)
-        self.advance(anew=True)
         return True
 
     def take_values(self, mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) -> None:

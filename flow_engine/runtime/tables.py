@@ -119,14 +119,14 @@ def parse_toon(text: str) -> list[Row]:
     some lines."""
     match toon_format.decode(text):
         case {"memory": [*items]}:
-            return [_toon_row(item) for item in items]
+            pass
         case _:
             raise ValueError(f"expected a list under {_TOON_KEY!r}")
-
-
-def _toon_row(item: object) -> Row:
-    match item:
-        case {"var": str(var), "property": str(prop), "value": str(value)}:
-            return var, prop, value
-        case _:
-            raise ValueError(f"expected rows of text cells {', '.join(_COLUMNS)}")
+    rows: list[Row] = []
+    for item in items:
+        match item:
+            case {"var": str(var), "property": str(prop), "value": str(value)}:
+                rows.append((var, prop, value))
+            case _:
+                raise ValueError(f"expected rows of text cells {', '.join(_COLUMNS)}")
+    return rows

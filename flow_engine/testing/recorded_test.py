@@ -18,7 +18,6 @@ from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.testing.format import TOOL
 from flow_engine.use_cases.recordings import RecordedEntry, Recording
 from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, counterpart
@@ -70,8 +69,14 @@ class _Writer:
                     self._at = entry.at
                 self.steps += steps
                 self._expect(entry, before, moment)
-        runner = moment.runner
-        if runner is not None and (known := dict(self._values(runner))):
+        if moment.runner is None:
+            return
+        known: dict[str, object] = {}
+        for spec in moment.runner.flow.variables:
+            stored, here = moment.runner.memory.get(spec.id), self.flow.variables.resolve(spec.id)
+            if stored is not None and stored.value is not None and here is not None:
+                known[here.name] = stored.value
+        if known:
             self.steps.append({"expect": {"memory": known}})
 
     def _steps_of(
@@ -93,7 +98,8 @@ class _Writer:
                 body = asked["body"]
                 text = body if isinstance(body, str) else orjson.dumps(body).decode()
                 said = {"body": text, "language": asked.get("language")}
-                if _is_reading_of(following, entry):
+                next_read = following.input if following and following.op == "extraction" else None
+                if next_read is not None and next_read.get("messageId") == entry.input.get("messageId"):
                     self._said = following
                     yield {"say": _given({**said, "model": self._model(following)})}
                 else:
@@ -151,21 +157,9 @@ class _Writer:
         if expected:
             self.steps.append({"expect": expected})
 
-    def _values(self, runner: ConversationalFlowRunner) -> Iterator[tuple[str, object]]:
-        for spec in runner.flow.variables:
-            entry, known = runner.memory.get(spec.id), self.flow.variables.resolve(spec.id)
-            if entry is not None and entry.value is not None and known is not None:
-                yield known.name, entry.value
-
 
 def _given(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _is_reading_of(following: RecordedEntry | None, entry: RecordedEntry) -> bool:
-    if following is None or following.op != "extraction":
-        return False
-    return following.input.get("messageId") == entry.input.get("messageId")
 
 
 def _verdict(entry: RecordedEntry, before: Moment) -> bool | str | None:

@@ -164,8 +164,18 @@ def _conversations(rows: Sequence[ReplayRow]) -> Iterator[str]:
     cells = "".join(f"<th>{head}</th>" for head in heads)
     yield f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>'
     for row in rows[:ROWS_SHOWN]:
-        found = (_fork(row), _refusals(row), _texts(row["variablesGone"]), _texts(row["promptsDiffer"]))
-        inner = "".join(f"<td>{cell}</td>" for cell in (*found, _more(row)))
+        refusals = "<br>".join(
+            f"at {each['seq']}: {escape(each['task'])} <code>{escape(each['code'])}</code>"
+            for each in row["newRefusals"]
+        )
+        more = {
+            "checkpoints lost": row["checkpointsLost"],
+            "not replayed": row["notReplayed"],
+            "not reproduced": row["notReproduced"],
+        }
+        others = "<br>".join(f"{words}: {_texts(found)}" for words, found in more.items() if found)
+        gone, prompts = _texts(row["variablesGone"]), _texts(row["promptsDiffer"])
+        inner = "".join(f"<td>{cell}</td>" for cell in (_fork(row), refusals, gone, prompts, others))
         yield f"<tr><td><code>{escape(row['conversationId'])}</code></td>{inner}</tr>"
     yield "</tbody></table></div>"
 
@@ -176,22 +186,6 @@ def _fork(row: ReplayRow) -> str:
         return "same path"
     then, now = escape(_told(fork["recorded"])), escape(_told(fork["replayed"]))
     return f'at {fork["seq"]}: {then} <span class="bad">→ {now}</span>'
-
-
-def _refusals(row: ReplayRow) -> str:
-    return "<br>".join(
-        f"at {each['seq']}: {escape(each['task'])} <code>{escape(each['code'])}</code>"
-        for each in row["newRefusals"]
-    )
-
-
-def _more(row: ReplayRow) -> str:
-    told = (
-        ("checkpoints lost", row["checkpointsLost"]),
-        ("not replayed", row["notReplayed"]),
-        ("not reproduced", row["notReproduced"]),
-    )
-    return "<br>".join(f"{words}: {_texts(found)}" for words, found in told if found)
 
 
 def _texts(found: Iterable[object]) -> str:

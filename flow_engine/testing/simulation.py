@@ -142,17 +142,18 @@ def unknown_to(persona: Persona, flow: CompiledFlow) -> list[str]:
 
 def write_recording(recording: Recording) -> str:
     """YAML, as `read_file` reads it."""
-    runs = [{"turns": [_written(turn) for turn in run.turns]} for run in recording.runs]
+    runs: list[dict[str, object]] = []
+    for run in recording.runs:
+        turns: list[dict[str, object]] = []
+        for turn in run.turns:
+            said = {} if turn.user is None else {"user": turn.user}
+            actions = [
+                action.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+                for action in turn.agent
+            ]
+            turns.append({**said, "agent": actions})
+        runs.append({"turns": turns})
     return yaml.safe_dump({"runs": runs}, allow_unicode=True, sort_keys=False, width=110)
-
-
-def _written(turn: Turn) -> dict[str, object]:
-    actions: list[dict[str, object]] = []
-    for action in turn.agent:
-        given = action.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
-        actions.append(given)
-    said: dict[str, object] = {} if turn.user is None else {"user": turn.user}
-    return {**said, "agent": actions}
 
 
 # --- playing ------------------------------------------------------------------------------------

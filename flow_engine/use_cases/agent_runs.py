@@ -80,7 +80,9 @@ class AgentRuns:
             "email_events": cast("JsonValue", [dict(event.body) for event in events]),
         }
         if record.body.get("status") == "waiting":
-            row["waiting"] = cast("JsonValue", _waiting(record))
+            work = cast("Mapping[str, Mapping[str, JsonValue]]", record.body["work"])
+            waiting = cast("Sequence[Mapping[str, JsonValue]]", work["progress"]["waiting"])
+            row["waiting"] = [{"tool": call["tool"], "arguments": call["arguments"]} for call in waiting]
         return row
 
     async def decide(self, tenant_id: str, run_id: str, decision: Decision) -> Row:
@@ -118,9 +120,3 @@ class AgentRuns:
 
 def _row(record: Record) -> dict[str, JsonValue]:
     return {"id": record.id, **{name: value for name, value in record.body.items() if name != "work"}}
-
-
-def _waiting(record: Record) -> list[dict[str, JsonValue]]:
-    work = cast("Mapping[str, Mapping[str, JsonValue]]", record.body["work"])
-    calls = cast("Sequence[Mapping[str, JsonValue]]", work["progress"]["waiting"])
-    return [{"tool": call["tool"], "arguments": call["arguments"]} for call in calls]

@@ -113,7 +113,10 @@ class DialogueService:
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_listening(message.contact_id)
-            said = _without_cards(message) if runner.flow.masks_cards else message
+            said = message
+            if runner.flow.masks_cards:  # before anything is kept of what was said
+                masked = cast("str | Mapping[str, object]", cards_masked(message.body))
+                said = message if masked == message.body else replace(message, body=masked)
             former = message.contact_id not in runner.session.own_contacts
             if message.src == "user" and not former:
                 runner.set_language(message.language)
@@ -289,12 +292,6 @@ def check_utterance(message: Utterance) -> None:
     size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)
     if size > MAX_UTTERANCE_BYTES:
         raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
-
-
-def _without_cards(message: Utterance) -> Utterance:
-    """Card numbers are masked before anything is kept of what was said."""
-    body = cast("str | Mapping[str, object]", cards_masked(message.body))
-    return message if body == message.body else replace(message, body=body)
 
 
 def _told(message: Utterance) -> Mapping[str, object]:

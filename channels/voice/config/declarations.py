@@ -73,14 +73,13 @@ def _problems(fields: Mapping[str, JsonValue] | None) -> Iterator[str]:
     if description is not None and not isinstance(description, str):
         yield "accepted is a `description` in words"
     parameters = fields.get("parameters")
-    if parameters is not None and (problem := _schema_problem(parameters)):
-        yield f"accepted are `parameters` as a JSON Schema of an object{problem}"
-
-
-def _schema_problem(parameters: JsonValue) -> str:
-    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
-        return f", not {quoted(parameters)}"
-    return _meta_schema_problem(orjson.dumps(parameters))
+    if parameters is not None:
+        if isinstance(parameters, dict) and parameters.get("type", "object") == "object":
+            problem = _meta_schema_problem(orjson.dumps(parameters))
+        else:
+            problem = f", not {quoted(parameters)}"
+        if problem:
+            yield f"accepted are `parameters` as a JSON Schema of an object{problem}"
 
 
 @lru_cache(maxsize=KEPT_VERDICTS)

@@ -18,11 +18,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import orjson
 import structlog
 
+from adapters.models.answers import tool_arguments
 from adapters.models.tools import Approval
 from channels.engine_client import replies
 from channels.engine_client.client import EngineClient, Utterance
@@ -121,7 +122,7 @@ class FlowCallHandler:
         now = asyncio.get_running_loop().time
         began, outcome = now(), "failed"
         try:
-            answer = await self._run_tool(name, _arguments(arguments))
+            answer = await self._run_tool(name, tool_arguments(arguments))
             is_error = isinstance(answer, dict) and ("error" in answer or answer.get("result") is False)
             outcome = "failed" if is_error else "ok"
             return answer
@@ -379,12 +380,3 @@ def _named(tasks: tuple[replies.ReachableTask, ...]) -> JsonValue:
         {"task": name, "missing": list(task.missing_variables)}
         for name, task in zip(task_names(tasks), tasks, strict=True)
     ]
-
-
-def _arguments(text: str) -> Mapping[str, JsonValue]:
-    """What a model wrote; none at all when it is no object, to be judged by the tool's schema."""
-    try:
-        read = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return cast("Mapping[str, JsonValue]", read) if isinstance(read, dict) else {}
