@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import phonenumbers
 

@@ -6,9 +6,10 @@ Every result is an object with `success`; a failure has `error`, a code in capit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from adapters.models.tools import USER_REJECTED, Approval, Arguments, Tool, ToolRegistry, Verdict
@@ -169,17 +170,8 @@ class Toolbox:
         """The tools for one turn, in which `person` is asked."""
         self._turn, self._steps, self._person = turn, 0, person
         registry = _Registry(self)
-        run: Mapping[str, Callable[[Arguments], Awaitable[dict[str, Any]]]] = {
-            "list_files": self._list,
-            "read_file": self._read_file,
-            "write_file": self._write,
-            "delete_file": self._delete,
-            "search_text": self._search,
-            "search_semantic": self._search_semantic,
-            "shell_exec": self._exec,
-        }
         for spec in SPECS:
-            registry.register(Tool(spec, self._guarded(run[spec.name]), timeout_s=MOST_S + 30))
+            registry.register(Tool(spec, partial(self._guarded, spec.name), timeout_s=MOST_S + 30))
         return registry
 
     @property
@@ -191,19 +183,13 @@ class Toolbox:
         self._steps += 1
         self._shown = None
 
-    @staticmethod
-    def _guarded(
-        run: Callable[[Arguments], Awaitable[dict[str, Any]]],
-    ) -> Callable[[Arguments], Awaitable[dict[str, Any]]]:
-        async def guarded(arguments: Arguments) -> dict[str, Any]:
-            try:
-                return await run(arguments)
-            except (Outside, Refused, OSError, ValueError) as error:
-                if isinstance(error, ValueError):
-                    return failure("INVALID_ARGUMENTS", str(error))
-                return dict(described(str(arguments.get("path", arguments.get("cwd", "."))), error))
-
-        return guarded
+    async def _guarded(self, tool: str, arguments: Arguments) -> dict[str, Any]:
+        try:
+            return await self._run(tool, arguments)
+        except ValueError as error:
+            return failure("INVALID_ARGUMENTS", str(error))
+        except (Outside, Refused, OSError) as error:
+            return dict(described(str(arguments.get("path", arguments.get("cwd", "."))), error))
 
     # Who decides ------------------------------------------------------------------------------------
 
@@ -259,30 +245,50 @@ class Toolbox:
             after = self._after(str(call.arguments["content"]), call.arguments.get("mode"), before)
         return diff(path, before.data if before else None, after)
 
-    # Files ------------------------------------------------------------------------------------------
+    # The tools ---------------------------------------------------------------------------------------
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        pattern = arguments.get("pattern")
-        return await asyncio.to_thread(
-            list_files,
-            self._root,
-            str(arguments["path"]),
-            recursive=bool(arguments.get("recursive", False)),
-            pattern=str(pattern) if pattern is not None else None,
-        )
-
-    async def _read_file(self, arguments: Arguments) -> dict[str, Any]:
-        path = str(arguments["path"])
-        start, end = (arguments.get(name) for name in ("start_line", "end_line"))
-        result, content = await asyncio.to_thread(
-            read_file,
-            self._root,
-            path,
-            start if isinstance(start, int) else None,
-            end if isinstance(end, int) else None,
-        )
-        self._read[self._root.resolved(path)] = content.digest
-        return result
+    async def _run(self, tool: str, arguments: Arguments) -> dict[str, Any]:
+        path = str(arguments.get("path", "."))
+        match tool:
+            case "list_files":
+                pattern = arguments.get("pattern")
+                return await asyncio.to_thread(
+                    list_files,
+                    self._root,
+                    path,
+                    recursive=bool(arguments.get("recursive", False)),
+                    pattern=str(pattern) if pattern is not None else None,
+                )
+            case "read_file":
+                start, end = (
+                    line if isinstance(line := arguments.get(name), int) else None
+                    for name in ("start_line", "end_line")
+                )
+                result, content = await asyncio.to_thread(read_file, self._root, path, start, end)
+                self._read[self._root.resolved(path)] = content.digest
+                return result
+            case "write_file":
+                return await self._write(arguments)
+            case "delete_file":
+                return await self._delete(arguments)
+            case "search_text":
+                return await asyncio.to_thread(
+                    search_text,
+                    self._root,
+                    str(arguments["query"]),
+                    path,
+                    regex=bool(arguments.get("regex", False)),
+                    case_sensitive=bool(arguments.get("case_sensitive", False)),
+                )
+            case "search_semantic":
+                top_k = int(str(arguments.get("top_k", 5)))
+                return await self._index.search(str(arguments["query"]), max(1, min(50, top_k)))
+            case _:
+                seconds = float(str(arguments.get("timeout", 30)))
+                cwd = str(arguments.get("cwd") or ".")
+                with suppress(NotADirectoryError):
+                    return await self._shell.run(str(arguments["command"]), cwd, max(1.0, seconds))
+                raise Refused("NOT_A_DIRECTORY", f"{cwd!r} is no directory")
 
     @staticmethod
     def _after(text: str, mode: JsonValue, before: Content | None) -> bytes:
@@ -339,24 +345,3 @@ class Toolbox:
         if made:
             self._store.made_folders(change, made)
         return new
-
-    async def _search(self, arguments: Arguments) -> dict[str, Any]:
-        return await asyncio.to_thread(
-            search_text,
-            self._root,
-            str(arguments["query"]),
-            str(arguments.get("path", ".")),
-            regex=bool(arguments.get("regex", False)),
-            case_sensitive=bool(arguments.get("case_sensitive", False)),
-        )
-
-    async def _search_semantic(self, arguments: Arguments) -> dict[str, Any]:
-        top_k = arguments.get("top_k", 5)
-        return await self._index.search(str(arguments["query"]), max(1, min(50, int(str(top_k)))))
-
-    async def _exec(self, arguments: Arguments) -> dict[str, Any]:
-        seconds = float(str(arguments.get("timeout", 30)))
-        cwd = str(arguments.get("cwd") or ".")
-        with suppress(NotADirectoryError):
-            return await self._shell.run(str(arguments["command"]), cwd, max(1.0, seconds))
-        raise Refused("NOT_A_DIRECTORY", f"{cwd!r} is no directory")
