@@ -199,7 +199,16 @@ class DesignTools:
 
     async def list_flows(self, call: ToolCall) -> ToolReply:
         _given(call, NoArguments)
-        rows = [_row(flow) for flow in await self._flows.list_flows(call.principal.tenant_id)]
+        rows = [
+            FlowRow(
+                flowId=flow.flow_id,
+                name=flow.name,
+                campaignId=flow.campaign_id,
+                tags={entry.tag: entry.version_id for entry in flow.tags},
+                versions=len(flow.versions),
+            )
+            for flow in await self._flows.list_flows(call.principal.tenant_id)
+        ]
         lines = [f"{row['flowId']}: {row['name']}, {row['versions']} version(s)" for row in rows]
         return ToolReply(FlowRows(flows=rows), "\n".join(lines) or "There is no flow yet.")
 
@@ -348,16 +357,6 @@ class DesignTools:
             tag=tag,
         )
         return free.entry.version_id
-
-
-def _row(flow: FlowRecord) -> FlowRow:
-    return FlowRow(
-        flowId=flow.flow_id,
-        name=flow.name,
-        campaignId=flow.campaign_id,
-        tags={entry.tag: entry.version_id for entry in flow.tags},
-        versions=len(flow.versions),
-    )
 
 
 @cache

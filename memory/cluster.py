@@ -86,18 +86,16 @@ class ClusterDriver(MultiplexedDriver):
         """From the first node that answers. While none does, the slots stay: each command fails by itself."""
         for (host, _), node in tuple(self._nodes.items()):
             with suppress(exceptions.RedisError):
-                self._take(await (await node.connection()).send("CLUSTER", "SLOTS"), host)
+                ranges = await (await node.connection()).send("CLUSTER", "SLOTS")
+                serving: list[_Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+                for first, last, (name, port, *_), *_ in ranges:  # its replicas follow
+                    told = (name or b"").decode()
+                    place = (host if told in ("", "?") else told), int(port)
+                    serving[first : last + 1] = [place] * (last + 1 - first)
+                self._serving, self._outdated = serving, False
+                for place in self._nodes.keys() - {*serving, (self._address.host, self._address.port)}:
+                    self._nodes.pop(place).close()
                 return
-
-    def _take(self, ranges: list[Any], answered_by: str) -> None:
-        serving: list[_Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-        for first, last, (name, port, *_), *_ in ranges:  # its replicas follow
-            host = (name or b"").decode()
-            place = (answered_by if host in ("", "?") else host), int(port)
-            serving[first : last + 1] = [place] * (last + 1 - first)
-        self._serving, self._outdated = serving, False
-        for place in self._nodes.keys() - {*serving, (self._address.host, self._address.port)}:
-            self._nodes.pop(place).close()
 
     async def close(self) -> None:
         if self._reading is not None:

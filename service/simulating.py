@@ -10,7 +10,6 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.testing import simulated_user, simulation
-from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from service.scenarios import RunOptions, installed_flow
 from service.settings import Settings
@@ -60,7 +59,13 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
         if unknown:
             raise FileRejected([Mistake(1, "/expect", "unknown_name", message) for message in unknown])
         if recording is not None:
-            return Simulated(persona, await _replayed(persona, recording, flow, order.runs))
+            # Fewer recorded runs than asked for are played again from the first.
+            recorded = recording.runs
+            verdicts = [
+                await simulation.play(persona, recorded[number % len(recorded)], flow, number + 1)
+                for number in range(order.runs or len(recorded))
+            ]
+            return Simulated(persona, verdicts)
         pairs = [
             await simulated_user.converse(persona, flow, model, number)
             for number in range(1, (order.runs or 1) + 1)
@@ -69,17 +74,6 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
         text = simulation.write_recording(simulation.Recording(runs=tuple(run for run, _ in pairs)))
         order.record.write_text(text, encoding="utf-8")
     return Simulated(persona, [verdict for _, verdict in pairs])
-
-
-async def _replayed(
-    persona: simulation.Persona, recording: simulation.Recording, flow: InstalledFlow, runs: int | None
-) -> list[simulation.RunVerdict]:
-    """Fewer recorded runs than asked for are played again from the first."""
-    recorded = recording.runs
-    return [
-        await simulation.play(persona, recorded[number % len(recorded)], flow, number + 1)
-        for number in range(runs or len(recorded))
-    ]
 
 
 def _read(path: Path) -> bytes:

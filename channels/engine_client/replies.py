@@ -91,6 +91,17 @@ class ReachableTask(Reply):
         """As far as was known when the reply was made."""
         return not self.missing_variables and (self.condition is None or self.condition.met)
 
+    def line(self, name: str) -> str:
+        """What a model reads of it, under the name that the model is to use."""
+        line = f"- {name} ({self.type}): {self.description}"
+        if self.required_variables:
+            line += f" Requires: {', '.join(self.required_variables)}."
+        if self.missing_variables:
+            line += f" Still missing: {', '.join(self.missing_variables)}."
+        if self.condition is not None and not self.condition.met:
+            line += f" Not open yet: {' '.join(self.condition.reason.split())}"
+        return line
+
 
 class ToolParameter(Reply):
     """By the strategy `assignment_value` is a `fixed` value, the id of a `variable`, or a hint for the model

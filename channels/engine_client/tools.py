@@ -156,7 +156,7 @@ def change_task_declaration(
     if not tasks and returns_to is None:
         return None
     names = task_names(tasks)
-    lines = "\n".join(_task_line(name, task) for name, task in zip(names, tasks, strict=True))
+    lines = "\n".join(task.line(name) for name, task in zip(names, tasks, strict=True))
     if returns_to is not None:
         names.append(BACK)
         lines = f"{lines}\n- {BACK}: return to {returns_to!r}, where this task was entered from.".lstrip()
@@ -184,17 +184,6 @@ def task_names(tasks: Sequence[replies.ReachableTask]) -> list[str]:
     """How the model names each task: by name, or by id where the name could mean two."""
     every = [task.name for task in tasks] + [task.task_id for task in tasks if task.task_id != task.name]
     return [task.name if every.count(task.name) == 1 else task.task_id for task in tasks]
-
-
-def _task_line(name: str, task: replies.ReachableTask) -> str:
-    line = f"- {name} ({task.type}): {task.description}"
-    if task.required_variables:
-        line += f" Requires: {', '.join(task.required_variables)}."
-    if task.missing_variables:
-        line += f" Still missing: {', '.join(task.missing_variables)}."
-    if task.condition is not None and not task.condition.met:
-        line += f" Not open yet: {' '.join(task.condition.reason.split())}"
-    return line
 
 
 def task_tools(

@@ -141,7 +141,9 @@ def _invalid(message: str) -> ApiError:
 # The request --------------------------------------------------------------------------------------------
 
 
-def _refuse_what_ollama_cannot(body: JsonObject) -> None:
+def _chat_body(request: ApiRequest, model: str, backend: config.Backend) -> JsonObject:
+    """Raises ApiError 400 for what cannot be translated."""
+    body = request.body
     if body.get("n") not in (None, 1):
         raise _unsupported("n", "more than one answer")
     if body.get("logit_bias") not in _NO_VALUE:
@@ -155,12 +157,6 @@ def _refuse_what_ollama_cannot(body: JsonObject) -> None:
     for name, value in body.items():
         if value not in _NO_VALUE and name not in _TRANSLATED | OPTIONS | _WITHOUT_EFFECT:
             raise _unsupported(name, name)
-
-
-def _chat_body(request: ApiRequest, model: str, backend: config.Backend) -> JsonObject:
-    """Raises ApiError 400 for what cannot be translated."""
-    body = request.body
-    _refuse_what_ollama_cannot(body)
     sent: JsonObject = {
         "model": model,
         "messages": _messages(cast("Sequence[JsonObject]", body["messages"])),

@@ -83,10 +83,6 @@ def read_inquiry(text: str) -> Inquiry | None:
                 skipped = next(number for number, line in enumerate(body) if line.strip())
                 body = [label[1], *body[skipped + 1 :]]
             return Inquiry(opening["name"].strip(), email, _message(body))
-    return _form(lines)
-
-
-def _form(lines: Sequence[str]) -> Inquiry | None:
     found: dict[str, str] = {}
     for at, line in enumerate(lines):
         message = _MESSAGE.fullmatch(line)

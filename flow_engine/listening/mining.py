@@ -282,19 +282,14 @@ def read_answer(request: MiningRequest, data: object, runner: ConversationalFlow
             continue
         if fitting is not None:
             values[spec.id] = (fitting, "model")
-    reached = _reached(request, answer.get("checkpoints"))
-    return MiningResult(values, dropped=dict(dropped), checkpoints=reached)
-
-
-def _reached(request: MiningRequest, listed: object) -> dict[str, str]:
     known = {c.id for c in request.checkpoints}
     reached: dict[str, str] = {}
+    listed = answer.get("checkpoints")
     for item in cast("list[object]", listed) if isinstance(listed, list) else []:
-        fields = as_object(item)
-        point = fields.get("id")
+        point = as_object(item).get("id")
         if isinstance(point, str) and point in known:
-            reached[point] = str(fields.get("reason") or "")[:500]
-    return reached
+            reached[point] = str(as_object(item).get("reason") or "")[:500]
+    return MiningResult(values, dropped=dict(dropped), checkpoints=reached)
 
 
 def region_of(language: str) -> str | None:

@@ -84,7 +84,13 @@ class Expressions:
 
     def visit_Name(self, node: nodes.Name) -> Expression:
         if "." in node.name:
-            return self._lone_path(node)
+            path, expression = _compiled_path(node.name)
+            self.operations += path.operations - 1  # one is counted already
+            self.reads |= path.reads
+            self.uses += [VariableUse(node.lineno, use.key, use.label) for use in path.uses]
+            for found, of_path in ((self.problems, path.problems), (self.suspicions, path.suspicions)):
+                found += [Problem(node.lineno, problem.code, problem.message) for problem in of_path]
+            return expression
         slot = self.names.get(node.name)
         if slot is not None:
             return lambda frame: frame.slots[slot]
@@ -103,15 +109,6 @@ class Expressions:
             hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
         self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
         return _always(values.unknown(label_of(node)))
-
-    def _lone_path(self, node: nodes.Name) -> Expression:
-        path, expression = _compiled_path(node.name)
-        self.operations += path.operations - 1  # one is counted already
-        self.reads |= path.reads
-        self.uses += [VariableUse(node.lineno, use.key, use.label) for use in path.uses]
-        for found, of_path in ((self.problems, path.problems), (self.suspicions, path.suspicions)):
-            found += [Problem(node.lineno, problem.code, problem.message) for problem in of_path]
-        return expression
 
     def visit_Getattr(self, node: nodes.Getattr) -> Expression:
         if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:

@@ -223,10 +223,15 @@ class _Pair:
         before = self.old.world.state
         old_flow = (await self.old.now()).flow
         recorded = await self.old.take(entry, entry.input)
-        if _otherwise(recorded, entry):
+        task = entry.outcome.get("task")
+        if entry.outcome.get("code") != recorded.code or (
+            task is not None and task != (recorded.task and recorded.task.name)
+        ):
             self.found.not_reproduced.append(entry.seq)
         self.found.reached |= self.old.world.state.mining.checkpoints.keys()
-        if not self._together and _anew(before, self.old.world.state):
+        session = self.old.world.state.session
+        begun = before.session and before.session.started_at
+        if not self._together and session is not None and session.started_at != begun:
             self.new.world.state, self._together = LoadedConversation(), True
         asked = adapted(entry, old_flow, self.flow, self.found.gone)
         if not self._together:
@@ -297,17 +302,6 @@ class _Pair:
             notReplayed=found.not_replayed,
             notReproduced=found.not_reproduced,
         )
-
-
-def _otherwise(recorded: Moment, entry: RecordedEntry) -> bool:
-    """Whether stepping the entry made something else than the journal tells."""
-    code, task = entry.outcome.get("code"), entry.outcome.get("task")
-    return code != recorded.code or task not in (None, recorded.task and recorded.task.name)
-
-
-def _anew(before: LoadedConversation, after: LoadedConversation) -> bool:
-    started = before.session and before.session.started_at
-    return after.session is not None and after.session.started_at != started
 
 
 def _step(moment: Moment) -> PathStep:

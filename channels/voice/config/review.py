@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from channels.http_tools import documents, placeholders, scope
-from channels.voice.config.models import FlowSession, InlineSession, OutcomeRule, VoiceConfig
+from channels.voice.config.models import FlowSession, InlineSession, VoiceConfig
 from channels.voice.config.vocabulary import is_known, unknown_voice
 from flow_engine.conditions.lexing import Mistake, Path
 from flow_engine.documents.findings import listed
@@ -46,7 +46,20 @@ def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:
         for section in _UNUSED_IN_FLOWS:
             if section in config.model_fields_set:
                 yield Finding(pointer(section), "unused_in_flow", "is not used: a flow leads the call")
-    yield from _outcome_rules(config.lifecycle.outcome_rules)
+    rules = config.lifecycle.outcome_rules
+    if rules and all(rule.flag is not None for rule in rules):
+        message = "no rule has a null `flag`: a call that no rule applies to has no outcome"
+        yield Finding("/lifecycle/outcome_rules", "no_fallback_rule", message)
+    fallback = min((rule.priority for rule in rules if rule.flag is None), default=None)
+    seen: dict[int, int] = {}
+    for index, rule in enumerate(rules):
+        at = pointer("lifecycle", "outcome_rules", index)
+        if rule.priority in seen:
+            message = f"has the priority of rule {seen[rule.priority]}, which is asked first"
+            yield Finding(at, "same_priority", message)
+        elif fallback is not None and rule.priority > fallback:
+            yield Finding(at, "rule_unreachable", "never applies: the rule with a null `flag` is asked first")
+        seen.setdefault(rule.priority, index)
     yield from _unknown_variables(raw)
 
 
@@ -81,22 +94,6 @@ def _declared_tools(config: VoiceConfig, session: InlineSession) -> Iterator[Fin
             yield Finding(pointer("tools", name), "handler_not_declared", message)
 
 
-def _outcome_rules(rules: tuple[OutcomeRule, ...]) -> Iterator[Finding]:
-    if rules and all(rule.flag is not None for rule in rules):
-        message = "no rule has a null `flag`: a call that no rule applies to has no outcome"
-        yield Finding("/lifecycle/outcome_rules", "no_fallback_rule", message)
-    fallback = min((rule.priority for rule in rules if rule.flag is None), default=None)
-    seen: dict[int, int] = {}
-    for index, rule in enumerate(rules):
-        at = pointer("lifecycle", "outcome_rules", index)
-        if rule.priority in seen:
-            message = f"has the priority of rule {seen[rule.priority]}, which is asked first"
-            yield Finding(at, "same_priority", message)
-        elif fallback is not None and rule.priority > fallback:
-            yield Finding(at, "rule_unreachable", "never applies: the rule with a null `flag` is asked first")
-        seen.setdefault(rule.priority, index)
-
-
 # --- variables that there are not ---------------------------------------------------------------
 
 
@@ -108,19 +105,14 @@ def _unknown_variables(value: JsonValue, *place: str | int) -> Iterator[Finding]
         for index, inner in enumerate(value):
             yield from _unknown_variables(inner, *place, index)
     elif isinstance(value, str):
-        for path in _paths(value):
-            if message := _problem(path):
-                yield Finding(pointer(*place), "unknown_variable", message)
-
-
-def _paths(text: str) -> Iterator[Path]:
-    for placeholder in _placeholders(text):
-        yield placeholder.path
-        for each in placeholder.filters:
-            if isinstance(each, placeholders.Default) and not isinstance(
-                each.fallback, placeholders.Constant
-            ):
-                yield each.fallback
+        for placeholder in _placeholders(value):
+            filters = (each for each in placeholder.filters if isinstance(each, placeholders.Default))
+            others = (
+                each.fallback for each in filters if not isinstance(each.fallback, placeholders.Constant)
+            )
+            for path in (placeholder.path, *others):
+                if message := _problem(path):
+                    yield Finding(pointer(*place), "unknown_variable", message)
 
 
 def _placeholders(text: str) -> Iterator[placeholders.Placeholder]:

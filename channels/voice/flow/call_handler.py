@@ -148,7 +148,20 @@ class FlowCallHandler:
         self._name_call()
         match notice:
             case ports.Turn():
-                self._take_turn(notice)
+                if notice.role == "user":
+                    self._silences = 0
+                elif self._first_words:
+                    before, self._first_words = self._settings(), False
+                    if self._settings() != before:
+                        self._controls.reconfigure(self._settings())
+                    if self._transfer.after_first_words and self._transfer.target is not None:
+                        self._controls.transfer(self._transfer.target)
+                if not notice.text.strip():
+                    return
+                if notice.role == "user":
+                    self._report_utterance(Utterance(self._message_id(), notice.at, "user", notice.text))
+                else:
+                    self._report_utterance(replace(self._own(notice.text), at=notice.at))
             case ports.CallerSilent():
                 self._silences += 1
                 self._report_utterance(self._own(NO_UTTERANCE, "system"))
@@ -167,22 +180,6 @@ class FlowCallHandler:
                         await self._set_task(data)
                         self._transfer.target = None  # the same address again would be no help
                         self._controls.switch_task(self._settings(), data.command)
-
-    def _take_turn(self, turn: ports.Turn) -> None:
-        if turn.role == "user":
-            self._silences = 0
-        elif self._first_words:
-            before, self._first_words = self._settings(), False
-            if self._settings() != before:
-                self._controls.reconfigure(self._settings())
-            if self._transfer.after_first_words and self._transfer.target is not None:
-                self._controls.transfer(self._transfer.target)
-        if not turn.text.strip():
-            return
-        if turn.role == "user":
-            self._report_utterance(Utterance(self._message_id(), turn.at, "user", turn.text))
-        else:
-            self._report_utterance(replace(self._own(turn.text), at=turn.at))
 
     async def ended(self, ending: ports.Ending) -> None:
         if self._has_ended:
