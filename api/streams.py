@@ -5,8 +5,6 @@ one too, without an id, its data `{"conversations": [rows], "gone": [ids]}`. A c
 seconds keeps proxies from cutting a quiet stream. The last event is `end`, its data `{"reason": …}`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence

@@ -4,8 +4,6 @@ A path gives the first value that it finds. `match` and `search` are not there, 
 ever, and at most one `..`, so that the time grows with the result and no faster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, cast

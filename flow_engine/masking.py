@@ -7,8 +7,6 @@
    7812), whatever it is called.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache

@@ -5,8 +5,6 @@ does for this one command (ASK): nothing was done then, so the command goes ther
 a move the slots are read anew beside the next command, at most every half second.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import replace

@@ -7,8 +7,6 @@ index           its place in the lists of its tenant
 events          those that are in the reporting stream already; word of an erasure stays
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 

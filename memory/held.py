@@ -4,8 +4,6 @@ Nothing here is believed: a read asks Redis whether the state is still the store
 that state alone. So replicas share nothing, and a process without memory of anything is only slower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

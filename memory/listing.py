@@ -5,8 +5,6 @@ has its id and start alone. So a page costs one read of the index and one of eac
 write.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

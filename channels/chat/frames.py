@@ -5,8 +5,6 @@ written by `AnswerFrames`, which numbers them through the session's log, and by 
 the connection alone, which have no number.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from math import ceil

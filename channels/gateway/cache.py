@@ -6,8 +6,6 @@
    earlier epoch is not kept.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence

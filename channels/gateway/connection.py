@@ -9,8 +9,6 @@
    meanwhile: the request is sent once more, on a new one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

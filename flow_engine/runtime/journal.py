@@ -9,8 +9,6 @@
    checksum of what was sent proves it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ The names are those of the version that the test is for, so that it can be read 
 lacks is left out: a variable's value is, and a task is asked for by its old name, which is refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

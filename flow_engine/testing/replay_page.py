@@ -1,7 +1,5 @@
 """The report of a replay for people: lines for a terminal, and a page that needs nothing beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from html import escape

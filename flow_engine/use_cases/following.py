@@ -4,8 +4,6 @@ Whoever follows waits in the store for the journal itself to grow, so a commit d
 process may make that commit. What was not taken yet is not read yet: nothing is buffered here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What operators see of conversations: which there are, what is known of one, and every step of it."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Mapping, Sequence

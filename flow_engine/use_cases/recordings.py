@@ -6,8 +6,6 @@
 3. It is as long as the journal that it is made from, and its versions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime

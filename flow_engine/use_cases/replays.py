@@ -9,8 +9,6 @@
 4. Prompts are compared where both sides stand in the same task and a model may ask for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
