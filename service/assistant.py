@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from starlette.requests import Request
 
@@ -16,7 +15,7 @@ from channels.workspace.rules import read_rules
 from flow_engine.ports.clock import SystemClock
 from service.settings import Settings, read_settings
 
-MODEL_WITHIN_S: Final = 180.0
+MODEL_WITHIN_S = 180.0
 """Seconds of silence after which a model of the assistant has failed."""
 
 

@@ -1,12 +1,11 @@
 """The HTTP client for model servers: no proxies of the environment, no redirects, bounded answers."""
 
 from collections.abc import AsyncIterator
-from typing import Final
 
 import httpx2
 
-CONNECT_WITHIN_S: Final = 5.0
-MOST_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+CONNECT_WITHIN_S = 5.0
+MOST_RESPONSE_BYTES = 16 * 1024 * 1024
 """Of one response on the wire: a backstop under the limit on the answer's text, which it never reaches."""
 
 

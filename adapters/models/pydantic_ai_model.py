@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
 import httpx2
 from cachetools import LRUCache
@@ -33,7 +32,7 @@ from flow_engine.ports import models
 MOST_MODELS = 32
 """Models connected at once: flows may name others than the installation's."""
 
-STREAMED_DIRECTLY: Final = frozenset({"openai", "local", "vllm", "groq", "ollama"})
+STREAMED_DIRECTLY = frozenset({"openai", "local", "vllm", "groq", "ollama"})
 """Providers whose text deltas are read without pydantic-ai; those with ways of their own are not."""
 
 ANSWER_TOOL = "answer"

@@ -12,7 +12,6 @@ frames without gap or double.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,16 +30,16 @@ from flow_engine.ports.chat import LoggedFrame, SessionRef, frames_topic
 from flow_engine.ports.telemetry import Tracing
 from flow_engine.values import JsonValue
 
-HELLO_WITHIN_S: Final = 15.0
-RESYNC_S: Final = 5.0
-SEND_WITHIN_S: Final = 30.0
+HELLO_WITHIN_S = 15.0
+RESYNC_S = 5.0
+SEND_WITHIN_S = 30.0
 
-TAKEN_OVER: Final = 4001
-BAD_HELLO: Final = 4400
-NOT_ALLOWED: Final = 4403
-SESSION_UNKNOWN: Final = 4004
-BINARY: Final = 1003
-TRY_LATER: Final = 1013
+TAKEN_OVER = 4001
+BAD_HELLO = 4400
+NOT_ALLOWED = 4403
+SESSION_UNKNOWN = 4004
+BINARY = 1003
+TRY_LATER = 1013
 
 
 class _Closed(Exception):
@@ -278,8 +277,8 @@ def _bad(bad: frames.BadFrame) -> bytes:
     return frames.bare_frame("error", content)
 
 
-SOCKET_PATH: Final = "/v1/chat/ws"
-REFUSED: Final = 4401
+SOCKET_PATH = "/v1/chat/ws"
+REFUSED = 4401
 """The close code of a refused upgrade; on the wire it is the status 403."""
 
 Probe = Callable[[], Awaitable[object]]

@@ -1,10 +1,8 @@
 """What a reasoning model thinks never leaves the server (C3): `<think>…</think>` is taken out of a text that
 comes in pieces, wherever the pieces are cut."""
 
-from typing import Final
-
-OPEN: Final = "<think>"
-CLOSE: Final = "</think>"
+OPEN = "<think>"
+CLOSE = "</think>"
 
 
 class ThoughtFilter:

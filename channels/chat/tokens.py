@@ -8,15 +8,14 @@ import binascii
 import hmac
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 import orjson
 
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.clock import Clock
 
-LONGEST_S: Final = 24 * 60 * 60
-DEFAULT_S: Final = 3600
+LONGEST_S = 24 * 60 * 60
+DEFAULT_S = 3600
 
 
 @dataclass(frozen=True, slots=True)

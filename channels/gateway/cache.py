@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import orjson
 from cachetools import TLRUCache
 
 from channels.gateway.database import GatewayDatabase, opened
 
-MOST_IN_L1: Final = 1_000
-MOST_IN_L2: Final = 100_000
-CLEAN_EVERY_S: Final = 60.0
-MOST_ENTRY_BYTES: Final = 4 * 1024 * 1024
+MOST_IN_L1 = 1_000
+MOST_IN_L2 = 100_000
+CLEAN_EVERY_S = 60.0
+MOST_ENTRY_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

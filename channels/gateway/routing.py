@@ -12,11 +12,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
 
 from channels.gateway import config, upstreams, wire
 
-OPEN_S: Final = 5.0
+OPEN_S = 5.0
 
 
 class Breaker:

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Final
 
 from channels.gateway.database import GatewayDatabase, log, opened
 
-DAY_S: Final = 86_400
-MOST_UNWRITTEN: Final = 20_000
+DAY_S = 86_400
+MOST_UNWRITTEN = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class UsageSum:
     usd: float
 
 
-_COLUMNS: Final = ", ".join(field.name for field in fields(UsageRecord))
+_COLUMNS = ", ".join(field.name for field in fields(UsageRecord))
 
 
 class UsageRecords:

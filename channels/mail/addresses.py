@@ -10,16 +10,15 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
-MOST_ADDRESSES: Final = 2_000
+MOST_ADDRESSES = 2_000
 """Of one header; the rest is not read."""
 
-_LOCAL: Final = r"(?:[^\s@<>()\[\],;:\\\"\x00-\x1f\x7f]+|\"[^\"\\\x00-\x1f\x7f]{1,62}\")"
-_DOMAIN: Final = r"[^\s@<>()\[\],;:\\\"\x00-\x20\x7f.]+(?:\.[^\s@<>()\[\],;:\\\"\x00-\x20\x7f.]+)*"
-_ADDRESS: Final = re.compile(rf"({_LOCAL})@({_DOMAIN})\.?")
-_LONGEST: Final = 320
-_SEPARATORS: Final = {",", ";"}
+_LOCAL = r"(?:[^\s@<>()\[\],;:\\\"\x00-\x1f\x7f]+|\"[^\"\\\x00-\x1f\x7f]{1,62}\")"
+_DOMAIN = r"[^\s@<>()\[\],;:\\\"\x00-\x20\x7f.]+(?:\.[^\s@<>()\[\],;:\\\"\x00-\x20\x7f.]+)*"
+_ADDRESS = re.compile(rf"({_LOCAL})@({_DOMAIN})\.?")
+_LONGEST = 320
+_SEPARATORS = {",", ";"}
 
 
 @dataclass(frozen=True, slots=True)

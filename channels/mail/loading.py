@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pydantic import ValidationError
 
@@ -15,8 +14,8 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.testing.yaml_text import FileRejected, read_yaml
 from flow_engine.values import JsonValue
 
-MOST_FINDINGS: Final = 200
-MOST_PROMPT_BYTES: Final = 200_000
+MOST_FINDINGS = 200
+MOST_PROMPT_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ A token is what a refresh token gives (RFC 6749, section 6), and is kept until s
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import urlsplit
 
 import httpx2
@@ -14,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from channels.mail.config import LOOPBACK, Imap, OAuth2, Smtp, Tls
 from flow_engine.errors import CallTheOperator, RetryLater
 
-TOKEN_WITHIN_S: Final = 10.0
-RENEWED_BEFORE_S: Final = 60.0
+TOKEN_WITHIN_S = 10.0
+RENEWED_BEFORE_S = 60.0
 """Seconds that a kept token has to live at least."""
 
 

@@ -7,16 +7,15 @@ it comes to its end is read all the same.
 import io
 import resource
 import sys
-from typing import Final
 
 from pypdf import PdfReader
 
-MOST_PAGES: Final = 20
-MOST_CHARACTERS: Final = 20_000
-MOST_SECONDS: Final = 10
+MOST_PAGES = 20
+MOST_CHARACTERS = 20_000
+MOST_SECONDS = 10
 """Of CPU; whoever started the process ends it sooner."""
 
-MOST_BYTES: Final = 1 << 30
+MOST_BYTES = 1 << 30
 """Of address space."""
 
 

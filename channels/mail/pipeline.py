@@ -3,21 +3,19 @@
 Nothing is ever sent from here.
 """
 
-from typing import Final
-
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from channels.mail import composing, config, message, ports, preprocessing, routing
 from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask, instruction
 
-CLASSIFYING: Final = """You sort the mails of an office. Say of the mail below which label fits it best,
+CLASSIFYING = """You sort the mails of an office. Say of the mail below which label fits it best,
 in which language its author wrote (a BCP 47 tag), how urgent it is, and in one or two sentences of that
 language what it is about."""
-DRAFTING: Final = """You prepare the answers of an office. Write the text of a reply to the mail below,
+DRAFTING = """You prepare the answers of an office. Write the text of a reply to the mail below,
 without a subject line; a person reads it before it goes out. Promise nothing that you cannot know from the
 mail or from these instructions."""
 
-_URGENCIES: Final = ("low", "normal", "high")
+_URGENCIES = ("low", "normal", "high")
 
 
 class _Answer(BaseModel):

@@ -6,15 +6,14 @@ where it does not come, the message may be on its way (`DeliveryUnknown`), and n
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 import aiosmtplib
 from aiosmtplib import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPResponseException
 
 from channels.mail.logins import Login
 
-CONNECT_WITHIN_S: Final = 10.0
-ANSWER_WITHIN_S: Final = 60.0
+CONNECT_WITHIN_S = 10.0
+ANSWER_WITHIN_S = 60.0
 """Seconds for each reply of the server; RFC 5321 allows it minutes after the message."""
 
 

@@ -12,19 +12,18 @@ import quopri
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final
 
 from charset_normalizer import from_bytes
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-MOST_HTML: Final = 2_000_000
+MOST_HTML = 2_000_000
 """Characters of HTML that are read as text; what is beyond is cut."""
 
-_SAMPLE: Final = 20_000
+_SAMPLE = 20_000
 """Bytes from which an undeclared charset is guessed."""
 
-_NO_TEXT: Final = frozenset(
+_NO_TEXT = frozenset(
     {
         *("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"),
         *("base64", "bz2", "hex", "quopri", "rot13", "rot-13", "uu", "zlib"),
@@ -32,7 +31,7 @@ _NO_TEXT: Final = frozenset(
 )
 """Codecs of Python that are no charset."""
 
-_MEANT: Final = {
+_MEANT = {
     "gb2312": "gb18030",
     "gbk": "gb18030",
     "shift_jis": "cp932",
@@ -42,14 +41,14 @@ _MEANT: Final = {
 }
 """What senders write where they mean the larger set."""
 
-_ONE_BYTE: Final = ("utf-8", "iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7")
+_ONE_BYTE = ("utf-8", "iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7")
 """Charsets whose bytes may as well be UTF-8."""
 
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
-_ENCODED: Final = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
-_FOLD: Final = re.compile(r"[\r\n]+[ \t]*")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
+_ENCODED = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
+_FOLD = re.compile(r"[\r\n]+[ \t]*")
 
-_QUOTES: Final = (
+_QUOTES = (
     "blockquote[type=cite]",
     ".gmail_quote",
     ".yahoo_quoted",
@@ -164,30 +163,30 @@ def tidy(text: str) -> str:
 
 # --- what the author wrote -------------------------------------------------------------------------
 
-_ATTRIBUTION: Final = re.compile(
+_ATTRIBUTION = re.compile(
     r"(?:wrote|writes|napsala?|napsal\(a\)|p[ií]sal[ao]?|pí?sal\(a\)|schrieb|a écrit|ha scritto|"
     r"escribió|escreveu|napisał(?:a|\(a\))?)[^:\n]{0,120}:\s*$",
     re.IGNORECASE,
 )
-_HISTORY: Final = re.compile(
+_HISTORY = re.compile(
     r"\s*(?:-{2,}\s*(?:Original Message|Original-Nachricht|Ursprüngliche Nachricht|Původní zpráva|"
     r"Pôvodná správa|Message d'origine|Messaggio originale|Mensaje original)\s*-{2,}|_{20,})\s*",
     re.IGNORECASE,
 )
-_HEADERS_OF_HISTORY: Final = (
+_HEADERS_OF_HISTORY = (
     re.compile(r"\s*\*?(?:From|Od|Von|De|Da)\s?:", re.IGNORECASE),
     re.compile(
         r"\s*\*?(?:Sent|Date|Odesláno|Odoslané|Datum|Gesendet|Envoyé|Inviato|Enviado)\s?:", re.IGNORECASE
     ),
     re.compile(r"\s*\*?(?:To|Komu|An|À|A|Para|Subject|Předmět|Predmet|Betreff|Objet)\s?:", re.IGNORECASE),
 )
-_SENT_FROM: Final = re.compile(
+_SENT_FROM = re.compile(
     r"\s*(?:Sent from my|Get Outlook for|Odesláno z|Odoslané z|Gesendet von|Von meinem|Envoyé de|Inviato da)"
     r"\b.{0,80}",
     re.IGNORECASE,
 )
-_MOST_ATTRIBUTIONS: Final = 20
-_LONGEST_SIGNATURE: Final = 12
+_MOST_ATTRIBUTIONS = 20
+_LONGEST_SIGNATURE = 12
 """Lines below `--` that may be a signature."""
 
 

@@ -13,16 +13,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-_PARSER: Final = Parser(Language(tree_sitter_bash.language()))
-_DEEPEST: Final = 8
+_PARSER = Parser(Language(tree_sitter_bash.language()))
+_DEEPEST = 8
 
-SHELLS: Final = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox"))
-WRAPPERS: Final = frozenset(
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox"))
+WRAPPERS = frozenset(
     (
         *("env", "sudo", "doas", "su", "xargs", "parallel", "timeout", "nohup", "nice", "ionice", "time"),
         *("command", "exec", "eval", "builtin", "setsid", "stdbuf", "watch", "strace", "chroot", "unshare"),
@@ -32,7 +31,7 @@ WRAPPERS: Final = frozenset(
 )
 """Commands that run others."""
 
-_PLAIN: Final = frozenset(
+_PLAIN = frozenset(
     (
         *("program", "list", "pipeline", "command", "command_name", "word", "number", "string"),
         *("string_content", "raw_string", "concatenation", "subshell", "compound_statement", "comment"),
@@ -68,7 +67,7 @@ _PLAIN: Final = frozenset(
         *("while", "until", "do", "done", "for", "in"),
     )
 )
-_WORDS: Final = frozenset(
+_WORDS = frozenset(
     (
         *("word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"),
         *(

@@ -22,13 +22,12 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-_OPENAT2: Final = 437
-_RESOLVE: Final = 0x08 | 0x02 | 0x01  # BENEATH, NO_MAGICLINKS, NO_XDEV
-LONGEST_PATH: Final = 4_000
-DEEPEST: Final = 200
-PROTECTED: Final = frozenset((".agentichat", ".git"))
+_OPENAT2 = 437
+_RESOLVE = 0x08 | 0x02 | 0x01  # BENEATH, NO_MAGICLINKS, NO_XDEV
+LONGEST_PATH = 4_000
+DEEPEST = 200
+PROTECTED = frozenset((".agentichat", ".git"))
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

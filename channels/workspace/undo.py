@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from channels.workspace.confinement import Content, Outside, Refused, Root
 from channels.workspace.files import MOST_FILE_BYTES
 from channels.workspace.store import Change, Store
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
 
-MOST_BYTES: Final = 256 * 1024 * 1024
-MOST_DIFF_LINES: Final = 400
+MOST_BYTES = 256 * 1024 * 1024
+MOST_DIFF_LINES = 400
 
 
 def keep_blob(folder: Path, data: bytes) -> str:

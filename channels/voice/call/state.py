@@ -21,7 +21,6 @@ on.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
 
 from channels.voice.call.events import TokenUsage
 from channels.voice.call.ports import EndReason
@@ -174,7 +173,7 @@ class Phase(Enum):
     OVER = auto()
 
 
-_NEXT: Final[Mapping[Phase, frozenset[Phase]]] = {
+_NEXT: Mapping[Phase, frozenset[Phase]] = {
     Phase.TALKING: frozenset({Phase.LAST_WORDS, Phase.PLAY_OUT, Phase.OVER}),
     Phase.LAST_WORDS: frozenset({Phase.PLAY_OUT, Phase.TRANSFERRING, Phase.OVER}),
     Phase.PLAY_OUT: frozenset({Phase.TRANSFERRING, Phase.OVER}),

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
 from adapters.models.tools import Approval
 from channels.http_tools import body_builders, documents, http_calls
@@ -20,17 +19,17 @@ from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 
-SESSION_WITHIN_S: Final = 20.0
+SESSION_WITHIN_S = 20.0
 """Nobody listens to silence any longer."""
 
-MOST_SILENCES: Final = 3
-ASK_WHETHER_THERE: Final = (
+MOST_SILENCES = 3
+ASK_WHETHER_THERE = (
     "The caller has not said anything for a while. Ask in a few words whether they are still there."
 )
-NOT_PUT_THROUGH: Final = (
+NOT_PUT_THROUGH = (
     "The call could not be put through. Tell the caller so with an apology, and offer what else you can do."
 )
-SAY_GOODBYE: Final = (
+SAY_GOODBYE = (
     "The caller still does not say anything, and the call ends now. Say goodbye in one short sentence."
 )
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from datetime import date
 from difflib import get_close_matches
-from typing import Final
 
 from channels.http_tools import documents, placeholders, scope
 from channels.voice.config.models import FlowSession, InlineSession, VoiceConfig
@@ -16,9 +15,9 @@ from flow_engine.values import JsonValue
 ROOT_NAMES = frozenset({"base_url"})
 AGENT_NAMES = frozenset({"id", "name", "type", "language"})
 
-_REALTIME_ENDS: Final = date(2027, 1, 20)
-_TRANSCRIPTION_ENDS: Final = date(2027, 2, 26)
-_ENDINGS: Final[Mapping[str, tuple[date, str]]] = {
+_REALTIME_ENDS = date(2027, 1, 20)
+_TRANSCRIPTION_ENDS = date(2027, 2, 26)
+_ENDINGS: Mapping[str, tuple[date, str]] = {
     "gpt-realtime": (_REALTIME_ENDS, "'gpt-realtime-2.1'"),
     "gpt-realtime-2025-08-28": (_REALTIME_ENDS, "'gpt-realtime-2.1'"),
     "gpt-realtime-mini": (_REALTIME_ENDS, "'gpt-realtime-2.1-mini'"),

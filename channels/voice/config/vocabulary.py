@@ -1,14 +1,13 @@
 """The voices of the model, and the few words that the agent brings along itself, by language."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from channels.voice.call.ports import CustomVoice
 from flow_engine.values import JsonValue
 
-DEFAULT_VOICE: Final = "sage"
+DEFAULT_VOICE = "sage"
 # Configs outlive voices: an unknown one is replaced, not refused.
-VOICES: Final = (
+VOICES = (
     "alloy",
     "ash",
     "ballad",

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import md5, sha256
-from typing import Final
 
 from flow_engine.values import whole_number_in
 
@@ -16,12 +15,12 @@ MOST_HEADERS = 200
 
 _REQUEST = re.compile(r"([A-Z]{3,16}) (\S+) SIP/2\.0")
 _STATUS = re.compile(r"SIP/2\.0 ([1-6][0-9]{2}) ?(.*)")
-_SHORT: Final[Mapping[str, str]] = {
+_SHORT: Mapping[str, str] = {
     "v": "via", "f": "from", "t": "to", "i": "call-id", "m": "contact", "l": "content-length",
     "c": "content-type", "k": "supported", "s": "subject",
 }  # fmt: skip
 _CHALLENGE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
-_HASHES: Final = {"MD5": md5, "SHA-256": sha256}
+_HASHES = {"MD5": md5, "SHA-256": sha256}
 
 
 class NotSip(ValueError):

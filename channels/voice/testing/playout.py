@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from channels.voice.call.ports import AudioFormat
 from channels.voice.testing.signals import Stretch, stretches
@@ -51,7 +50,7 @@ class OutputBuffer:
         self._tell("output_audio_buffer.stopped", self._response_id)
 
 
-_SAME_MS: Final = 1e-6
+_SAME_MS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,22 +16,21 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from channels.voice.call.ports import AudioFormat
 from channels.voice.wires.frames import BYTES_PER_MS
 
-_SILENT_BYTE: Final[dict[AudioFormat, bytes]] = {"g711_ulaw": b"\xff", "g711_alaw": b"\xd5", "pcm16": b"\x00"}
+_SILENT_BYTE: dict[AudioFormat, bytes] = {"g711_ulaw": b"\xff", "g711_alaw": b"\xd5", "pcm16": b"\x00"}
 
 # A round is BEGIN, text and checksum in half bytes, END; none of these bytes is silent in any format.
-_BEGIN: Final = b"\x01"
-_END: Final = b"\x02"
-_HALF: Final = 0x10
-_CHECKSUM_BYTES: Final = 4
+_BEGIN = b"\x01"
+_END = b"\x02"
+_HALF = 0x10
+_CHECKSUM_BYTES = 4
 
-_UNIT: Final = struct.Struct(">II")
-_TAG: Final = 0x5A00_0000
-_MOST_ITEMS: Final = 0x00FF_FFFF
+_UNIT = struct.Struct(">II")
+_TAG = 0x5A00_0000
+_MOST_ITEMS = 0x00FF_FFFF
 
 
 def silence(ms: int, fmt: AudioFormat = "g711_ulaw") -> bytes:

@@ -1,9 +1,8 @@
 """Where the Realtime server is, and how a connection to it is made."""
 
-from typing import Final
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
-DEFAULT_URL: Final = "wss://api.openai.com/v1/realtime"
+DEFAULT_URL = "wss://api.openai.com/v1/realtime"
 
 
 def realtime_url(base: str, model: str) -> str:

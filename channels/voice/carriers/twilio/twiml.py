@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Final
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape, quoteattr
 
@@ -10,13 +9,13 @@ from channels.voice.carriers import carrier
 from channels.voice.carriers.call_control import Target, caller_number, parse_target
 from flow_engine.errors import CorrectTheInput
 
-MEDIA_TYPE: Final = "text/xml"
-MOST_FIELDS: Final = 500
-LONGEST_PARAMETER: Final = 400
+MEDIA_TYPE = "text/xml"
+MOST_FIELDS = 500
+LONGEST_PARAMETER = 400
 """Twilio refuses a parameter whose name and value have more than 500 characters together."""
 
 _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_REJECTIONS: Final = {"busy": "busy", "unknown_number": "rejected"}
+_REJECTIONS = {"busy": "busy", "unknown_number": "rejected"}
 
 
 class TwiMl:
