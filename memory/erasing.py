@@ -60,14 +60,7 @@ class Eraser:
         here = await self._driver.hget(keys.named["snapshot"], "revision") is not None
         if not here and not erasure.archived:
             return False
-        # An id that was taken by another conversation since is left.
-        key = ConversationKeys.of(conversation).forks
-        for id, _ in await self._driver.zrange(key, at_most=FORKS_AT_MOST):
-            fork = ConversationRef(conversation.tenant_id, id.decode())
-            origin = await self._driver.hget(ConversationKeys.of(fork).named["snapshot"], "origin")
-            if origin is not None and forked_from(origin) == conversation.conversation_id:
-                event = erasure_event(fork, erasure.now)
-                await self.erase(fork, storage.Erasure(event, b"", erasure.now))
+        await self._erase_forks(conversation, erasure)
         of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
         await self._driver.run(self._erase_jobs, of_jobs, {"owner": job_owner(conversation)})
         await self._sweep(conversation, spared="")
@@ -104,6 +97,16 @@ class Eraser:
             "archived": "1" if erasure.archived else "0",
         }
         return bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
+
+    async def _erase_forks(self, conversation: ConversationRef, erasure: storage.Erasure) -> None:
+        """An id that was taken by another conversation since is left."""
+        key = ConversationKeys.of(conversation).forks
+        for id, _ in await self._driver.zrange(key, at_most=FORKS_AT_MOST):
+            fork = ConversationRef(conversation.tenant_id, id.decode())
+            origin = await self._driver.hget(ConversationKeys.of(fork).named["snapshot"], "origin")
+            if origin is not None and forked_from(origin) == conversation.conversation_id:
+                event = erasure_event(fork, erasure.now)
+                await self.erase(fork, storage.Erasure(event, b"", erasure.now))
 
     async def _sweep(self, conversation: ConversationRef, spared: str) -> None:
         """What lies outside of the conversation's own keys, but for the kept reply `spared`."""
