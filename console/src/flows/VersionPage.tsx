@@ -129,6 +129,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
     setTab("document");
     setWanted((before) => ({ id: "", pointer, nth: before.nth + 1 }));
   };
+  const errors = verdict.problems.filter((each) => each.severity === "error").length;
   const marks = useMemo(() => marksOf(verdict.problems, document), [verdict.problems, document]);
   const shown = useMemo(() => ({ active, selected, marks, covered }), [active, selected, marks, covered]);
   const task = selected.size === 1 ? taskById(document, [...selected][0] ?? null) : undefined;
@@ -154,7 +155,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             document={document}
             dirty={dirty}
             broken={brokenText !== null}
-            errors={verdict.problems.filter((each) => each.severity === "error").length}
+            errors={errors}
             saved={(made, kept) => {
               act({ do: "saved", document: kept });
               setKnown((before) => new Set([...before, made]));
@@ -220,7 +221,15 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
           </Tabs.Root>
           <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={readOnly} />
         </div>
-        <Talk flowId={flowId} document={document} active={setActive} covered={setCovered} go={go} />
+        <Talk
+          flowId={flowId}
+          versionId={versionId}
+          document={document}
+          dirty={dirty}
+          errors={errors}
+          active={setActive}
+          covered={setCovered}
+        />
       </div>
     </div>
   );

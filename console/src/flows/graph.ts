@@ -11,7 +11,7 @@ export interface TaskData extends Record<string, unknown> {
   readonly faded: boolean;
   readonly active: boolean;
   readonly mark: Mark | undefined;
-  /** How often flow tests came to it, where they were played. */
+  /** Whether flow tests came to it, where they were played. */
   readonly covered: boolean | undefined;
 }
 
@@ -45,7 +45,7 @@ export function nodesOf(
       faded: !found.has(task._id),
       active: task._id === shown.active,
       mark: shown.marks.get(task._id),
-      covered: shown.covered?.has(task._id),
+      covered: shown.covered?.has(task._id) || shown.covered?.has(nameOf(task)),
     },
   }));
 }

@@ -70,7 +70,7 @@ export function useLiveConversations(): LiveConversations | null {
     enabled: may("operator", "designer"),
     refetchInterval: 15_000,
   });
-  if (found.data === undefined) return null;
+  if (typeof found.data !== "object") return null;
   const byFlow = new Map<string, number>();
   const byVersion = new Map<string, number>();
   for (const { flowId, versionId, conversations } of found.data.versions) {

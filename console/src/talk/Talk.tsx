@@ -1,14 +1,216 @@
-import type { ReactNode } from "react";
+import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { VersionDocument } from "../flows/document";
+import { useText } from "../i18n";
+import { Badge, Button } from "../shell/kit";
+import { useSession } from "../shell/Session";
+import { ErrorState } from "../shell/states";
+import { FlowTests } from "./FlowTests";
+import { Inside } from "./Inside";
+import { CHANNELS, type Channel, type Line, type Try, type Turn, useTry } from "./tries";
+import "./talk.css";
 
 export interface TalkProps {
   readonly flowId: string;
+  readonly versionId: string;
   readonly document: VersionDocument;
+  readonly dirty: boolean;
+  /** Errors that keep the document from running. */
+  readonly errors: number;
   readonly active: (taskId: string | null) => void;
-  readonly covered: (taskIds: ReadonlySet<string> | null) => void;
-  readonly go: (pointer: string) => void;
+  readonly covered: (tasks: ReadonlySet<string> | null) => void;
 }
 
-export function Talk(_: TalkProps): ReactNode {
-  return null;
+/** A chat with the document as it stands: it runs in memory, nothing is published. */
+export function Talk({ flowId, versionId, document, dirty, errors, active, covered }: TalkProps): ReactNode {
+  const say = useText("talk");
+  const heading = useId();
+  const { may } = useSession();
+  const { talking, going, forget } = useTry(flowId, document, (now) => active(now?.task.taskId ?? null));
+  const { now, lines } = talking;
+  if (!may("designer")) return null;
+  const send = (turn: Turn): void => going.mutate({ turn });
+  return (
+    <section className="panel talk" aria-labelledby={heading}>
+      <header className="panel-head">
+        <h2 id={heading}>{say("title")}</h2>
+        {now === null ? null : (
+          <Button kind="bare" onClick={forget}>
+            {say("startOver")}
+          </Button>
+        )}
+      </header>
+      <Status now={now} />
+      {now !== null && talking.of !== document ? <p className="talk-note">{say("changedSince")}</p> : null}
+      <Lines lines={lines} />
+      {going.error === null ? null : <ErrorState error={going.error} />}
+      {now !== null && now.modelFailed !== null ? (
+        <p className="talk-note">{say("modelFailed", { why: now.modelFailed })}</p>
+      ) : null}
+      {now === null || now.status === "active" ? (
+        <MessageForm
+          busy={going.isPending}
+          blocked={errors > 0 && now === null}
+          send={(text) => send({ text })}
+        />
+      ) : (
+        <ComeBack now={now} send={send} busy={going.isPending} />
+      )}
+      {now === null ? null : <Inside now={now} send={send} />}
+      <FlowTests flowId={flowId} versionId={versionId} dirty={dirty} now={now} covered={covered} />
+    </section>
+  );
+}
+
+const STATUS_TEXTS = { active: "active", between_contacts: "between", closed: "closed" } as const;
+
+/** The active task, told to screen readers as it changes. */
+function Status({ now }: { readonly now: Try | null }): ReactNode {
+  const say = useText("talk");
+  return (
+    <p role="status" className="talk-status">
+      {now === null ? (
+        <span className="quiet">{say("notBegun")}</span>
+      ) : (
+        <>
+          {say("activeTask")} <strong>{now.task.name}</strong>{" "}
+          <Badge tone={now.status === "active" ? "good" : "neutral"}>{say(STATUS_TEXTS[now.status])}</Badge>
+        </>
+      )}
+    </p>
+  );
+}
+
+function Lines({ lines }: { readonly lines: readonly Line[] }): ReactNode {
+  const say = useText("talk");
+  const end = useRef<HTMLDivElement>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the newest line is brought into view when there is one
+  useEffect(() => {
+    if (end.current !== null) end.current.scrollTop = end.current.scrollHeight;
+  }, [lines.length]);
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
+    <div className="talk-lines" ref={end} role="log" aria-label={say("messages")} tabIndex={0}>
+      {lines.length === 0 ? <p className="quiet">{say("hint")}</p> : null}
+      {lines.map((line) => (
+        <LineShown key={line.key} line={line} />
+      ))}
+    </div>
+  );
+}
+
+function LineShown({ line: { action } }: { readonly line: Line }): ReactNode {
+  const say = useText("talk");
+  if (action.problem !== null) return <p className="talk-event bad">{action.problem.detail}</p>;
+  const done = <Done action={action} />;
+  const refused = action.refusal;
+  return (
+    <>
+      {refused === null ? done : null}
+      {refused === null ? null : (
+        <div className="talk-event bad">
+          <strong>{say("refused", { task: action.task ?? "" })}</strong> <code>{refused.code}</code>
+          <div>{refused.reason}</div>
+          {refused.condition === undefined ? null : <ConditionShown condition={refused.condition} />}
+        </div>
+      )}
+      {action.advanced === null ? null : (
+        <p className="talk-event">{say("advanced", { task: action.advanced })}</p>
+      )}
+    </>
+  );
+}
+
+function Done({ action }: { readonly action: Line["action"] }): ReactNode {
+  const say = useText("talk");
+  switch (action.kind) {
+    case "utterance":
+      return <p className={`talk-said ${action.by}`}>{action.text}</p>;
+    case "change_task":
+      return <p className="talk-event">{say("changed", { task: action.task ?? "" })}</p>;
+    case "memory":
+      return <p className="talk-event">{say("remembered", { names: action.variables.join(", ") })}</p>;
+    case "contact":
+      return <p className="talk-event">{say("contactBegan")}</p>;
+    case "end_contact":
+      return <p className="talk-event">{say("contactEnded")}</p>;
+    default:
+      return <p className="talk-event">{action.kind}</p>;
+  }
+}
+
+type Condition = NonNullable<NonNullable<Line["action"]["refusal"]>["condition"]>;
+
+/** Each comparison of a condition, with what it was judged by. */
+function ConditionShown({ condition }: { readonly condition: Condition }): ReactNode {
+  return (
+    <ul className="talk-parts">
+      {condition.parts.map((part) => (
+        <li key={part.expression}>
+          <code>{part.expression}</code>: {part.truth}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+interface MessageFormProps {
+  readonly busy: boolean;
+  readonly blocked: boolean;
+  readonly send: (text: string) => void;
+}
+
+function MessageForm({ busy, blocked, send }: MessageFormProps): ReactNode {
+  const say = useText("talk");
+  const [text, setText] = useState("");
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    if (text.trim() === "" || busy) return;
+    send(text.trim());
+    setText("");
+  };
+  return (
+    <form className="talk-form" onSubmit={submit}>
+      <input
+        aria-label={say("message")}
+        placeholder={say("message")}
+        autoComplete="off"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      <Button kind="primary" type="submit" disabled={busy}>
+        {say("send")}
+      </Button>
+      {blocked ? <p className="hint wrong">{say("errorsFirst")}</p> : null}
+      <p className="hint">{say("commands")}</p>
+    </form>
+  );
+}
+
+function ComeBack({
+  now,
+  send,
+  busy,
+}: {
+  readonly now: Try;
+  readonly send: (turn: Turn) => void;
+  readonly busy: boolean;
+}): ReactNode {
+  const say = useText("talk");
+  const [channel, setChannel] = useState<Channel>(now.channel);
+  return (
+    <div className="talk-form">
+      <select
+        aria-label={say("channel")}
+        value={channel}
+        onChange={(event) => setChannel(CHANNELS.find((each) => each === event.target.value) ?? now.channel)}
+      >
+        {CHANNELS.map((each) => (
+          <option key={each}>{each}</option>
+        ))}
+      </select>
+      <Button kind="primary" disabled={busy} onClick={() => send({ newContact: { channel } })}>
+        {say("comeBack")}
+      </Button>
+    </div>
+  );
 }

@@ -1,0 +1,79 @@
+/** A try as the talk goes on with it: begun by the first message, one turn each. */
+import { useMutation } from "@tanstack/react-query";
+import { useState } from "react";
+import { client, reply, type Schemas } from "../api/client";
+import { sendable, type VersionDocument } from "../flows/document";
+
+export type Try = Schemas["TryReply"];
+export type Turn = Schemas["Turn"];
+export type Channel = Try["channel"];
+export const CHANNELS: readonly Channel[] = ["phone", "whatsapp", "sms", "mail", "chat"];
+
+/** What is shown of a turn, in the order in which it came. */
+export interface Line {
+  readonly key: number;
+  readonly turn: number;
+  readonly action: Schemas["TriedAction"];
+}
+
+export interface Talking {
+  readonly now: Try | null;
+  readonly lines: readonly Line[];
+  /** The document that the try was begun with. */
+  readonly of: VersionDocument | null;
+}
+
+const SILENT: Talking = { now: null, lines: [], of: null };
+
+function followed(before: Talking, next: Try, document: VersionDocument): Talking {
+  const turn = { turn: next.turn };
+  const more = next.actions.map((action, index) => ({ ...turn, action, key: before.lines.length + index }));
+  return { now: next, lines: [...before.lines, ...more], of: document };
+}
+
+/** What is sent of the document that is tried: as it would run. */
+function begun(flowId: string, document: VersionDocument, channel: Channel | undefined): Promise<Try> {
+  const params = { path: { flow_id: flowId } };
+  const body = { document: sendable(document, false), ...(channel === undefined ? {} : { channel }) };
+  return reply(client.POST("/v1/flows/{flow_id}/try", { params, body }));
+}
+
+export function useTry(flowId: string, document: VersionDocument, told: (now: Try | null) => void) {
+  const [talking, setTalking] = useState(SILENT);
+  const going = useMutation({
+    mutationFn: async ({ turn, channel }: { turn?: Turn; channel?: Channel }) => {
+      let known = talking;
+      if (known.now === null) known = followed(SILENT, await begun(flowId, document, channel), document);
+      setTalking(known);
+      if (turn !== undefined && known.now !== null) {
+        const path = { flow_id: flowId, try_id: known.now.tryId };
+        const next = await reply(
+          client.POST("/v1/flows/{flow_id}/try/{try_id}", { params: { path }, body: turn }),
+        );
+        known = followed(known, next, known.of ?? document);
+        setTalking(known);
+      }
+      told(known.now);
+    },
+  });
+  const forget = (): void => {
+    setTalking(SILENT);
+    going.reset();
+    told(null);
+  };
+  return { talking, going, forget };
+}
+
+/** What was done in a try, as a flow test in YAML. */
+export async function testOf(known: Try): Promise<string> {
+  const path = { flow_id: known.flowId, try_id: known.tryId };
+  const test = await reply(
+    client.GET("/v1/flows/{flow_id}/try/{try_id}/test", { params: { path }, parseAs: "text" }),
+  );
+  return String(test);
+}
+
+/** A value as it is shown. */
+export function shownValue(value: unknown): string {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

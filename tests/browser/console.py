@@ -1,0 +1,104 @@
+"""The built console in a real Chromium, on a service of its own: what its tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+
+from api.console import BUILT
+from tests.service_process import ROOT, running_service
+
+CHROMIUM = shutil.which("chromium") or ""
+AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
+SHOTS = ROOT / "docs" / "images"
+WITHIN_MS = 30_000
+WIDTHS = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+needs_a_browser = pytest.mark.skipif(
+    not (CHROMIUM or os.environ.get("CI")), reason="chromium is not installed"
+)
+needs_a_build = pytest.mark.skipif(
+    not (BUILT / "index.html").is_file(), reason="the console is not built: `make console`"
+)
+
+
+class Console:
+    """A page of the console. `errors` are those of its browser, `foreign` the addresses of other hosts that
+    it asked."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        self.page = page
+        self.base = base
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        page.set_default_timeout(WITHIN_MS)
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self._asked(request.url))
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.foreign.append(url)
+
+    def open(self, path: str = "") -> None:
+        self.page.goto(f"{self.base}/console{path}")
+
+    def is_accessible(self) -> None:
+        """No violation of WCAG 2.2 AA that axe can see."""
+        self.page.evaluate(AXE.read_text("utf-8"))
+        found = self.page.evaluate("tags => axe.run(document, {runOnly: tags})", WCAG)
+        told = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found["violations"]]
+        assert told == []
+
+    def picture(self, name: str) -> None:
+        """Into the docs, where pictures are to be made anew (`FLOW_ENGINE_TEST_PICTURES`)."""
+        if os.environ.get("FLOW_ENGINE_TEST_PICTURES"):
+            SHOTS.mkdir(exist_ok=True)
+            self.page.screenshot(path=SHOTS / f"console-{name}.png")
+
+    def was_clean(self) -> None:
+        assert (self.errors, self.foreign) == ([], [])
+
+
+@contextmanager
+def opened_console(
+    data: Path, *, width: str = "wide", locale: str = "en-GB", **environment: str
+) -> Iterator[Console]:
+    """A service without samples, and a browser at its console that no one has used before."""
+    environment = {"FLOW_ENGINE_SAMPLES": "false", **environment}
+    with running_service(data, **environment) as base, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            context = browser.new_context(viewport=WIDTHS[width], locale=locale)  # type: ignore[arg-type]
+            yield Console(context.new_page(), base)
+        finally:
+            browser.close()
+
+
+def call(base: str, method: str, path: str, body: object = None) -> Any:
+    """A call of the API as another designer would make it."""
+    content = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(base + path, content, {"Content-Type": "application/json"}, method=method)) as reply:
+        return json.loads(reply.read())

@@ -1,0 +1,227 @@
+"""A stranger's way through the console: from an empty list to a published flow that was tried by talking."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.console import Console, call, needs_a_browser, needs_a_build, opened_console
+
+pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
+expect.set_options(timeout=30_000)
+
+
+def created(console: Console) -> None:
+    """From the empty list to the first version's graph."""
+    page = console.page
+    console.open()
+    expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+    console.is_accessible()
+    page.get_by_role("button", name="Create a flow").click()
+    page.get_by_label("Name").fill("Bookings")
+    page.get_by_label("Campaign").fill("clinic")
+    page.get_by_role("dialog").get_by_role("button", name="Create a flow").click()
+    page.get_by_role("button", name="Start drawing").click()
+    expect(page.locator("[data-task=welcome]")).to_be_visible()
+
+
+def mistake_found_and_fixed(console: Console) -> None:
+    """In the text; the task that was meant is named by the problem."""
+    page = console.page
+    page.get_by_role("tab", name="Document").click()
+    text = page.get_by_role("textbox", name="Document")
+    text.click()
+    document: dict[str, Any] = json.loads(draft_of(console))
+    document["tasks"][0]["connectedTasks"] = ["goodby"]
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(json.dumps(document, indent=2))
+    problems = page.get_by_role("region", name="Problems")
+    expect(problems.get_by_text("goodby").first).to_be_visible()
+    console.is_accessible()
+    problems.get_by_role("button", name="Use “goodbye”").first.click()
+    expect(problems.get_by_text("goodby'")).to_have_count(0)
+
+
+def draft_of(console: Console) -> str:
+    """The document of the page's version."""
+    flow, version = console.page.url.split("/flows/")[1].split("/versions/")
+    return json.dumps(call(console.base, "GET", f"/v1/flows/{flow}/versions/{version}"))
+
+
+def condition_added(console: Console) -> None:
+    """A variable in the text, a condition on the connection in the task's panel."""
+    page = console.page
+    page.get_by_role("textbox", name="Document").click()
+    document: dict[str, Any] = json.loads(draft_of(console))
+    document["variables"] = [{"_id": "age", "name": "age", "type": "number", "prompt": "The caller's age"}]
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(json.dumps(document))
+    page.get_by_role("tab", name="Graph").click()
+    page.locator("[data-task=welcome]").click()
+    panel = page.get_by_role("region", name="welcome")
+    panel.get_by_role("textbox", name="Condition").fill("vars.age >= 18")
+    panel.get_by_role("textbox", name="Reason").fill("only for adults")
+    console.picture("task")
+    console.is_accessible()
+    panel.get_by_role("button", name="Close").click()
+
+
+def tried_by_talking(console: Console) -> None:
+    page = console.page
+    talk = page.get_by_role("region", name="Talk")
+
+    def say(text: str) -> None:
+        talk.get_by_role("textbox", name="Message").fill(text)
+        talk.get_by_role("button", name="Send").click()
+
+    say("/task goodbye")
+    expect(talk.get_by_role("status").first).to_contain_text("welcome")
+    expect(page.locator("[data-task=welcome]")).to_have_attribute("aria-current", "true")
+    expect(talk.get_by_role("log")).to_contain_text("only for adults")
+    say("/set age 30")
+    expect(talk.get_by_text("Memory (1 of 1)")).to_be_visible()
+    say("/task goodbye")
+    expect(page.locator("[data-task=goodbye]")).to_have_attribute("aria-current", "true")
+    expect(talk.get_by_role("status").first).to_contain_text("goodbye")
+    console.picture("talk")
+    console.is_accessible()
+    say("/hangup")
+    expect(talk.get_by_role("status").first).to_contain_text("closed")
+
+
+def published(console: Console) -> None:
+    page = console.page
+    page.get_by_role("button", name="Save draft").click()
+    expect(page.get_by_text("Draft saved")).to_be_visible()
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_role("dialog").get_by_role("button", name="Publish").click()
+    expect(page.get_by_text("Published", exact=True)).to_be_visible()
+    [flow] = call(console.base, "GET", "/v1/flows")
+    [tag] = flow["tags"]
+    assert (flow["name"], tag["tag"]) == ("Bookings", "latest")
+    saved = call(console.base, "GET", f"/v1/flows/{flow['id']}/versions/{tag['versionId']}")
+    assert saved["draft"] is False
+    assert saved["tasks"][0]["connectionConditions"] == {
+        "goodbye": {"when": "vars.age >= 18", "reason": "only for adults"}
+    }
+    assert page.url.endswith(tag["versionId"])
+
+
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_a_stranger_goes_from_an_empty_list_to_a_published_flow(tmp_path: Path, width: str) -> None:
+    with opened_console(tmp_path, width=width) as console:
+        created(console)
+        mistake_found_and_fixed(console)
+        condition_added(console)
+        tried_by_talking(console)
+        published(console)
+        console.was_clean()
+
+
+def test_a_flow_is_drawn_by_keyboard_alone(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        created(console)
+        page = console.page
+        page.locator(".react-flow__node").first.focus()
+        page.keyboard.press("n")  # a task
+        panel = page.get_by_role("region", name="task")
+        panel.get_by_role("textbox", name="Name").focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.type("booking")
+        page.get_by_role("region", name="booking").get_by_label("Connect to").focus()
+        page.keyboard.type("goodbye")
+        page.keyboard.press("Enter")
+        expect(page.locator(".react-flow__edge")).to_have_count(2)
+        page.locator(".react-flow__node", has_text="booking").focus()
+        page.keyboard.press("Delete")
+        expect(page.locator(".react-flow__node")).to_have_count(2)
+        page.locator(".react-flow__node").first.focus()
+        page.keyboard.press("Control+z")
+        expect(page.locator(".react-flow__node")).to_have_count(3)
+        console.was_clean()
+
+
+def test_what_somebody_else_saved_meanwhile_is_merged(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        created(console)
+        page = console.page
+        flow = page.url.split("/flows/")[1].split("/versions/")[0]
+        theirs: dict[str, Any] = json.loads(draft_of(console))
+        theirs["globalPrompt"] = "Theirs."
+        call(console.base, "POST", f"/v1/flows/{flow}/versions", theirs)
+        page.locator("[data-task=welcome]").click()
+        page.get_by_label("When to enter it").fill("Ours.")
+        page.get_by_role("button", name="Save draft").click()
+        conflict = page.get_by_role("dialog", name="Someone saved meanwhile")
+        conflict.get_by_role("button", name="Merge").click()
+        conflict.locator(".cm-merge-revert button").first.click()
+        console.is_accessible()
+        conflict.get_by_role("button", name="Go on with this").click()
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        merged = json.loads(draft_of(console))
+        assert (merged["globalPrompt"], merged["tasks"][0]["description"]) == ("Theirs.", "Ours.")
+        console.was_clean()
+
+
+def test_it_speaks_the_browsers_language(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        browser = console.page.context.browser
+        assert browser is not None
+        for locale, title in (("it-IT", "Flussi"), ("es-MX", "Flujos"), ("de-DE", "Flows")):
+            spoken = Console(browser.new_context(locale=locale).new_page(), console.base)
+            spoken.open()
+            expect(spoken.page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+            spoken.was_clean()
+
+
+def large_flow(tasks: int) -> dict[str, Any]:
+    """Each task leads to three later ones; nothing of it has a place yet."""
+    return {
+        "draft": True,
+        "firstTask": "task-0",
+        "tasks": [
+            {
+                "_id": f"task-{n}",
+                "type": "AIO",
+                "description": "A task among many",
+                "prompt": "Go on.",
+                "transitionParameters": [],
+                "closureConfig": {"multiContact": False},
+                "enabledCheckpoints": [],
+                "connectedTasks": [f"task-{m}" for m in (2 * n + 1, 2 * n + 2, n + 7) if m < tasks],
+            }
+            for n in range(tasks)
+        ],
+    }
+
+
+def test_three_hundred_tasks_are_drawn_at_once(tmp_path: Path) -> None:
+    """By the browser's own clock, from the click to the drawing. The goal is a second, on a quiet machine."""
+    with opened_console(tmp_path) as console:
+        flow = call(
+            console.base, "POST", "/v1/flows", {"name": "Large", "campaignId": "c", "updatedBy": "ada"}
+        )
+        path = f"/v1/flows/{flow['id']}/versions"
+        version = call(console.base, "POST", path, large_flow(300))["versionId"]
+        page = console.page
+        console.open(f"/flows/{flow['id']}")
+        page.get_by_role("link", name=version[:8]).wait_for()
+        drawn_ms = page.evaluate(
+            """async () => {
+                const began = performance.now();
+                document.querySelector("td a").click();
+                const drawn = () => document.querySelectorAll(".task-node").length;
+                while (drawn() < 300) await new Promise(requestAnimationFrame);
+                return performance.now() - began;
+            }"""
+        )
+        print(f"300 tasks drawn in {drawn_ms:.0f} ms")
+        assert drawn_ms < 15_000
+        page.get_by_role("searchbox", name="Search tasks").fill("task-299")
+        expect(page.locator(".react-flow__node.selected")).to_have_count(1)
+        console.was_clean()

@@ -1,0 +1,102 @@
+"""Who the console lets in, and what it shows when the service or the key is away."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from api.console import BUILT
+from tests.browser.console import needs_a_browser, needs_a_build, opened_console
+
+pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
+expect.set_options(timeout=30_000)
+
+KEY = "a-designer's-own-key"
+MOST_BYTES = 350 * 1024
+
+
+@needs_a_browser
+def test_a_key_is_asked_for_and_kept_by_choice_only(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    entries = [{"key": KEY, "tenant": "acme", "scopes": ["designer"], "name": "ada"}]
+    keys.write_text(json.dumps({"keys": entries}))
+    with opened_console(tmp_path / "data", FLOW_ENGINE_API_KEYS_FILE=str(keys)) as console:
+        page = console.page
+        console.open("/flows")
+        page.get_by_label("API key").fill("nobody knows this one")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("This key is not known here.")).to_be_visible()
+        console.is_accessible()
+        page.get_by_label("API key").fill(KEY)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Flows", exact=True)).to_be_visible()
+        assert page.evaluate("Object.values(localStorage).concat(Object.values(sessionStorage))") == []
+        page.reload()
+        page.get_by_label("API key").fill(KEY)
+        page.get_by_label("Keep it until this tab is closed").check()
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Flows", exact=True)).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("heading", name="Flows", exact=True)).to_be_visible()
+        assert console.foreign == []
+
+
+@needs_a_browser
+def test_a_lost_connection_is_told_and_mended_by_itself(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        page.route("**/v1/flows", lambda route: route.abort())
+        console.open("/flows")
+        expect(page.get_by_role("heading", name="No connection to the service")).to_be_visible()
+        page.unroute("**/v1/flows")
+        expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+
+
+@needs_a_browser
+def test_dark_and_light_are_chosen_and_kept(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        page.emulate_media(color_scheme="dark")
+        console.open("/flows")
+        expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        console.is_accessible()
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_role("menuitemradio", name="Light").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        page.reload()
+        expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        console.was_clean()
+
+
+def _transferred(name: str, seen: set[str]) -> int:
+    """Compressed bytes of a file of the build and of what it imports at once; what it loads later is not."""
+    if name in seen:
+        return 0
+    seen.add(name)
+    text = (BUILT / name).read_text("utf-8")
+    static = re.findall(r"(?:from|import)\s*[\"']\./([\w.-]+\.js)[\"']", text)
+    own = len(gzip.decompress((BUILT / f"{name}.gz").read_bytes())) and (BUILT / f"{name}.gz").stat().st_size
+    return own + sum(_transferred(f"assets/{each}", seen) for each in static)
+
+
+def test_the_first_load_is_small() -> None:
+    page = (BUILT / "index.html").read_text("utf-8")
+    files = re.findall(r"/console/(assets/[\w.-]+\.(?:js|css))", page)
+    assert len(files) >= 2
+    seen: set[str] = set()
+    total = sum(_transferred(name, seen) for name in files)
+    flows = next(path.name for path in (BUILT / "assets").glob("FlowsPage-*.js"))
+    assert total + _transferred(f"assets/{flows}", seen) < MOST_BYTES
+
+
+def test_the_lock_of_packages_names_no_address() -> None:
+    lock = json.loads((BUILT.parents[1] / "console" / "package-lock.json").read_text("utf-8"))
+    assert not [name for name, package in lock["packages"].items() if "resolved" in package]
+    assert all("integrity" in package for name, package in lock["packages"].items() if name)
