@@ -135,34 +135,34 @@ class DesignTools:
 
     def tools(self) -> tuple[Tool, ...]:
         return (
-            _reading(
+            reading_tool(
                 "list_flows",
                 "List the flows with their tags and how many versions each has.",
                 (NoArguments, FlowRows, self.list_flows),
             ),
-            _writing(
+            writing_tool(
                 "create_flow",
                 "Create a flow without versions; its first version is saved with save_draft.",
                 (CreateFlowArguments, FlowMade, self.create_flow),
             ),
-            _reading(
+            reading_tool(
                 "read_version",
                 "Read the whole document of a version. It is long: outline_version is shorter.",
                 (ReadVersionArguments, VersionRead, self.read_version),
             ),
-            _reading(
+            reading_tool(
                 "outline_version",
                 "Tasks, connections, required variables and tools of a version, with JSON pointers into "
                 "its document.",
                 (ReadVersionArguments, VersionOutline, self.outline_version),
             ),
-            _reading(
+            reading_tool(
                 "validate_version",
                 "Say what publishing this document would say, without saving it. Errors have to be corrected "
                 "at their pointers, warnings should be.",
                 (DocumentArguments, DocumentVerdict, self.validate_version),
             ),
-            _reading(
+            reading_tool(
                 "lint_version",
                 "Check a saved version, draft or not, as validate_version checks a document.",
                 (ReadVersionArguments, DocumentVerdict, self.lint_version),
@@ -172,24 +172,24 @@ class DesignTools:
 
     def _for_versions_that_are_made(self) -> tuple[Tool, ...]:
         return (
-            _writing(
+            writing_tool(
                 "save_draft",
                 "Save a document as a draft. A draft never runs, so it may be unfinished: only its schema is "
                 "checked. Publish it when validate_version finds no error and its tests pass.",
                 (SaveDraftArguments, VersionNamed, self.save_draft),
             ),
-            _reading(
+            reading_tool(
                 "test_version",
                 "Play flow tests on a version, draft or not, without a model and without storing anything. A "
                 "failure names its line of the YAML.",
                 (TestVersionArguments, ScenarioVerdict, self.test_version),
             ),
-            _reading(
+            reading_tool(
                 "diff_versions",
                 "List what one version changes of another, by ids: tasks, connections, variables, values.",
                 (DiffVersionsArguments, VersionDifference, self.diff_versions),
             ),
-            _writing(
+            writing_tool(
                 "publish_version",
                 "Point a tag at a version: conversations that begin by the tag run by it from now on. A "
                 "draft is saved as a new version first, and refused with every error that it has.",
@@ -269,13 +269,16 @@ class DesignTools:
         document = await self._document(call, given.flow_id, given.version_id)
         checked = await self._checked(call, given.flow_id, document, draft=False)
         verdict = await self._play(checked, given.flow_id, given.tests.encode())
+        coverage = verdict["coverage"]
         lines = [
             f"{scenario['name']}: line {failure['line']}, {failure['step']}: {'; '.join(failure['messages'])}"
             for scenario in verdict["scenarios"]
             if (failure := scenario["failure"])
         ]
         counts = f"{verdict['passed']} passed, {verdict['failed']} failed"
-        return ToolReply(verdict, "\n".join((counts, *lines)))
+        left_out = ", ".join((*coverage["tasks"]["leftOut"], *coverage["transitions"]["leftOut"]))
+        reached = f"not walked through: {left_out or 'nothing'}"
+        return ToolReply(verdict, "\n".join((counts, *lines, reached)))
 
     async def diff_versions(self, call: ToolCall) -> ToolReply:
         given = _given(call, DiffVersionsArguments)
@@ -372,7 +375,8 @@ _Parts = tuple[type[Arguments], Any, Callable[[ToolCall], Awaitable[ToolReply]]]
 """Arguments, type of the reply, handler."""
 
 
-def _reading(name: str, description: str, parts: _Parts) -> Tool:
+def reading_tool(name: str, description: str, parts: _Parts) -> Tool:
+    """A designers' tool that changes nothing. `parts`: types of arguments and reply, and the handler."""
     arguments, reply, handler = parts
     return Tool(
         name=name,
@@ -386,5 +390,6 @@ def _reading(name: str, description: str, parts: _Parts) -> Tool:
     )
 
 
-def _writing(name: str, description: str, parts: _Parts) -> Tool:
-    return replace(_reading(name, description, parts), reads_only=False)
+def writing_tool(name: str, description: str, parts: _Parts) -> Tool:
+    """As `reading_tool`, of one that changes something."""
+    return replace(reading_tool(name, description, parts), reads_only=False)

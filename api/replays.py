@@ -18,10 +18,14 @@ class ReplayBody(Body):
     """Conversations by their ids, or the last ones whose version the tag `from` chose (100 if not said)."""
 
     conversations: Annotated[tuple[Id, ...] | None, Field(strict=False, min_length=1, max_length=AT_MOST)] = (
-        None
+        Field(default=None, description="The ids of the conversations.")
     )
-    from_tag: Annotated[Id | None, Field(alias="from")] = None
-    last: Annotated[int | None, Field(ge=1, le=AT_MOST)] = None
+    from_tag: Id | None = Field(
+        default=None, alias="from", description="Instead: those whose version this tag chose."
+    )
+    last: Annotated[int | None, Field(ge=1, le=AT_MOST)] = Field(
+        default=None, description=f"How many of these, the newest first; {LAST} if not given."
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> ReplayBody:

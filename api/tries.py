@@ -23,6 +23,7 @@ from flow_engine.vocabulary import Channel, HumanOutcome
 
 YAML = "application/yaml"
 LONGEST_TEXT, LONGEST_TESTS = 4_000, 524_288
+TURNS = "text, changeTask, memory, hangup, newContact, humanTask, wait"
 _TRIES = "/flows/{flow_id}/try"
 _ONE = _TRIES + "/{try_id}"
 
@@ -78,14 +79,24 @@ class TriedHumanTask(Body):
 class TurnFields(Body):
     """Exactly one of these, `language` only beside `text`. `wait` lets so many seconds pass."""
 
-    text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)] | None = None
-    language: Name | None = None
-    change_task: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    memory: Facts | None = None
-    hangup: TriedEnd | bool | None = None
-    new_contact: TriedContact | None = None
-    human_task: TriedHumanTask | None = None
-    wait: float | None = None
+    text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)] | None = Field(
+        default=None, description="What the user says; or /task NAME, /set VARIABLE VALUE, /hangup."
+    )
+    language: Name | None = Field(default=None, description="The BCP 47 tag of the text's language.")
+    change_task: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+        default=None, description="The task that the agent asks for, by name or id."
+    )
+    memory: Facts | None = Field(
+        default=None, description="What a tool writes: values by the ids or names of variables."
+    )
+    hangup: TriedEnd | bool | None = Field(
+        default=None, description="The contact ends; `closes` is what the closure handler is to answer."
+    )
+    new_contact: TriedContact | None = Field(default=None, description="The user comes back.")
+    human_task: TriedHumanTask | None = Field(
+        default=None, description="What became of a transfer, or of a person who follows."
+    )
+    wait: float | None = Field(default=None, description="So many seconds pass.")
 
     @property
     def asked(self) -> Mapping[str, object]:
@@ -133,8 +144,7 @@ class Turn(TurnFields):
     @model_validator(mode="after")
     def _one_thing(self) -> Turn:
         if len(self.asked) != 1:
-            names = "text, changeTask, memory, hangup, newContact, humanTask, wait"
-            raise ValueError(f"give exactly one of: {names}")
+            raise ValueError(f"give exactly one of: {TURNS}")
         if self.language is not None and self.text is None:
             raise ValueError("'language' is that of a 'text'")
         return self

@@ -39,6 +39,7 @@ from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
+from api.playing_tools import PlayingTools
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.tags import TagRoutes
@@ -277,15 +278,20 @@ def assemble(
     rollouts = Rollouts(flow_service, memory.outcomes, dependencies.clock)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
-    tools = (*ConversationTools(*agents).tools(), *DesignTools(designing, _played).tools())
-    mcp = McpServer(tools, metrics, version=version("flow-engine"))
     recordings = Recordings(versions, journal, memory.listing)
     watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
-    replaying = ReplayRoutes(Replays(designing, recordings, transactor.platform))
-    trying = TryRoutes(
-        _tries(settings, dependencies, shared, designing, versions, rollouts), designing, _played
+    replays = Replays(designing, recordings, transactor.platform)
+    tries = _tries(settings, dependencies, shared, designing, versions, rollouts)
+    tools = (
+        ConversationTools(*agents),
+        DesignTools(designing, _played),
+        PlayingTools(tries, replays, designing),
     )
-    doors = Doors(metrics, mcp, watching, replaying, trying, TagRoutes(flow_service, rollouts))
+    rows = [tool for each in tools for tool in each.tools()]
+    mcp = McpServer(rows, metrics, version=version("flow-engine"))
+    trying = TryRoutes(tries, designing, _played)
+    tags = TagRoutes(flow_service, rollouts)
+    doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, tags)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
 

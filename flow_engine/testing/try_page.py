@@ -101,8 +101,9 @@ class PromptTold(TypedDict):
 
 class TryReply(TypedDict):
     """A try after a turn. `actions`, `said` (the agent's words), `refusals`, `events` and `journal` are of
-    this turn, everything else is as it stands. `hasModel`: a model plays the agent; `modelFailed` says why it
-    did not this time. Times are in UTC, values of sensitive variables have masks."""
+    this turn, everything else is as it stands. `taskPointers` lead into the document, by task id.
+    `hasModel`: a model plays the agent; `modelFailed` says why it did not this time. Times are in UTC, values
+    of sensitive variables have masks."""
 
     tryId: str
     flowId: str
@@ -117,6 +118,7 @@ class TryReply(TypedDict):
     channel: Channel
     language: str
     task: TriedTask
+    taskPointers: Mapping[str, str]
     actions: Sequence[TriedAction]
     said: Sequence[str]
     refusals: Sequence[TaskRefused]
@@ -166,7 +168,7 @@ async def try_reply(
     runner, contact = await trial.runner(), trial.contact_id
     session, task = runner.session, runner.task
     data: Mapping[str, Any] = orjson.loads(masked_reply(agent_data_of(runner, contact, None), runner.flow))
-    number = [each.id for each in runner.flow.document.tasks].index(task.id)
+    places = {each.id: pointer("tasks", n) for n, each in enumerate(runner.flow.document.tasks)}
     secrets = runner.secrets()
     shown = [*actions] if secrets is None else cast("list[TriedAction]", secrets.json([*actions]))
     return TryReply(
@@ -187,8 +189,9 @@ async def try_reply(
             name=task.name,
             type=task.type,
             status=runner.status,
-            pointer=pointer("tasks", number),
+            pointer=places[task.id],
         ),
+        taskPointers=places,
         actions=shown,
         said=[each["text"] or "" for each in shown if each["by"] == "agent" and each["kind"] == "utterance"],
         refusals=[each["refusal"] for each in shown if each["refusal"] is not None],

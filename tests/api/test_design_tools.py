@@ -34,6 +34,8 @@ DESIGN_TOOLS = [
     "test_version",
     "diff_versions",
     "publish_version",
+    "try_turn",
+    "replay_version",
 ]
 KEYS = {
     "keys": [
@@ -111,7 +113,7 @@ async def test_a_key_sees_the_tools_of_its_scopes_and_can_call_no_other(key: str
 
 
 async def test_tools_that_only_read_say_so() -> None:  # F35
-    writing = {"create_flow", "save_draft", "publish_version"}
+    writing = {"create_flow", "save_draft", "publish_version", "try_turn"}
     async with open_scene() as scene, connected(scene.app) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         for name in DESIGN_TOOLS:
@@ -140,6 +142,8 @@ async def test_another_tenants_flow_looks_like_one_that_never_was() -> None:  # 
             ("test_version", {**version, "tests": PASSES}),
             ("diff_versions", {**version, "otherVersionId": draft["versionId"]}),
             ("publish_version", {**version, "tag": "prod"}),
+            ("try_turn", version),
+            ("replay_version", {**version, "from": "latest"}),
         ):
             refused = await Session(other).problem(tool, **arguments)
             assert (refused["status"], refused["code"]) == (404, "flow_unknown"), tool
@@ -148,57 +152,108 @@ async def test_another_tenants_flow_looks_like_one_that_never_was() -> None:  # 
 # --- a session --------------------------------------------------------------------------------------
 
 
+async def designed(session: Session) -> tuple[str, str]:
+    """From an empty flow to a published one, by 14 calls; the flow's id and that of the version."""
+    flow_id = (await session.reply("create_flow", name="Shop", campaignId="autumn"))["flowId"]
+    assert (await session.reply("list_flows"))["flows"] == [
+        {"flowId": flow_id, "name": "Shop", "campaignId": "autumn", "tags": {}, "versions": 0}
+    ]
+
+    # A first attempt, unfinished: it may be kept, and says what it lacks.
+    unfinished = two_tasks()
+    del unfinished["firstTask"]
+    unfinished["tasks"][1]["connectedTasks"] = ["nowhere"]
+    told = await session.reply("validate_version", flowId=flow_id, document=unfinished)
+    assert told["ok"] is False
+    assert {(row["pointer"], row["code"]) for row in told["errors"]} == {
+        ("/firstTask", "missing_property"),
+        ("/tasks/1/connectedTasks/0", "unknown_task"),
+    }
+
+    # The document is talked to before it is saved.
+    turn = await session.reply("try_turn", flowId=flow_id, document=two_tasks(), channel="phone")
+    assert (turn["task"], turn["pointer"], turn["events"]) == ("welcome", "/tasks/0", ["contact_started"])
+    assert turn["reachableTasks"] == [{"name": "order", "pointer": "/tasks/1", "open": True}]
+    going = {"flowId": flow_id, "tryId": turn["tryId"]}
+    refused = await session.reply("try_turn", **going, changeTask="nowhere")
+    assert [each["code"] for each in refused["refusals"]] == ["task_unknown"]
+    assert (await session.reply("try_turn", **going, text="/task order"))["pointer"] == "/tasks/1"
+
+    first = (await session.reply("save_draft", flowId=flow_id, document=two_tasks()))["versionId"]
+    failed = await session.reply("test_version", flowId=flow_id, versionId=first, tests=FAILS)
+    assert (failed["passed"], failed["failed"]) == (0, 1)
+    assert failed["scenarios"][0]["failure"]["line"] == 5
+    assert failed["scenarios"][0]["failure"]["step"] == "expect"
+    passed = await session.reply("test_version", flowId=flow_id, versionId=first, tests=PASSES)
+    assert (passed["passed"], passed["failed"]) == (1, 0)
+    assert passed["scenarios"] == [{"name": "from welcome to an order", "passed": True, "failure": None}]
+    assert passed["coverage"]["transitions"]["leftOut"] == ["order → welcome"]
+
+    changed = two_tasks(globalPrompt="Sell tea.")
+    second = (await session.reply("save_draft", flowId=flow_id, document=changed))["versionId"]
+    compared = {"flowId": flow_id, "versionId": first, "otherVersionId": second}
+    [change] = (await session.reply("diff_versions", **compared))["changes"]
+    assert (change["change"], change["path"], change["after"]) == ("changed", "/globalPrompt", "Sell tea.")
+
+    replayed = await session.reply("replay_version", flowId=flow_id, versionId=second, **{"from": "prod"})
+    assert replayed["summary"]["conversations"] == replayed["more"] == 0
+    published = await session.reply("publish_version", flowId=flow_id, versionId=second, tag="prod")
+    outline = await session.reply("outline_version", flowId=flow_id, versionId="prod")
+    assert outline["versionId"] == published["versionId"] != second
+    assert (outline["draft"], outline["tags"]) == (False, ["prod", "latest"])
+    assert session.calls <= 25
+    return flow_id, published["versionId"]
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_session_leads_from_an_empty_flow_to_a_published_one_with_its_tests(mode: str) -> None:
     """F2, F6, F8, F9, F27, F35, F41"""
     async with open_scene() as scene, connected(scene.app, mode=mode) as client:
-        session = Session(client)
-        flow_id = (await session.reply("create_flow", name="Shop", campaignId="autumn"))["flowId"]
-        assert (await session.reply("list_flows"))["flows"] == [
-            {"flowId": flow_id, "name": "Shop", "campaignId": "autumn", "tags": {}, "versions": 0}
-        ]
-
-        # A first attempt, unfinished: it may be kept, and says what it lacks.
-        unfinished = two_tasks()
-        del unfinished["firstTask"]
-        unfinished["tasks"][1]["connectedTasks"] = ["nowhere"]
-        told = await session.reply("validate_version", flowId=flow_id, document=unfinished)
-        assert told["ok"] is False
-        assert {(row["pointer"], row["code"]) for row in told["errors"]} == {
-            ("/firstTask", "missing_property"),
-            ("/tasks/1/connectedTasks/0", "unknown_task"),
-        }
-
-        first = (await session.reply("save_draft", flowId=flow_id, document=two_tasks()))["versionId"]
-        failed = await session.reply("test_version", flowId=flow_id, versionId=first, tests=FAILS)
-        assert (failed["passed"], failed["failed"]) == (0, 1)
-        assert failed["scenarios"][0]["failure"]["line"] == 5
-        assert failed["scenarios"][0]["failure"]["step"] == "expect"
-        passed = await session.reply("test_version", flowId=flow_id, versionId=first, tests=PASSES)
-        assert passed == {
-            "passed": 1,
-            "failed": 0,
-            "scenarios": [{"name": "from welcome to an order", "passed": True, "failure": None}],
-        }
-
-        changed = two_tasks(globalPrompt="Sell tea.")
-        second = (await session.reply("save_draft", flowId=flow_id, document=changed))["versionId"]
-        compared = {"flowId": flow_id, "versionId": first, "otherVersionId": second}
-        [change] = (await session.reply("diff_versions", **compared))["changes"]
-        assert (change["change"], change["path"], change["after"]) == (
-            "changed",
-            "/globalPrompt",
-            "Sell tea.",
-        )
-
-        published = await session.reply("publish_version", flowId=flow_id, versionId=second, tag="prod")
-        outline = await session.reply("outline_version", flowId=flow_id, versionId="prod")
-        assert outline["versionId"] == published["versionId"] != second
-        assert (outline["draft"], outline["tags"]) == (False, ["prod", "latest"])
-        assert session.calls <= 25
-
+        flow_id, _ = await designed(Session(client))
         started = await scene.started(conversationalFlowVersionId=..., flowId=flow_id, tag="prod")
         assert started["taskName"] == "welcome"
+
+
+async def test_what_replays_find_is_short_and_points_at_tasks() -> None:  # console: replay_version
+    async with open_scene() as scene, connected(scene.app) as client:
+        session = Session(client)
+        flow_id, _ = await designed(session)
+        for number in range(2):
+            ids = {"conversationId": f"conv-{number}", "contactId": f"call-{number}"}
+            await scene.started(**ids, conversationalFlowVersionId=..., flowId=flow_id, tag="prod")
+            if number:
+                await scene.changed("order", **ids)
+        guarded = two_tasks()
+        guarded["variables"] = [{"_id": "v1", "name": "size", "type": "number", "prompt": "The size"}]
+        guarded["tasks"][1]["transitionParameters"] = [{"variableId": "v1", "required": True}]
+        draft = await session.reply("save_draft", flowId=flow_id, document=guarded)
+        found = await session.reply("replay_version", flowId=flow_id, **draft, **{"from": "prod", "last": 10})
+        assert (found["summary"]["conversations"], found["summary"]["otherPath"]) == (2, 1)
+        [row] = found["conversations"]
+        assert (row["conversationId"], row["newRefusals"][0]["code"]) == ("conv-1", "missing_variables")
+        assert (found["pointers"], found["more"]) == ({"order": "/tasks/1"}, 0)
+        by_id = await session.reply("replay_version", flowId=flow_id, **draft, conversations=["conv-0"])
+        assert by_id["conversations"] == []
+
+
+async def test_a_turn_over_mcp_says_what_cannot_be_meant() -> None:  # F35
+    async with open_scene() as scene, connected(scene.app) as client:
+        session = Session(client)
+        flow_id, version_id = await designed(session)
+        for arguments in (
+            {"tryId": "nobody"},
+            {"tryId": "nobody", "text": "a", "channel": "phone"},
+            {"text": "a", "changeTask": "b"},
+            {"versionId": version_id, "document": {}},
+        ):
+            problem = await session.problem("try_turn", flowId=flow_id, **arguments)
+            assert (problem["status"], problem["code"]) == (422, "arguments_invalid"), arguments
+        unknown = await session.problem("try_turn", flowId=flow_id, tryId="nobody", text="hello")
+        assert (unknown["status"], unknown["code"]) == (404, "try_unknown")
+        begun = await session.reply("try_turn", flowId=flow_id, text="/task order")
+        assert (begun["turn"], begun["task"]) == (2, "order")
+        wrong = await session.problem("try_turn", flowId=flow_id, tryId=begun["tryId"], memory={"size": 1})
+        assert [each["pointer"] for each in wrong["errors"]] == ["/memory/size"]
 
 
 # --- each tool --------------------------------------------------------------------------------------
@@ -431,14 +486,15 @@ async def test_a_coding_agent_speaks_over_the_standard_streams(tmp_path: Path) -
         async with Client(stdio_client(program, errlog=log)) as client:
             offered = [tool.name for tool in (await client.list_tools()).tools]
             assert offered == CONVERSATION_TOOLS + DESIGN_TOOLS
-            made = await Session(client).reply("create_flow", name="Shop", campaignId="c")
+            flow_id, _ = await designed(Session(client))
         log.seek(0)
-        [line] = [orjson.loads(line) for line in log if line.startswith("{")]
-        assert (line["event"], line["tool"], line["code"]) == ("tool_call", "create_flow", None)
+        lines = [orjson.loads(line) for line in log if line.startswith("{")]
+        assert {(line["event"], line["code"]) for line in lines} == {("tool_call", None)}
+        assert [line["tool"] for line in lines][:3] == ["create_flow", "list_flows", "validate_version"]
     database = SqliteDatabase(tmp_path / "data")
     await database.open()
     try:
         [flow] = await SqliteFlowStore(database).list("default", None)
-        assert (flow.flow_id, flow.updated_by) == (made["flowId"], "local")
+        assert (flow.flow_id, flow.updated_by) == (flow_id, "local")
     finally:
         await database.close()

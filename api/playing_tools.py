@@ -1,0 +1,228 @@
+"""The tools with which coding agents play a version that is not published: talk to it, replay conversations.
+
+What the routes tell of a turn fills pages; here it is the part that decides what to do next, with pointers
+into the document for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from pydantic import Field, TypeAdapter, model_validator
+from typing_extensions import TypedDict
+
+from api.bodies import Facts, Id
+from api.design_tools import FlowArguments, reading_tool, writing_tool
+from api.mcp_tools import Tool, ToolCall, ToolReply
+from api.replays import LAST, ReplayBody
+from api.tries import TURNS, TurnFields, gone_on
+from flow_engine.errors import pointer
+from flow_engine.json_values import as_object
+from flow_engine.testing import format
+from flow_engine.testing.tries import Tries, TryOrder
+from flow_engine.testing.try_page import TryReply
+from flow_engine.use_cases.designing import Designing
+from flow_engine.use_cases.replays import ReplayOrder, ReplayRow, Replays, ReplaySummary
+from flow_engine.vocabulary import Channel, Phase
+
+ROWS_SHOWN = 20
+
+
+class TryTurnArguments(TurnFields, FlowArguments):
+    """All but the turn itself and `try_id` are of a try that begins."""
+
+    try_id: Id | None = Field(
+        default=None, description="The try to go on with, as the last turn gave it; without it one begins."
+    )
+    version_id: Id | None = Field(
+        default=None, description="The version to try, a draft too, by id or tag; else the one saved last."
+    )
+    document: dict[str, object] | None = Field(
+        default=None, description="In place of `versionId`: a document that is not saved."
+    )
+    channel: Channel | None = Field(default=None, description="The channel of a try that begins.")
+    contact: Facts | None = Field(default=None, description="What is known of the caller of such a try.")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> TryTurnArguments:
+        beginning = (self.version_id, self.document, self.channel, self.contact)
+        if self.try_id is not None and any(each is not None for each in beginning):
+            raise ValueError(
+                "'versionId', 'document', 'channel' and 'contact' begin a try: leave 'tryId' out"
+            )
+        if self.version_id is not None and self.document is not None:
+            raise ValueError("give either 'document' or 'versionId'")
+        if len(self.asked) > 1 or (self.try_id is not None and not self.asked):
+            raise ValueError(f"give one of: {TURNS}; a try may begin without")
+        return self
+
+
+class ReplayVersionArguments(ReplayBody, FlowArguments):
+    version_id: Id = Field(description="The version to replay on, a draft too.")
+
+
+class TurnRefusal(TypedDict):
+    """`missing` are names of variables, `condition` is the one that was not met."""
+
+    code: str
+    reason: str
+    missing: Sequence[str]
+    condition: str | None
+
+
+class TurnTask(TypedDict):
+    """A task with its JSON pointer into the document (RFC 6901). `open`: it can be entered now."""
+
+    name: str
+    pointer: str
+    open: bool
+
+
+class TriedTurn(TypedDict):
+    """What a turn came to. `values` are those that are known, by the names of variables; `events` the
+    subtypes of what was reported in it."""
+
+    tryId: str
+    turn: int
+    status: Phase
+    task: str
+    taskStatus: str | None
+    pointer: str
+    said: Sequence[str]
+    refusals: Sequence[TurnRefusal]
+    values: Mapping[str, object]
+    reachableTasks: Sequence[TurnTask]
+    suggestedTasks: Sequence[str]
+    checkpoints: Sequence[str]
+    events: Sequence[str]
+    promptTokens: int
+    modelFailed: str | None
+
+
+class ReplayedVersion(TypedDict):
+    """`conversations` are the first that came out otherwise, `more` counts those left out; `pointers` lead to
+    the tasks that they were refused, by name."""
+
+    summary: ReplaySummary
+    conversations: Sequence[ReplayRow]
+    more: int
+    pointers: Mapping[str, str]
+
+
+_TRY, _REPLAY = TypeAdapter(TryTurnArguments), TypeAdapter(ReplayVersionArguments)
+
+
+class PlayingTools:
+    def __init__(self, tries: Tries, replays: Replays, designing: Designing) -> None:
+        self._tries = tries
+        self._replays = replays
+        self._designing = designing
+
+    def tools(self) -> tuple[Tool, ...]:
+        return (
+            writing_tool(
+                "try_turn",
+                "Talk to a version or a document in memory, one turn a call; nothing is published or stored "
+                "among conversations. Without `tryId` a contact begins; then say something as the user "
+                "(`text`), ask for a task as an agent (`changeTask`), write values as a tool (`memory`), "
+                "`hangup`, come back (`newContact`), end a transfer (`humanTask`), or `wait`.",
+                (TryTurnArguments, TriedTurn, self.try_turn),
+            ),
+            reading_tool(
+                "replay_version",
+                "Say what a version, a draft too, would have made of recorded conversations: those with "
+                "these ids, or the last ones that a tag (`from`) chose the version of.",
+                (ReplayVersionArguments, ReplayedVersion, self.replay_version),
+            ),
+        )
+
+    async def try_turn(self, call: ToolCall) -> ToolReply:
+        """Raises what `Tries` raises, with JSON pointers into the arguments or the document (RFC 6901)."""
+        given, principal = call.parse(_TRY), call.principal
+        try_id, told = given.try_id, None
+        if try_id is None:
+            contact = format.NewContactBody(channel=given.channel, data=given.contact)
+            order = TryOrder(given.document, given.version_id, contact)
+            told = await self._tries.start(principal.tenant_id, given.flow_id, order, author=principal.name)
+            try_id = told["tryId"]
+        if told is None or given.asked:
+            told = await gone_on(self._tries, (principal.tenant_id, given.flow_id, try_id), given)
+        turn = _turn(told)
+        return ToolReply(turn, "\n".join(_lines(turn)))
+
+    async def replay_version(self, call: ToolCall) -> ToolReply:
+        given, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
+        order = ReplayOrder(given.conversations or (), given.from_tag, given.last or LAST)
+        report = await self._replays.replay(tenant_id, given.flow_id, given.version_id, order)
+        rows = [row for row in report["conversations"] if _differs(row)]
+        shown, summary = rows[:ROWS_SHOWN], report["summary"]
+        document = await self._designing.document(tenant_id, given.flow_id, given.version_id)
+        refused = {refusal["task"] for row in shown for refusal in row["newRefusals"]}
+        replayed = ReplayedVersion(
+            summary=summary,
+            conversations=shown,
+            more=len(rows) - len(shown),
+            pointers={name: place for name, place in _pointers(document).items() if name in refused},
+        )
+        counts = ", ".join(f"{name} {count}" for name, count in summary.items())
+        lines = [f"{row['conversationId']}: {row['path']} path" for row in shown]
+        return ToolReply(replayed, "\n".join((counts, *lines)))
+
+
+def _turn(told: TryReply) -> TriedTurn:
+    tasks = told["taskPointers"]
+    return TriedTurn(
+        tryId=told["tryId"],
+        turn=told["turn"],
+        status=told["status"],
+        task=told["task"]["name"],
+        taskStatus=told["task"]["status"],
+        pointer=told["task"]["pointer"],
+        said=told["said"],
+        refusals=[
+            TurnRefusal(
+                code=each["code"],
+                reason=each["reason"],
+                missing=[missing["name"] for missing in each["missing"]],
+                condition=each["condition"]["when"] if "condition" in each else None,
+            )
+            for each in told["refusals"]
+        ],
+        values={each["name"]: each["value"] for each in told["memory"] if each["value"] is not None},
+        reachableTasks=[
+            TurnTask(
+                name=each["name"],
+                pointer=tasks[each["taskId"]],
+                open=not each["missingVariables"] and (each["condition"] or {"met": True})["met"],
+            )
+            for each in told["reachableTasks"]
+        ],
+        suggestedTasks=told["suggestedTasks"],
+        checkpoints=[each["name"] for each in told["checkpoints"] if each["reached"]],
+        events=[str(as_object(each["body"]).get("subtype", each["type"])) for each in told["events"]],
+        promptTokens=told["prompt"]["tokens"],
+        modelFailed=told["modelFailed"],
+    )
+
+
+def _lines(turn: TriedTurn) -> list[str]:
+    named = ", ".join(
+        f"{each['name']}{'' if each['open'] else ' (closed)'}" for each in turn["reachableTasks"]
+    )
+    return [
+        f"{turn['tryId']}, turn {turn['turn']}: {turn['status']} in {turn['task']!r} ({turn['pointer']})",
+        *(f"refused: {each['code']}: {each['reason']}" for each in turn["refusals"]),
+        *(f"the agent says: {words}" for words in turn["said"]),
+        f"reachable: {named or 'nothing'}",
+    ]
+
+
+def _differs(row: ReplayRow) -> bool:
+    return row["path"] == "other" or any(row[n] for n in ("newRefusals", "variablesGone", "checkpointsLost"))
+
+
+def _pointers(document: Mapping[str, object]) -> Mapping[str, str]:
+    tasks = document.get("tasks")
+    found = map(as_object, cast("list[object]", tasks) if isinstance(tasks, list) else [])
+    return {str(task.get("name", task.get("_id"))): pointer("tasks", n) for n, task in enumerate(found)}
