@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.ports.flow_store import GuardMetric
+from flow_engine.runtime.human_part import LONGEST_TEXT, text_fault
 from flow_engine.use_cases.dialogue import Utterance
 from flow_engine.use_cases.splits import MOST_SIDES
 from flow_engine.values import JsonValue, ValueRejected, check_json
@@ -105,10 +106,25 @@ class HandleEndContact(Body):
 
 
 class HandleHumanTask(Body):
+    """`text` is the AI's with `waiting`, the person's with `edited`, and the one that is decided on with the
+    other decisions, as `approvalId` is its number."""
+
     contact_id: Id
     conversation_id: Id
     outcome: HumanOutcome
     reason: Reason | None = None
+    text: Annotated[str, pydantic.Field(max_length=LONGEST_TEXT)] | None = pydantic.Field(
+        default=None, validate_default=True
+    )
+    approval_id: Annotated[int, pydantic.Field(ge=1)] | None = None
+
+    @pydantic.field_validator("text")
+    @classmethod
+    def _beside_its_outcome(cls, text: str | None, info: pydantic.ValidationInfo) -> str | None:
+        fault = text_fault(info.data.get("outcome"), text)
+        if fault is not None:
+            raise ValueError(fault)
+        return text
 
 
 class HandleUtterance(Body):

@@ -19,6 +19,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job, NeverTryAgain
 from flow_engine.runtime import replies
 from flow_engine.runtime.commands import NewContact
+from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService
@@ -70,10 +71,9 @@ class AgentRoutes:
     async def human_task(self, call: Call) -> Response:
         body = call.parse(_HUMAN_TASK)
         conversation = call.conversation(body.conversation_id, body.contact_id)
+        report = HumanReport(body.outcome, body.reason, body.text, body.approval_id)
         return answer_response(
-            await self._conversations.human_task(
-                conversation, body.contact_id, body.outcome, body.reason, call.idempotency
-            )
+            await self._conversations.human_task(conversation, body.contact_id, report, call.idempotency)
         )
 
     async def utterance(self, call: Call) -> Response:
@@ -134,9 +134,9 @@ class AgentRoutes:
             _post(
                 "/handle-human-task",
                 self.human_task,
-                "Report what became of a transfer or a supervision",
+                "Report what became of a transfer, a supervision or a text that waits for a person",
                 body=_HUMAN_TASK,
-                reply=replies.AgentData,
+                reply=replies.AgentData | replies.HumanTaskRefused,
                 example={"contactId": "call-1", "conversationId": "conv-1", "outcome": "connected"},
             ),
             _post(

@@ -19,8 +19,19 @@ VARIABLE_TYPES: tuple[VariableType, ...] = get_args(VariableType)
 SensitiveKind = Literal["card", "health", "identity"]
 """Of a sensitive variable, where its document says more than that it is one."""
 
-HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+Decision = Literal["approved", "edited", "rejected", "timeout"]
+DECISIONS: tuple[Decision, ...] = get_args(Decision)
+"""What becomes of a text that waits for a person; `timeout`: nobody has decided."""
+
+HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released", "waiting", Decision]
 HUMAN_OUTCOMES: tuple[HumanOutcome, ...] = get_args(HumanOutcome)
+
+TextRefusalCode = Literal["already_waiting", "already_decided", "another_text"]
+TEXT_REFUSALS: tuple[TextRefusalCode, ...] = get_args(TextRefusalCode)
+"""Why a text is not put before a person, or a decision on one is not taken."""
+
+ApprovalStatus = Literal["waiting", Decision, "withdrawn"]
+"""Of a text that was put before a person; `withdrawn`: there is nobody to send it to any more."""
 
 Source = Literal["user", "bot", "agent"]
 """Who speaks in a dialogue: the person who called, the model, the human agent."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flow_engine.documents import FlowVersion
 from flow_engine.errors import ReloadAndDecide
+from flow_engine.task_types import TaskKind
 from flow_engine.vocabulary import Advance, Channel, TaskType
 
 LONGEST_NAME = 60
@@ -21,7 +22,8 @@ _JOINERS = "\u200c\u200d"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`type` of None: a task that a draft names and does not have. `channels` of None: all channels.
+    """`type` and `kind` of None: a task that a draft names and does not have. `channels` of None: all
+    channels.
 
     `required` are variable ids, `required_names` what people call them, both in document order. `pauses`: the
     end of a contact in this task leaves the conversation between contacts. `when` is the condition before it,
@@ -32,6 +34,7 @@ class Box:
     task_id: str
     name: str
     type: TaskType | None
+    kind: TaskKind | None = None
     channels: tuple[Channel, ...] | None = None
     required: tuple[str, ...] = ()
     required_names: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ def drawing_of(version: FlowVersion) -> Drawing:
             task_id=task.id,
             name=plain(task.effective_name),
             type=task.type,
+            kind=task.kind,
             channels=task.channels,
             required=required,
             required_names=tuple(plain(names.get(each) or each) for each in required),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from flow_engine.diagrams.drawing import Arrow, Box, Drawing, conditions, drawing_of
 from flow_engine.documents import FlowVersion
-from flow_engine.task_types import TASK_KINDS, Palette
+from flow_engine.task_types import Palette
 
 _UNQUOTED = frozenset(" ,.()")
 
@@ -52,7 +52,7 @@ def dot(version: FlowVersion) -> str:
 
 def node(box: Box) -> str:
     """A task as a table of its name, its sub-states and what must hold to enter it. One line of DOT."""
-    kind = None if box.type is None else TASK_KINDS[box.type]
+    kind = box.kind
     colours = _MISSING if kind is None else kind.graphviz
     rows = [
         f'<b>{_lines_of(box.name)}</b> <font point-size="9" color="{colours.line}">'

@@ -47,15 +47,15 @@ def state(box: Box) -> Iterator[str]:
     """The lines of a task, with the states inside of it and the arrows between them."""
     this = f"t{box.number}"
     heading = f'state "{quoted(box.name)} · {box.type or "missing"}" as {this}'
-    inner = TASK_KINDS[box.type].sub_states if box.type else ()
-    if box.type is None or not inner:
+    kind = box.kind
+    if kind is None or not kind.sub_states:
         yield heading
         return
     yield heading + " {"
-    for name in inner:
+    for name in kind.sub_states:
         yield f'    state "{name}" as {this}_{name}'
-    yield f"    [*] --> {this}_{inner[0]}"
-    for event, arcs in TASK_KINDS[box.type].events.items():
+    yield f"    [*] --> {this}_{kind.sub_states[0]}"
+    for event, arcs in kind.events.items():
         for source, target in arcs:
             yield f"    {this}_{source} --> {this}_{target} : {quoted(event.replace('_', ' '))}"
     yield "}"

@@ -30,7 +30,7 @@ from urllib.parse import quote
 from flow_engine.diagrams.drawing import Arrow, Box, drawing_of
 from flow_engine.documents import FlowVersion
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
-from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED
 
 JsonObject = dict[str, object]
 
@@ -87,15 +87,16 @@ def task(box: Box, transitions: JsonObject) -> JsonObject:
         "meta": {"taskId": box.task_id, "type": box.type, "channels": box.channels},
         "on": transitions,
     }
-    if box.type is None or not TASK_KINDS[box.type].sub_states:
+    kind = box.kind
+    if kind is None or not kind.sub_states:
         return state
-    inner: dict[str, JsonObject] = {name: {} for name in TASK_KINDS[box.type].sub_states}
-    for event, arcs in TASK_KINDS[box.type].events.items():
+    inner: dict[str, JsonObject] = {name: {} for name in kind.sub_states}
+    for event, arcs in kind.events.items():
         for source, target in arcs:
             inner[source][f"human_{event}"] = target
     return {
         **state,
-        "initial": TASK_KINDS[box.type].sub_states[0],
+        "initial": kind.sub_states[0],
         "states": {name: {"on": events} if events else {} for name, events in inner.items()},
     }
 

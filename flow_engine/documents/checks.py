@@ -86,6 +86,7 @@ def check_version(
     for rule in RULES:
         yield from rule(references)
     if environment is not None:
+        yield from misplaced_approvals(references)
         for what, code, reference, names in (
             ("API version", "unknown_api_version", references.api_version, environment.api_versions),
             ("audio preset", "unknown_audio_preset", references.audio_preset, environment.audio_presets),
@@ -215,6 +216,17 @@ def unknown_variables(references: References) -> Iterator[Finding]:
         known = _Known("variable", "unknown_variable", _ids(references.variables))
         for task in references.tasks or ():
             yield from known.missing(*task.variables)
+
+
+def misplaced_approvals(references: References) -> Iterator[Finding]:
+    for task in references.tasks or ():
+        if task.approval is not None:
+            yield Finding(
+                task.approval.pointer,
+                "approval_not_supervised",
+                f"a task of type {quoted(task.approval.text)} has nobody who approves: accepted in tasks of "
+                "type 'AIS'",
+            )
 
 
 def unknown_checkpoints(references: References) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ from flow_engine.documents.values import (
     listed_within_budget,
 )
 from flow_engine.errors import pointer
-from flow_engine.task_types import ROUTED_TYPES, TASK_KINDS
+from flow_engine.task_types import ROUTED_TYPES, TaskKind, kind_of
 from flow_engine.vocabulary import CHANNELS, VARIABLE_TYPES, Advance, Channel, TaskType, VariableType
 
 T = TypeVar("T")
@@ -176,6 +176,9 @@ class ConnectionCondition(Document):
     advance: Maybe[Advance] = None
 
 
+APPROVAL_TIMEOUT_S = 300
+"""Seconds for which a text waits for a person where its task does not say."""
+
 _MAY_NEED_A_HUMAN = When("type", *reversed(ROUTED_TYPES))
 
 
@@ -206,6 +209,8 @@ class Task(Document):
     connected_tasks: Texts = ()
     excluded_global_tasks: Texts = ()
     returns: Flag = False
+    approval: Flag = False
+    approval_timeout: Number = APPROVAL_TIMEOUT_S
     entry_condition: Maybe[EntryCondition] = None
     connection_conditions: Entries[ConnectionCondition] = Field(
         default_factory=dict[str, ConnectionCondition]
@@ -224,6 +229,11 @@ class Task(Document):
         return self.routing_given if isinstance(self.routing_given, RoutingParameters) else None
 
     @property
+    def kind(self) -> TaskKind:
+        """What the task's type means, with its approval."""
+        return kind_of(self.type, approval=self.approval)
+
+    @property
     def effective_name(self) -> str:
         """The name that people and models use: `name` where it says something, else the id (F4)."""
         return self.name if self.name and self.name.strip() else self.id
@@ -237,7 +247,7 @@ class Task(Document):
     def suspend_transcription(self) -> bool:
         """HUM tasks: no dialogue is sent while a human is connected. An addition, unread by the schema
         as well, so anything but `true` is no (F40)."""
-        return TASK_KINDS[self.type].transfers and self._extra("suspendTranscription") is True
+        return self.kind.transfers and self._extra("suspendTranscription") is True
 
     def _extra(self, name: str) -> object:
         return (self.model_extra or {}).get(name)

@@ -48,7 +48,8 @@ class ToolReference:
 
 @dataclass(frozen=True, slots=True)
 class TaskReferences:
-    """`conditioned` are the keys of `connectionConditions`, which name tasks; `excluded` are global tasks."""
+    """`conditioned` are the keys of `connectionConditions`, which name tasks; `excluded` are global tasks.
+    `approval` is where a task that no AI writes in asks for approval."""
 
     identity: Identity
     connected: tuple[Reference, ...]
@@ -58,6 +59,7 @@ class TaskReferences:
     checkpoints: tuple[Identity, ...]
     servers: tuple[Reference, ...]
     tools: tuple[ToolReference, ...]
+    approval: Reference | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,9 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
         checkpoints=_identities(task, "enabledCheckpoints", place),
         servers=tuple(servers),
         tools=tuple(tools),
+        approval=Reference(str(task.get("type")), f"{place}/approval")
+        if task.get("approval") is True and task.get("type") in ("AIO", "HUM")
+        else None,
     )
 
 
@@ -207,20 +212,22 @@ def identities_of(raw: object) -> Iterator[Reference]:
 
 
 def durations_of(raw: object) -> Iterator[Duration]:
-    """Time limits of closures, and timeouts of routings where a routing means something. In seconds; what is
-    no number is passed over, since the schema's errors say so."""
+    """Time limits of closures, and timeouts of routings and approvals where they mean something. In seconds;
+    what is no number is passed over, since the schema's errors say so."""
     document = _object(raw)
-    yield from _duration(document, "closureConfig", "conversationTimeLimit", "")
+    yield from _duration(_object(document.get("closureConfig")), "conversationTimeLimit", "/closureConfig")
     for task, place in _objects(document, "tasks", ""):
-        yield from _duration(task, "closureConfig", "conversationTimeLimit", place)
+        closure, routing = _object(task.get("closureConfig")), _object(task.get("routingParameters"))
+        yield from _duration(closure, "conversationTimeLimit", f"{place}/closureConfig")
         if task.get("type") in ROUTED_TYPES:
-            yield from _duration(task, "routingParameters", "timeout", place)
+            yield from _duration(routing, "timeout", f"{place}/routingParameters")
+            yield from _duration(task, "approvalTimeout", place)
 
 
-def _duration(owner: JsonObject, part: str, name: str, place: str) -> Iterator[Duration]:
-    value = _object(owner.get(part)).get(name)
+def _duration(owner: JsonObject, name: str, place: str) -> Iterator[Duration]:
+    value = owner.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        yield Duration(value, f"{place}/{part}/{name}")
+        yield Duration(value, f"{place}/{name}")
 
 
 # --- tolerant reading -------------------------------------------------------------------------

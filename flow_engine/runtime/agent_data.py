@@ -14,10 +14,12 @@ from flow_engine.masking import MASKS, Secrets, shown
 from flow_engine.runtime import commands
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
+from flow_engine.runtime.human_part import HumanPart
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
 from flow_engine.runtime.replies import (
+    ApprovalReply,
     ConditionReply,
     FixedParts,
     KnownVariable,
@@ -26,7 +28,6 @@ from flow_engine.runtime.replies import (
     TruthName,
 )
 from flow_engine.runtime.rules import UnmetCondition, reachable_tasks
-from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import JsonValue, utc_text
 from flow_engine.vocabulary import MemoryFormat
 
@@ -54,6 +55,7 @@ def agent_data_of(
     if runner.left_task is not None:
         own["leftTask"] = runner.left_task.name
     own.update(told_of_advance(runner))
+    own.update(told_of_approval(runner))
     if result is not None:
         own["result"] = result
     return b"".join(
@@ -156,6 +158,46 @@ def told_of_advance(runner: ConversationState) -> Mapping[str, object]:
     )
 
 
+def told_of_approval(runner: ConversationState) -> Mapping[str, ApprovalReply]:
+    """The member `approval` of a reply; empty where no text of the contact was put before a person."""
+    approval = runner.session.approval
+    if approval is None:
+        return {}
+    return {
+        "approval": ApprovalReply(
+            approvalId=approval.id,
+            taskId=approval.task_id,
+            status=approval.status,
+            text=approval.text,
+            draft=approval.draft,
+            reason=approval.reason,
+            askedAt=utc_text(approval.asked_at),
+            until=utc_text(approval.until),
+            decidedAt=None if approval.decided_at is None else utc_text(approval.decided_at),
+        )
+    }
+
+
+def get_text_refusal(runner: HumanPart) -> bytes:
+    """The refusal of a text or of a decision on one, as data: `HumanTaskRefused` as JSON. Raises LookupError
+    when none was refused."""
+    refusal = runner.text_refusal
+    if refusal is None:
+        raise LookupError("the last report about a text was taken")
+    told: dict[str, object] = {
+        "result": False,
+        "code": refusal.code,
+        "reason": refusal.reason,
+        "command": commands.error(refusal.reason),
+        "accepted": runner.flow.chart.accepted_outcomes(runner.session.states),
+        "taskName": runner.task.name,
+        "taskStatus": runner.status,
+        **told_of_approval(runner),
+        "revision": runner.session.revision,
+    }
+    return orjson.dumps(told)
+
+
 def _condition_reply(unmet: UnmetCondition, secrets: Secrets | None) -> ConditionReply:
     """A condition that compares a sensitive variable with the very value that it has does not tell so."""
     found = unmet.explanation
@@ -241,10 +283,9 @@ def _fixed_parts(runner: ConversationState) -> FixedParts:
         "taskId": task.id,
         "taskName": task.name,
         "taskType": task.type,
-        "routingParameters": None
-        if routing is None or not TASK_KINDS[task.type].routed
-        else _as_sent(routing),
+        "routingParameters": None if routing is None or not task.kind.routed else _as_sent(routing),
         "mcpServers": urls,
+        **({"approvalRequired": True} if task.kind.holds else {}),
     }
     of_conversation = {
         "channel": channel,

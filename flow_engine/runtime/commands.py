@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
-from flow_engine.vocabulary import Channel
+from flow_engine.vocabulary import Channel, Decision
 
 START = "/start"
 RESUME = "/resume"
@@ -27,6 +27,11 @@ def error(reason: str) -> str:
 
 def human_failed(reason: str) -> str:
     return f"/human_task_failed {_one_line(reason)}"
+
+
+def decided(decision: Decision, reason: str | None) -> str:
+    """`/human_task_<decision>`, of a text that waited, with a person's reason. One line."""
+    return " ".join([f"/human_task_{decision}", *(reason or "").split()])
 
 
 def _one_line(reason: str) -> str:

@@ -12,7 +12,7 @@ from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.statechart import Chart
-from flow_engine.task_types import TASK_KINDS
+from flow_engine.task_types import TaskKind
 from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import Advance, TaskType
 
@@ -37,6 +37,7 @@ class TaskPlan:
     tools: tuple[str, ...]
     advances: tuple[tuple[str, Advance], ...]
     transfer_tags: tuple[tuple[str, tuple[str, ...]], ...]
+    kind: TaskKind
     document: Task
 
 
@@ -190,7 +191,7 @@ def _conditions_of(version: FlowVersion, variables: VariableIndex) -> dict[str, 
 
 def plan_of(task: Task, connected: tuple[str, ...]) -> TaskPlan:
     """What a step needs of a task, worked out once. `connected` are the tasks that can follow it."""
-    routing = task.routing_parameters if TASK_KINDS[task.type].routed else None
+    routing = task.routing_parameters if task.kind.routed else None
     tags = {
         "skills": routing.agent_skills if routing else (),
         "optional_skills": routing.agent_optional_skills if routing else (),
@@ -210,5 +211,6 @@ def plan_of(task: Task, connected: tuple[str, ...]) -> TaskPlan:
             if (way := task.connection_conditions.get(target)) is not None and way.advance is not None
         ),
         transfer_tags=tuple((kind, tuple(values)) for kind, values in tags.items() if values),
+        kind=task.kind,
         document=task,
     )

@@ -21,7 +21,7 @@ from flow_engine.runtime.rendered import scope_of
 from flow_engine.runtime.rules import BACK, TaskGuard, TaskRefusal, channel_available
 from flow_engine.runtime.session import Contact, Session
 from flow_engine.runtime.storage import FormerConversation, LoadedConversation, NewMemory
-from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED
 from flow_engine.templates import TemplateScope
 from flow_engine.vocabulary import Phase
 
@@ -72,6 +72,11 @@ class ConversationState:
         return self.flow.chart.status(self.session.states)
 
     @property
+    def held(self) -> bool:
+        """A text waits for a person's decision: the task is not left until then."""
+        return self.status in self.task.kind.holds
+
+    @property
     def changed(self) -> bool:
         return self.session.revision != self.loaded.revision
 
@@ -116,7 +121,8 @@ class ConversationState:
     @property
     def guard(self) -> TaskGuard:
         facts = self.condition_facts if self.flow.conditions else None
-        return TaskGuard(self.flow, self.memory, self.session.latest_contact.channel, self.task, facts)
+        channel = self.session.latest_contact.channel
+        return TaskGuard(self.flow, self.memory, channel, self.task, facts, self.held)
 
     @property
     def guard_before(self) -> TaskGuard | None:
@@ -128,7 +134,8 @@ class ConversationState:
         since = session.task.entered_at if session.task.task_id == self.task.id else self.now
         memory = self.loaded.merged
         facts = facts_of(session, memory, self.loaded.tenant, since) if self.flow.conditions else None
-        return TaskGuard(self.flow, memory, session.latest_contact.channel, self.task, facts)
+        held = self.flow.chart.status(session.states) in self.task.kind.holds
+        return TaskGuard(self.flow, memory, session.latest_contact.channel, self.task, facts, held)
 
     @property
     def condition_facts(self) -> Facts:
@@ -150,8 +157,8 @@ class ConversationState:
     @property
     def returns_to(self) -> TaskPlan | None:
         """Where a change to `back` goes: the task that a digression was entered from. None where there is
-        none, or the channel is not its own."""
-        found = self.session.digressions[-1:] if self.task.document.returns else ()
+        none, the channel is not its own, or the task is not left now."""
+        found = self.session.digressions[-1:] if self.task.document.returns and not self.held else ()
         plan = self.flow.tasks.get(found[0]) if found and BACK not in self.flow.names else None
         if plan is None or not channel_available(plan, self.session.latest_contact.channel):
             return None
@@ -214,7 +221,7 @@ class ConversationState:
     @property
     def looks_for_somebody(self) -> bool:
         """A human is looked for: always in a transfer, in a supervision when its task says whom it wants."""
-        kind = TASK_KINDS[self.task.type]
+        kind = self.task.kind
         names_somebody = kind.transfers or bool(self.task.transfer_tags)
         return kind.routed and self.status == kind.sub_states[0] and names_somebody
 

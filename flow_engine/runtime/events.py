@@ -12,7 +12,7 @@ object whose `subtype` is one of:
     task_refused         {code, task}
     task_stalled         {task, turns}
     routing_requested    {skills?, optionalSkills?, agents?, timeout}
-    human_task           {outcome, reason?}
+    human_task           {outcome, reason?, approvalId?, text?, draft?, timeout?}  see docs/events.md
     version_migrated     {from, to}
     rollout_rolled_back  {flowId, tag, versionId, metric}
     reason_of_contact    {name, why}
@@ -47,7 +47,6 @@ from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, encoded_id
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.mining_state import ReachedCheckpoint
 from flow_engine.runtime.session import Session
-from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import Source
 
@@ -77,7 +76,7 @@ def task_status(flow: CompiledFlow, session: Session) -> str:
     """Who leads the task now: an AIS task that a human has taken over counts as HUM."""
     plan = flow.tasks[session.task.task_id]
     status = flow.chart.status(session.states)
-    return plan.type if status is None else TASK_KINDS[plan.type].hands_over.get(status, plan.type)
+    return plan.type if status is None else plan.kind.hands_over.get(status, plan.type)
 
 
 def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:

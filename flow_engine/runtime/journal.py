@@ -96,6 +96,8 @@ def session_delta(before: Session | None, after: Session) -> Mapping[str, object
     delta = _changes(before, after)
     if "task" in delta:
         delta["task"] = _changes(before.task, after.task)
+    if after.approval is not None and "approval" in delta:
+        delta["approval"] = _changes(None, after.approval)
     if "contacts" in delta:
         delta["contacts"] = {
             id: None if new is None else _changes(before.contacts.get(id), new)

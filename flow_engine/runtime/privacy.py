@@ -93,11 +93,17 @@ def masked_event(event: bytes, secrets: Secrets) -> bytes:
     return orjson.dumps(whole)
 
 
-def masked_reply(reply: bytes, flow: CompiledFlow) -> bytes:
-    """A reply as it was sent, with masks where tools are handed a sensitive value: all else that it has is
-    masked when it is made. JSON in UTF-8."""
-    whole: object = orjson.loads(reply) if flow.sensitive and b'"mcpTools"' in reply else None
+def masked_reply(reply: bytes, flow: CompiledFlow, secrets: Secrets | None) -> bytes:
+    """A reply as it was sent, with masks where tools are handed a sensitive value, and where an agent reads
+    what a person has written: all else that it has is masked when it is made. JSON in UTF-8."""
+    if secrets is None or not (b'"mcpTools"' in reply or b'"approval":{' in reply):
+        return reply
+    whole = as_object(orjson.loads(reply))
     found = False
+    for name in ("approval", "command"):
+        masked = secrets.json(whole.get(name))
+        if masked != whole.get(name):
+            whole, found = {**whole, name: masked}, True
     for server in _objects(as_object(whole).get("mcpTools")):
         for tool in _objects(server.get("tools")):
             for parameter in _objects(tool.get("parameters")):

@@ -29,7 +29,6 @@ from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
-from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
@@ -210,7 +209,7 @@ def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[Nam
     channel = session.latest_contact.channel
     yield "channel", _section(sections["heading_channel"], [sections[f"channel_{channel}"]])
     transfer: list[str] = []
-    if (section := TASK_KINDS[plan.type].prompt_section) is not None:
+    if (section := plan.kind.prompt_section) is not None:
         transfer.append(sections[section])
         for kind, values in plan.transfer_tags:
             names = {"agents" if kind == "agents" else "skills": ", ".join(values)}
@@ -299,8 +298,9 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     ]
     yield "contact", _section(sections["heading_contact"], fields)
     status = inputs.flow.chart.status(session.states)
-    kind = TASK_KINDS[inputs.flow.tasks[session.task.task_id].type]
-    yield "human_part", "" if status is None else sections[kind.status_sections[status]]
+    kind = inputs.flow.tasks[session.task.task_id].kind
+    told = "" if status is None else _status_line(inputs, sections[kind.status_sections[status]])
+    yield "human_part", told
     minute = inputs.now.replace(second=0, microsecond=0)
     now_line = _now_line(sections["now"], sections["weekdays"], minute, tenant_zone(inputs.tenant))
     yield "now", _section(sections["heading_now"], [now_line])
@@ -322,6 +322,18 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     render = render_toon if inputs.memory_format == "toon" else render_markdown
     table = render(rows) if rows else sections["memory_empty"]
     yield "memory", f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
+
+
+def _status_line(inputs: PromptInput, section: str) -> str:
+    """With the text that was put before a person, where the section tells of it."""
+    approval = inputs.session.approval
+    if approval is None:
+        return section
+    return section.format(
+        text=as_data(inputs.without_secrets(approval.text)),
+        reason=as_data(inputs.without_secrets(approval.reason or "–")),
+        until=_local(approval.until, inputs.tenant).strftime("%H:%M"),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from flow_engine.vocabulary import Phase, SensitiveKind
+from flow_engine.vocabulary import ApprovalStatus, HumanOutcome, Phase, SensitiveKind, TextRefusalCode
 
 JsonObject = Mapping[str, object]
 
@@ -82,13 +82,31 @@ class MediaReply(TypedDict):
     preemptiveGeneration: bool
 
 
+class ApprovalReply(TypedDict):
+    """The text that was the last to wait for a person. `text` is what may be sent once `status` is `approved`
+    or `edited`, and nothing may be in any other; `draft` is what the AI wrote. Undecided at `until` it is
+    `timeout`. Times are in UTC."""
+
+    approvalId: int
+    taskId: str
+    status: ApprovalStatus
+    text: str
+    draft: str
+    reason: str | None
+    askedAt: str
+    until: str
+    decidedAt: str | None
+
+
 class AgentData(MediaReply):
     """Everything an agent needs to go on with a conversation.
 
     `tenantId`, `conversationId` and `contactId` are also what an agent injects into every MCP tool.
     `command` goes into the model's history. `leftTask` is there when a new contact was taken out of a task
     that its channel lacks; `returnsTo` in a digression: the task that a change to `back` goes to. `advanced`:
-    the conversation went on by itself; all else is of the task that it reached.
+    the conversation went on by itself; all else is of the task that it reached. `approvalRequired`: what the
+    AI writes in the task is put before a person, with the outcome `waiting`, and not sent before it is
+    approved. `approval` is there once a text of the contact was.
     """
 
     conversationId: str
@@ -115,6 +133,23 @@ class AgentData(MediaReply):
     leftTask: NotRequired[str]
     returnsTo: NotRequired[str]
     advanced: NotRequired[Advanced]
+    approvalRequired: NotRequired[Literal[True]]
+    approval: NotRequired[ApprovalReply]
+
+
+class HumanTaskRefused(TypedDict):
+    """A text that was not put before a person, or a decision that was not taken: what has been decided
+    holds. `accepted` are the outcomes that are possible now."""
+
+    result: Literal[False]
+    code: TextRefusalCode
+    reason: str
+    command: str
+    accepted: Sequence[HumanOutcome]
+    taskName: str
+    taskStatus: str | None
+    approval: ApprovalReply
+    revision: int
 
 
 class TaskChanged(AgentData):
@@ -204,7 +239,8 @@ class PromptParts(TypedDict):
 
 
 class PromptReply(TypedDict):
-    """`suggestedTasks` are ids of the tasks that the prompt tells the model to go on with."""
+    """`suggestedTasks` are ids of the tasks that the prompt tells the model to go on with. `approval` is
+    there once a text of the contact was put before a person."""
 
     prompt: str
     revision: int
@@ -214,6 +250,7 @@ class PromptReply(TypedDict):
     memoryFresh: bool
     command: str | None
     suggestedTasks: Sequence[str]
+    approval: NotRequired[ApprovalReply]
 
 
 class UtteranceReply(TypedDict):

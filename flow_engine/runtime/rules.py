@@ -1,7 +1,8 @@
 """The rules of moving between tasks (F11, F12): the only file that decides, and that explains.
 
 1. A task is named by its id or its normalised name.
-2. It is entered only from a task whose `connectedTasks` name it: the chart's own transitions.
+2. It is entered only from a task whose `connectedTasks` name it: the chart's own transitions. A task in
+   which a text waits for a person's decision is not left.
 3. It is entered only on one of its channels; null means all.
 4. Every required transition parameter of the *target* has a value in the merged memory.
 5. The connection's condition is true, and then the target's own.
@@ -30,6 +31,7 @@ RefusalCode = Literal[
     "task_unknown",
     "already_in_task",
     "task_not_connected",
+    "waiting_for_approval",
     "channel_not_available",
     "missing_variables",
     "condition_not_met",
@@ -103,18 +105,20 @@ class TaskRefusal:
 
 class TaskGuard(msgspec.Struct, frozen=True):
     """Rules 3 to 5, asked by the chart. `current` is the task that would be left, `facts` what conditions
-    read; both may be None for a flow without conditions."""
+    read; both may be None for a flow without conditions. `held`: a text waits in the current task."""
 
     flow: CompiledFlow
     memory: Mapping[str, MemoryEntry]
     channel: str
     current: TaskPlan | None = None
     facts: Facts | None = None
+    held: bool = False
 
     def allows(self, task_id: str) -> bool:
         task = self.flow.tasks[task_id]
         return (
-            channel_available(task, self.channel)
+            not self.held
+            and channel_available(task, self.channel)
             and not missing_variables(task, self.memory)
             and self.unmet(task) is None
         )
@@ -183,13 +187,24 @@ def next_by_itself(guard: TaskGuard, before: TaskGuard | None, passed: Collectio
 def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) -> TaskRefusal | None:
     """Why a change to the task of that name is refused; None when every rule holds."""
     target = flow.task_named(name)
+    leaves = name == BACK if target is None else target.id in current.connected and target.id != current.id
+    if guard.held and leaves:
+        reason = f"a text waits for a person's decision: until then task {current.name!r} is not left"
+        return TaskRefusal("waiting_for_approval", reason, current)
+    return _why_not(flow, current, name, target, guard)
+
+
+def _why_not(
+    flow: CompiledFlow, current: TaskPlan, name: str, target: TaskPlan | None, guard: TaskGuard
+) -> TaskRefusal | None:
+    """By rules 1 to 5, of a task that may be left."""
     names = (
         ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, guard)) or "none"
     )
-    if target is None and name == BACK:
-        reason = f"task {current.name!r} was not entered as a digression; reachable tasks: {names}"
-        return TaskRefusal("nothing_to_go_back_to", reason, current)
     if target is None:
+        if name == BACK:
+            reason = f"task {current.name!r} was not entered as a digression; reachable tasks: {names}"
+            return TaskRefusal("nothing_to_go_back_to", reason, current)
         return TaskRefusal("task_unknown", f"there is no task {name!r}; reachable tasks: {names}", current)
     if target.id == current.id:
         return TaskRefusal("already_in_task", f"the conversation is in task {target.name!r} already", current)
@@ -225,10 +240,10 @@ def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) 
         reason = f"task {target.name!r} needs variables that have no value yet: {wanted}"
         return TaskRefusal("missing_variables", reason, current, described)
     unmet = guard.unmet(target)
-    if unmet is not None and guard.facts is not None:
-        found = UnmetCondition(unmet, unmet.condition.explain(guard.facts))
-        return TaskRefusal("condition_not_met", unmet.reason, current, condition=found)
-    return None
+    if unmet is None or guard.facts is None:
+        return None
+    found = UnmetCondition(unmet, unmet.condition.explain(guard.facts))
+    return TaskRefusal("condition_not_met", unmet.reason, current, condition=found)
 
 
 def _by_distance(flow: CompiledFlow, current: TaskPlan) -> Mapping[str, int]:

@@ -7,32 +7,30 @@ changes meanwhile: a step that loses its commit is simply done again on fresh st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from pydantic.alias_generators import to_camel
-
-from flow_engine.errors import CallTheOperator, ReloadAndDecide
+from flow_engine.errors import CallTheOperator
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime import commands, events
+from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import agent_data_of
 from flow_engine.runtime.commands import NewContact, check_channel
-from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan, compile_flow
-from flow_engine.runtime.conversation_state import ConversationState
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
 from flow_engine.runtime.events import ended_by
+from flow_engine.runtime.human_part import HumanPart
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, empty_entries, merge
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rules import BACK, explain, nearest_task, next_by_itself
 from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
 from flow_engine.runtime.storage import LoadedConversation, NewMemory
-from flow_engine.task_types import ACTIVE, CLOSED, TASK_KINDS
-from flow_engine.vocabulary import ContactStatus, HumanOutcome
+from flow_engine.task_types import ACTIVE, CLOSED
+from flow_engine.vocabulary import ContactStatus, Decision
 
 CONTACTS_KEPT = 200  # ended contacts remembered, so that one cannot come back to life
 CONCLUDE_AFTER_S = 1.0  # the last words are read first
 
 
-class ConversationalFlowRunner(ConversationState):
+class ConversationalFlowRunner(HumanPart):
     """A conversation that can be moved: each method is one step or a part of one."""
 
     @classmethod
@@ -44,9 +42,8 @@ class ConversationalFlowRunner(ConversationState):
         platform: Platform,
         now: datetime,
     ) -> ConversationalFlowRunner:
-        """Take up a stored conversation. A routing that ran out of time has failed by now (F34).
-
-        In an AIS task that is told, and the AI goes on.
+        """Take up a stored conversation. A routing that ran out of time has failed by now (F34), and a text
+        that nobody has decided is not sent. In an AIS task that is told, and the AI goes on.
 
         Raises CallTheOperator `snapshot_unusable` for a snapshot that does not fit its version: it is
         never reset in silence (F13).
@@ -59,15 +56,7 @@ class ConversationalFlowRunner(ConversationState):
         runner = cls(flow, session, loaded, platform, now)
         if session.deadline is None:  # stored by a release that did not write it down
             runner.session = session.model_copy(update={"deadline": runner.task_deadline})
-        deadline = session.task.routing_deadline
-        if deadline is None or deadline > now or not runner.looks_for_somebody:
-            return runner
-        if "failed" in flow.chart.accepted_outcomes(session.states):
-            runner._apply_outcome("failed", "timeout")
-            runner._update(pending_command=commands.human_failed("timeout"))
-        else:
-            runner._update(task=session.task.model_copy(update={"routing_deadline": None}))
-            runner._note("human_task", outcome="failed", reason="timeout")
+        runner.run_out()
         return runner
 
     @classmethod
@@ -201,6 +190,11 @@ class ConversationalFlowRunner(ConversationState):
             self.advanced = (left.name, self.task.name)
             self._update(pending_command=self.session.pending_command or commands.start_task(self.task))
 
+    def _decide(self, decision: Decision, reason: str | None, text: str | None) -> None:
+        """What came to hold while the text waited leads on now."""
+        super()._decide(decision, reason, text)
+        self.advance()
+
     def resume_contact(self, contact: NewContact) -> None:
         """Another contact goes on with the conversation: memory and task are kept (F28). Raises
         CorrectTheInput `channel_not_supported`."""
@@ -255,28 +249,6 @@ class ConversationalFlowRunner(ConversationState):
         """Tell that the closure handler was asked and gave no usable answer."""
         self._note("handler_failed", contact_id, reason=reason)
 
-    def apply_human_outcome(self, outcome: HumanOutcome, reason: str | None) -> str | None:
-        """Drive a HUM or AIS task (F34) and return the model's command, None where there is none.
-
-        An outcome that has come true already is no error: its sender repeats it.
-        Raises ReloadAndDecide `outcome_not_possible`, with the outcomes that are.
-        """
-        accepted = self.flow.chart.accepted_outcomes(self.session.states)
-        if outcome in accepted:
-            self._apply_outcome(outcome, reason)
-        elif all(target != self.status for _, target in TASK_KINDS[self.task.type].events.get(outcome, ())):
-            raise ReloadAndDecide(
-                "outcome_not_possible",
-                f"{outcome!r} does not follow in task {self.task.name!r} ({self.task.type}, {self.status})",
-                state=self.facts(),
-                accepted=accepted,
-            )
-        if outcome == "completed":
-            return commands.HUMAN_COMPLETED
-        if outcome == "failed":
-            return commands.human_failed(self.session.task.human_reason or "unknown")
-        return None
-
     def migrate_to(self, flow: CompiledFlow, task_id: str) -> None:
         """Go on in a task of another version, of the same type and in the same part of it. Raises
         UnknownStates for a task in which it cannot stand."""
@@ -321,12 +293,6 @@ class ConversationalFlowRunner(ConversationState):
         self._note("task_changed", **{"from": left.name, "to": target.name, "by": by})
         self._start_routing()
 
-    def _apply_outcome(self, outcome: HumanOutcome, reason: str | None) -> None:
-        self._set_states(self.flow.chart.human(self.session.states, outcome))
-        entry = self.session.task.model_copy(update={"human_reason": reason, "routing_deadline": None})
-        self._update(task=entry)
-        self._note("human_task", outcome=outcome, reason=reason)
-
     def _close(self, contact_id: str | None) -> None:
         reason = "time_limit" if self.expired else None
         self._set_states(self.flow.chart.close(self.session.states))
@@ -350,11 +316,13 @@ class ConversationalFlowRunner(ConversationState):
             contacts={**kept, contact.contact_id: admitted},
             active_contact_id=contact.contact_id,
             pending_command=None,
+            approval=None,
         )
         self.set_language(contact.language)
         self._note("contact_started", channel=contact.channel)
 
     def _finish(self, contact_id: str, contact: Contact, status: ContactStatus) -> None:
+        self._withdraw(f"contact_{status}", contact_id)
         finished = contact.model_copy(update={"status": status, "ended_at": self.now})
         self._update(contacts={**self.session.contacts, contact_id: finished})
 
@@ -389,30 +357,3 @@ class ConversationalFlowRunner(ConversationState):
         task = self.flow.tasks[task_id]
         texts = self.platform.texts.of(self.flow, task, self.session, self.shown_memory, self.tenant)
         return self.session.task.model_copy(update={"task_id": task_id, **entry, **texts})
-
-    def _start_routing(self) -> None:
-        if not self.looks_for_somebody:
-            return
-        routing = self.task.document.routing_parameters
-        timeout = 0.0 if routing is None else routing.timeout
-        deadline = self.now + timedelta(seconds=min(max(timeout, 0.0), LONGEST_S))
-        entry = self.session.task.model_copy(update={"routing_deadline": deadline, "human_reason": None})
-        self._update(task=entry)
-        skills = {to_camel(kind): values for kind, values in self.task.transfer_tags}
-        self._note("routing_requested", None, timeout=timeout, **skills)
-        self.jobs.append(self.due_at("routing", deadline))
-
-    def _set_states(self, states: StateConfiguration) -> None:
-        self._update(configuration=states.configuration, history=states.history)
-
-    def _update(self, **changes: object) -> None:
-        """Every step makes one revision, however many parts it has."""
-        self.session = self.session.model_copy(update={"revision": self.loaded.revision + 1, **changes})
-
-    def _note(self, subtype: str, contact_id: str | None = None, **details: object) -> None:
-        about = contact_id or self.session.active_contact_id or ""
-        self.outbox.append(
-            events.system_event(
-                self.flow, self.session, len(self.outbox), about, self.now, subtype, **details
-            )
-        )

@@ -14,9 +14,9 @@ import msgspec
 from flow_engine.errors import CallTheOperator
 from flow_engine.runtime.statechart import StateConfiguration
 from flow_engine.task_types import CLOSED
-from flow_engine.vocabulary import Channel, ContactStatus
+from flow_engine.vocabulary import ApprovalStatus, Channel, ContactStatus
 
-SNAPSHOT_FORMAT = 3
+SNAPSHOT_FORMAT = 4
 MOST_DIGRESSIONS = 8
 """Tasks to go back to, one within the other; what lies deeper is forgotten."""
 
@@ -53,13 +53,29 @@ class TaskEntry(_Stored, frozen=True, kw_only=True):
     human_reason: str | None = None
 
 
+class Approval(_Stored, frozen=True, kw_only=True):
+    """A text that was put before a person. `id` is the revision that it came with; `draft` is what the AI
+    wrote, `text` what holds now. Undecided after `until`, it is not sent. Times are in UTC."""
+
+    id: int
+    task_id: str
+    status: ApprovalStatus
+    text: str
+    draft: str
+    asked_at: datetime
+    until: datetime
+    reason: str | None = None
+    decided_at: datetime | None = None
+
+
 class Session(_Stored, frozen=True, kw_only=True):
     """A conversation between two requests. Immutable: a step makes a new one.
 
     `revision` counts the commits of the snapshot; `entered` and `refused` count by task id how often
     a task was entered and a change to it refused, the latter under "" for names that no task has. `deadline`
     is when the conversation's time is over (UTC), None for never; `pending_command` is what the agent has yet
-    to be told. `digressions` are the tasks to go back to, the nearest last.
+    to be told. `digressions` are the tasks to go back to, the nearest last. `approval` is the text of the
+    active contact that was the last to wait for a person.
     """
 
     format: int = SNAPSHOT_FORMAT
@@ -82,6 +98,7 @@ class Session(_Stored, frozen=True, kw_only=True):
     deadline: datetime | None = None
     pending_command: str | None = None
     digressions: tuple[str, ...] = ()
+    approval: Approval | None = None
 
     @property
     def states(self) -> StateConfiguration:
@@ -111,8 +128,10 @@ class _FormatOnly(msgspec.Struct):
 
 
 _FORMAT_1, _FORMAT_2, _FORMAT_3 = b'{"format":1,', b'{"format":2,', b'{"format":3,'
+_HEAD = len(_FORMAT_1)
 _UNUSED_IN_1 = b',"deadline":null,"pendingCommand":null'
-_UNUSED_IN_2 = b',"digressions":[]}'
+_UNUSED_IN_2 = b',"digressions":[]'
+_UNUSED_IN_3 = b',"approval":null}'
 _PLACE = re.compile(r"`\$\.?(?P<place>[^`]*)`\Z")
 _FIELD = re.compile(r"(?:required|unknown) field `(?P<field>[^`]*)`")
 
@@ -121,11 +140,13 @@ def encode_session(session: Session) -> bytes:
     """In the oldest format that has all that is used: the release before reads it during an update. A JSON
     text in UTF-8."""
     stored = msgspec.json.encode(session)
-    if session.digressions:
+    if session.approval is not None:
         return stored
+    if session.digressions:
+        return _FORMAT_3 + stored[_HEAD : -len(_UNUSED_IN_3)] + b"}"
     if session.deadline is None and session.pending_command is None:
-        return _FORMAT_1 + stored[len(_FORMAT_3) : -len(_UNUSED_IN_1 + _UNUSED_IN_2)] + b"}"
-    return _FORMAT_2 + stored[len(_FORMAT_3) : -len(_UNUSED_IN_2)] + b"}"
+        return _FORMAT_1 + stored[_HEAD : -len(_UNUSED_IN_1 + _UNUSED_IN_2 + _UNUSED_IN_3)] + b"}"
+    return _FORMAT_2 + stored[_HEAD : -len(_UNUSED_IN_2 + _UNUSED_IN_3)] + b"}"
 
 
 def decode_session(stored: bytes) -> Session:

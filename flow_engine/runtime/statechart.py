@@ -1,7 +1,8 @@
 """The statechart of one flow version (F10) and how it is stepped.
 
     active (compound)
-      ├── one state a task; HUM: routing → connected → completed | failed; AIS: ai ↔ human
+      ├── one state a task; HUM: routing → connected → completed | failed; AIS: ai ↔ human;
+      │   AIS with approval: ai → waiting → approved | edited | rejected | timeout → waiting …, all ↔ human
       └── back (shallow history)
     between_contacts            only reached by conversations over several contacts
     closed (final)
@@ -20,8 +21,8 @@ from statemachine.io import create_machine_class_from_definition  # pyright: ign
 from statemachine.orderedset import OrderedSet
 from statemachine.utils import qualname  # pyright: ignore[reportUnknownVariableType]
 
-from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TASK_KINDS
-from flow_engine.vocabulary import HumanOutcome, Phase, TaskType
+from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED, TaskKind
+from flow_engine.vocabulary import HumanOutcome, Phase
 
 
 class TaskNode(Protocol):
@@ -30,7 +31,7 @@ class TaskNode(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def type(self) -> TaskType: ...
+    def kind(self) -> TaskKind: ...
     @property
     def connected(self) -> tuple[str, ...]: ...
 
@@ -105,7 +106,7 @@ class Chart:
     def placed(self, task_id: str) -> StateConfiguration:
         """In a task as it is entered, whatever the way to it: for contacts that have no other place. Raises
         KeyError for an unknown task."""
-        kind = TASK_KINDS[self._tasks[task_id].type]
+        kind = self._tasks[task_id].kind
         inner = (sub_state(task_id, kind.sub_states[0]),) if kind.sub_states else ()
         return StateConfiguration((ACTIVE, task_state(task_id), *inner))
 
@@ -167,7 +168,7 @@ class Chart:
         status = self.status(states)
         if status is None:
             return ()
-        moves = TASK_KINDS[self._tasks[self.current_task(states)].type].events
+        moves = self._tasks[self.current_task(states)].kind.events
         return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
 
     def check(self, states: StateConfiguration) -> None:
@@ -181,7 +182,7 @@ class Chart:
             legal = [(states.phase,)]
         elif states.configuration:
             task_id = self.current_task(StateConfiguration(states.configuration))
-            outer, inner = (ACTIVE, task_state(task_id)), TASK_KINDS[self._tasks[task_id].type].sub_states
+            outer, inner = (ACTIVE, task_state(task_id)), self._tasks[task_id].kind.sub_states
             legal = [(*outer, sub_state(task_id, name)) for name in inner] or [outer]
         if states.configuration not in legal:
             raise UnknownStates(f"states {states.configuration!r} cannot be active together")
@@ -278,18 +279,18 @@ def _comes_from(sources: frozenset[str]) -> Callable[[StateChart[Any]], bool]:
 
 def _task_definition(task: TaskNode, first_task: str, chart_id: str) -> dict[str, Any]:
     definition: dict[str, Any] = {"value": task_state(task.id), "initial": task.id == first_task}
-    if TASK_KINDS[task.type].sub_states:
+    if task.kind.sub_states:
         definition["states"] = {
             f"{chart_id}_{name}": {
                 "value": sub_state(task.id, name),
                 "initial": number == 0,
                 "on": {
                     f"human_{event}": [{"target": f"{chart_id}_{target}"}]
-                    for event, arcs in TASK_KINDS[task.type].events.items()
+                    for event, arcs in task.kind.events.items()
                     for source, target in arcs
                     if source == name
                 },
             }
-            for number, name in enumerate(TASK_KINDS[task.type].sub_states)
+            for number, name in enumerate(task.kind.sub_states)
         }
     return definition

@@ -52,10 +52,14 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
     refusal, problem = outcome.refusal, outcome.problem
     if refusal is not None:
         yield f"refused with {refusal['code']}: {refusal['reason']}"
-        yield f"expected: the change to be made, or `expect: {{refused: {refusal['code']}}}` after it"
-        tasks = [_with_missing(task["name"], task["missingVariables"]) for task in refusal["reachableTasks"]]
+        yield f"expected: it to be taken, or `expect: {{refused: {refusal['code']}}}` after it"
+        tasks = [
+            _with_missing(task["name"], task["missingVariables"])
+            for task in refusal.get("reachableTasks", ())
+        ]
+        tasks += map(repr, refusal.get("accepted", ()))
         yield f"accepted now: {', '.join(tasks) or 'no task'}"
-        for missing in refusal["missing"]:
+        for missing in refusal.get("missing", ()):
             fillers = [
                 "the dialogue" if by == memory.MINER else f"tool {by!r}" for by in missing["fillableBy"]
             ]
@@ -167,7 +171,7 @@ def _missing(expected: ExpectBody, outcome: Outcome) -> Iterator[str]:
     if outcome.refusal is None:
         yield f"missing: expected {listed(expected.missing or ())}, but {_what_happened(outcome)}"
         return
-    missing = outcome.refusal["missing"]
+    missing = outcome.refusal.get("missing", ())
     found = {variable["varId"] for variable in missing} | {variable["name"] for variable in missing}
     wanted = set(expected.missing or ())
     if not wanted <= found or len(wanted) != len(missing):

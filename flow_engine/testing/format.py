@@ -12,8 +12,9 @@ from pydantic_core import PydanticCustomError
 
 from flow_engine.documents import parse_date_time
 from flow_engine.runtime.compiled import LONGEST_S
+from flow_engine.runtime.human_part import LONGEST_TEXT, text_fault
 from flow_engine.runtime.rules import RefusalCode
-from flow_engine.vocabulary import Channel, HumanOutcome, Phase, Source, TaskType
+from flow_engine.vocabulary import Channel, HumanOutcome, Phase, Source, TaskType, TextRefusalCode
 
 Verdict = Literal[True, False, "fails"]
 REFUSED = "refused"
@@ -165,6 +166,15 @@ class ToolBody(Shape):
 class HumanTaskBody(Shape):
     outcome: HumanOutcome
     reason: str | None = None
+    text: Annotated[str | None, pydantic.Field(max_length=LONGEST_TEXT, validate_default=True)] = None
+
+    @pydantic.field_validator("text")
+    @classmethod
+    def _beside_its_outcome(cls, text: str | None, info: pydantic.ValidationInfo) -> str | None:
+        fault = text_fault(info.data.get("outcome"), text)
+        if fault is not None:
+            raise refused(fault)
+        return text
 
 
 class EndContactBody(Shape):
@@ -204,7 +214,7 @@ class ExpectBody(Shape):
     task: str | None = None
     status: str | None = None
     type: TaskType | None = None
-    refused: RefusalCode | None = None
+    refused: RefusalCode | TextRefusalCode | None = None
     missing: tuple[str, ...] | None = None
     reachable: NameList | None = None
     not_reachable: tuple[str, ...] | None = None

@@ -20,6 +20,7 @@ from flow_engine.testing.format import TOOL
 from flow_engine.use_cases.recordings import RecordedEntry, Recording
 from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, counterpart
 from flow_engine.values import utc_text
+from flow_engine.vocabulary import TEXT_REFUSALS
 
 LINE_WIDTH = 100
 
@@ -105,7 +106,9 @@ class _Writer:
             case "extraction" if entry is not self._said:
                 yield {"read": self._model(entry)}
             case "handle-human-task":
-                yield {"human_task": _given({"outcome": asked["outcome"], "reason": asked.get("reason")})}
+                yield {
+                    "human_task": _given({name: asked.get(name) for name in ("outcome", "reason", "text")})
+                }
             case "handle-end-contact":
                 ended = {"reason": asked.get("reason"), "closes": _verdict(entry, before)}
                 yield {"end_contact": _given(ended)}
@@ -144,7 +147,8 @@ class _Writer:
         task = counterpart(moment.runner.task, self.flow)
         expected: dict[str, object] = {}
         if moment.code is not None:
-            expected["refused" if entry.op == "change-task" else "error"] = moment.code
+            is_refusal = entry.op == "change-task" or moment.code in TEXT_REFUSALS
+            expected["refused" if is_refusal else "error"] = moment.code
         stays = entry.op in ("memory", "handle-utterance", "extraction") and before.task is moment.task
         if task is not None and not stays:
             expected["task"] = task.name

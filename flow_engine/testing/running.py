@@ -16,6 +16,7 @@ from flow_engine.errors import FlowEngineError, LookElsewhere
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_paths import description_of, mapped_values
 from flow_engine.runtime import commands, compiled, memory
+from flow_engine.runtime.human_part import HumanReport
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
@@ -136,10 +137,10 @@ class Player:
                     outcome = await self.change_task(step.change_task)
                 case format.HumanTask():
                     human = step.human_task
-                    answer = await stage.conversations.human_task(
-                        stage.conversation, self.contact_id, human.outcome, human.reason
-                    )
-                    outcome = Outcome(kind=kind, command=_reply(answer)["command"])
+                    report = HumanReport(human.outcome, human.reason, human.text)
+                    answer = await stage.conversations.human_task(stage.conversation, self.contact_id, report)
+                    refused = _reply(answer) if "result" in _reply(answer) else None
+                    outcome = replace(await self.done(kind, answer), refusal=refused)
                 case format.EndContact():
                     outcome = await self.end(step.end_contact)
                 case format.Wait():

@@ -10,9 +10,10 @@ from flow_engine.json_values import json_bytes
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_json
 from flow_engine.runtime import commands
-from flow_engine.runtime.agent_data import agent_data_of, get_refusal
+from flow_engine.runtime.agent_data import agent_data_of, get_refusal, get_text_refusal
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.events import erasure_event, task_status
+from flow_engine.runtime.human_part import HumanReport, text_fault
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.replies import ContactEndReply, ErasureReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
@@ -28,7 +29,7 @@ from flow_engine.runtime.tables import value_text
 from flow_engine.use_cases.splits import subject_of
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
 from flow_engine.values import utc_text
-from flow_engine.vocabulary import HumanOutcome
+from flow_engine.vocabulary import DECISIONS
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
 MAX_CALLER_DATA_BYTES = 64 * 1024
@@ -183,24 +184,33 @@ class Conversations:
         self,
         conversation: ConversationRef,
         contact_id: str,
-        outcome: HumanOutcome,
-        reason: str | None,
+        report: HumanReport,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Take note of what became of a transfer or of a supervision (F34). The reply is `AgentData` as JSON.
-        Raises ReloadAndDecide `outcome_not_possible`."""
+        """Take note of what became of a transfer, a supervision or a text that waits (F34). The reply is
+        `AgentData` as JSON, `HumanTaskRefused` for a text or a decision that is not taken. Raises
+        ReloadAndDecide `outcome_not_possible`, CorrectTheInput `body_invalid` for a text that cannot stand
+        beside its outcome."""
+        fault = text_fault(report.outcome, report.text)
+        if fault is not None:
+            raise CorrectTheInput("body_invalid", fault, [Finding("/text", "invalid_value", fault)])
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_active(contact_id)
-            command = runner.apply_human_outcome(outcome, reason)
-            data = runner.get_agent_data(contact_id, runner.take_command() or command)
-            fields = {"contactId": contact_id, "outcome": outcome, "reason": reason}
-            asked = JournalInput("handle-human-task", fields)
+            heard = report.without_cards() if runner.flow.masks_cards else report
+            command = runner.apply_human_outcome(heard)
+            if runner.text_refusal is not None:
+                body = get_text_refusal(runner)
+            else:  # a decision is a person's report; the agent is told by its own next reply
+                told = None if heard.outcome in DECISIONS else runner.take_command()
+                body = runner.get_agent_data(contact_id, told or command)
+            asked = JournalInput("handle-human-task", {"contactId": contact_id, **heard.fields})
             mining, led_by = loaded.mining, task_status(runner.flow, runner.session)
             counts = mining.rollout is not None and not mining.taken_over and led_by != runner.task.type
             noted = mining.model_copy(update={"taken_over": True}) if counts else None
-            return Transition(runner, ReplyTemplate(data), asked, mining=noted)
+            guards = runner.flow.moves_by_itself
+            return Transition(runner, ReplyTemplate(body), asked, guards_memory=guards, mining=noted)
 
         return await self._transactor.run(conversation, idempotency, decide)
 

@@ -16,7 +16,12 @@ from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import compose_prompt, known_variables, told_of_advance
+from flow_engine.runtime.agent_data import (
+    compose_prompt,
+    known_variables,
+    told_of_advance,
+    told_of_approval,
+)
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, tenant_zone
@@ -174,7 +179,9 @@ class DialogueService:
         if prompt.conditions is not None:
             parts = (*parts, sha256(repr((prompt.conditions, prompt.suggested)).encode()).hexdigest()[:16])
         reply = ReadReply(
-            body=_prompt_reply(prompt, revisions, fresh=fresh, command=command),
+            body=_prompt_reply(
+                prompt, revisions, fresh=fresh, command=command, approval=told_of_approval(runner)
+            ),
             state=state,
             etag='"' + "-".join(map(str, parts)) + '"',
             fresh=fresh,
@@ -342,7 +349,14 @@ def _utterance_reply(
     return ReplyTemplate(orjson.dumps({**reply, **({} if duplicate else told_of_advance(runner))}))
 
 
-def _prompt_reply(prompt: Prompt, revisions: tuple[int, int], *, fresh: bool, command: str | None) -> bytes:
+def _prompt_reply(
+    prompt: Prompt,
+    revisions: tuple[int, int],
+    *,
+    fresh: bool,
+    command: str | None,
+    approval: Mapping[str, object],
+) -> bytes:
     """`PromptReply` as JSON: what stays the same is JSON already, and stands in it twice."""
     prefix, volatile = prompt.stable.json, orjson.dumps(prompt.volatile)[1:-1]
     return b"".join(
@@ -357,6 +371,7 @@ def _prompt_reply(prompt: Prompt, revisions: tuple[int, int], *, fresh: bool, co
             b',"prefixHash":"%b","parts":{"prefix":"' % prompt.prefix_hash.encode(),
             *(prefix, b'","volatile":"', volatile, b'"},"memoryFresh":'),
             *(b"true" if fresh else b"false", b',"command":', orjson.dumps(command)),
-            *(b',"suggestedTasks":', orjson.dumps(prompt.suggested), b"}"),
+            *(b',"suggestedTasks":', orjson.dumps(prompt.suggested)),
+            b"," + orjson.dumps(approval)[1:] if approval else b"}",
         )
     )

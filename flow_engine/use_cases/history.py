@@ -317,7 +317,9 @@ class History:
             prompt=prompt.text,
             promptSha256=sha256(prompt.text.encode()).hexdigest(),
             prefixHash=prompt.prefix_hash,
-            reply=None if reply is None else (reply if reveal else masked_reply(reply, runner.flow)).decode(),
+            reply=None
+            if reply is None
+            else (reply if reveal else masked_reply(reply, runner.flow, runner.secrets())).decode(),
             replySha256=None if reply is None else sha256(reply).hexdigest(),
         )
 

@@ -112,6 +112,9 @@ def obstacle_of(runner: ConversationalFlowRunner, new: CompiledFlow, target: Tas
     """Why the conversation cannot go on in that task of the new version; None where it can."""
     if target.type != runner.task.type:
         return f"task {target.name!r} is {target.type} in the new version, not {runner.task.type} as before"
+    if runner.status is not None and runner.status not in target.kind.sub_states:
+        parts = ", ".join(target.kind.sub_states)
+        return f"task {target.name!r} has no part {runner.status!r} in the new version; it has: {parts}"
     channel = runner.session.latest_contact.channel
     if channel not in new.document.channels or not channel_available(target, channel):
         return f"task {target.name!r} is not available on {channel} in the new version"

@@ -19,6 +19,7 @@ from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 from flow_engine.runtime import storage
 from flow_engine.runtime.commands import NewContact
+from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.journal import JournalEntry
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.platform import Platform
@@ -140,9 +141,10 @@ class Rerun:
             case "handle-end-contact":
                 reply = await conversations.end_contact(conversation, asked["contactId"], asked["reason"])
             case "handle-human-task":
-                reply = await conversations.human_task(
-                    conversation, asked["contactId"], asked["outcome"], asked["reason"]
+                report = HumanReport(
+                    asked["outcome"], asked["reason"], asked.get("text"), asked.get("approvalId")
                 )
+                reply = await conversations.human_task(conversation, asked["contactId"], report)
             case "prompt" | "advance":
                 return (await dialogue.prompt(conversation, memory_format=asked.get("format"))).body
             case _:

@@ -9,7 +9,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 import orjson
 import pydantic
@@ -130,6 +130,8 @@ class _End(_OfContact):
 
 class _HumanTask(_End):
     outcome: HumanOutcome
+    text: NotRequired[str]
+    approvalId: NotRequired[int]
 
 
 _INPUTS: Mapping[str, pydantic.TypeAdapter[Any]] = {

@@ -170,7 +170,7 @@ class Side:
                     self.world.state = on_version(self.world.state, runner)
             case _:
                 reply = await self._rerun.ask(self.conversation, asked)
-                if entry.op == "change-task" and reply and reply.startswith(b'{"result":false'):
+                if reply and reply.startswith(b'{"result":false'):
                     return str(orjson.loads(reply)["code"])
         return None
 

@@ -377,6 +377,8 @@ def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) ->
     outcome: dict[str, object] = {"result": True, "task": runner.task.name}
     if runner.has_task_validation_error():
         outcome.update(result=False, code=runner.get_task_validation_error().code)
+    elif runner.text_refusal is not None:
+        outcome.update(result=False, code=runner.text_refusal.code)
     if asked.heard:
         outcome.update(asked.heard)
     outcome.update(told_of_advance(runner))

@@ -16,7 +16,6 @@ from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse, usable_values
-from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VALUE_KINDS
 
 # --- variables ----------------------------------------------------------------------------------
@@ -224,7 +223,7 @@ def checkpoints(inspection: Inspection) -> Findings:
 def routing(inspection: Inspection) -> Findings:
     for number, task in enumerate(inspection.version.tasks):
         parameters = task.routing_parameters
-        if parameters is None or not TASK_KINDS[task.type].routed:
+        if parameters is None or not task.kind.routed:
             continue
         place = pointer("tasks", number, "routingParameters")
         if parameters.timeout <= 0:
@@ -235,11 +234,29 @@ def routing(inspection: Inspection) -> Findings:
                 f"{parameters.timeout} seconds",
             )
         targets = (*parameters.agent_skills, *parameters.agent_optional_skills, *parameters.agent_ids)
-        if TASK_KINDS[task.type].transfers and not any(name.strip() for name in targets):
+        if task.kind.transfers and not any(name.strip() for name in targets):
             yield LintFinding(
                 place,
                 "routing_without_target",
                 f"{inspection.name(task.id)} names no skill and no agent: nothing says whom to look for",
+            )
+
+
+def approvals(inspection: Inspection) -> Findings:
+    for number, task in enumerate(inspection.version.tasks):
+        if not task.kind.holds:
+            continue
+        if task.approval_timeout == 0:
+            yield LintFinding(
+                pointer("tasks", number, "approvalTimeout"),
+                "approval_timeout_not_positive",
+                f"no text of {inspection.name(task.id)} can be approved: its approvalTimeout is 0 seconds",
+            )
+        if "phone" in inspection.version.channels and (task.channels is None or "phone" in task.channels):
+            yield LintFinding(
+                pointer("tasks", number, "channels" if task.channels else "approval"),
+                "approval_on_phone",
+                f"{inspection.name(task.id)} can be entered on the phone, where nothing can be read first",
             )
 
 
@@ -340,6 +357,7 @@ RULES: tuple[Rule, ...] = (
     unused_servers_and_tools,
     checkpoints,
     routing,
+    approvals,
     negative_numbers,
     values_ignored,
     multi_contact,

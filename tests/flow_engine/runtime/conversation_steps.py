@@ -13,6 +13,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.agent_data import agent_data_of, compose_prompt
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import compile_flow
+from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Prompt
@@ -105,8 +106,9 @@ class Conversation:
     def change(self, task: str) -> None:
         assert self.step(lambda runner: runner.change_task(task))
 
-    def human(self, outcome: Any, reason: str | None = None) -> str | None:
-        return self.step(lambda runner: runner.apply_human_outcome(outcome, reason))
+    def human(self, outcome: Any, reason: str | None = None, **text: Any) -> str | None:
+        report = HumanReport(outcome, reason, **text)
+        return self.step(lambda runner: runner.apply_human_outcome(report))
 
     def contact(self, contact_id: str, channel: Channel = "phone", **details: Any) -> None:
         arguments = {"tenant": {}, "data": {}, "language": None, **details}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.compiled import DAY_S, CompiledFlow, compile_flow
+from flow_engine.task_types import TASK_KINDS
 from flow_engine.values import VariableSpec
 from tests.flow_engine.documents.samples import (
     JsonObject,
@@ -55,6 +56,7 @@ class TestPlans:
             "tools": (),
             "transfer_tags": (),
             "advances": (),
+            "kind": TASK_KINDS["AIO"],
         }
 
     def test_a_task_that_says_everything(self) -> None:
@@ -102,6 +104,7 @@ class TestPlans:
                 ("agents", ("agent-7",)),
             ),
             "advances": (),
+            "kind": TASK_KINDS["AIS"],
         }
 
     def test_the_routing_of_a_task_without_a_human_is_not_asked_for(self) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flow_engine.errors import CallTheOperator
 from flow_engine.runtime.session import (
     SNAPSHOT_FORMAT,
+    Approval,
     Contact,
     Session,
     TaskEntry,
@@ -85,6 +86,24 @@ def sessions(draw: st.DrawFn) -> Session:
         ),
         entered=draw(counters),
         refused=draw(counters),
+        deadline=draw(st.none() | moments),
+        pending_command=draw(st.none() | texts),
+        digressions=draw(st.lists(texts, max_size=2).map(tuple)),
+        approval=draw(
+            st.none()
+            | made(
+                Approval,
+                id=st.integers(1, 99),
+                task_id=texts,
+                status=st.sampled_from(("waiting", "edited", "withdrawn")),
+                text=texts,
+                draft=texts,
+                asked_at=moments,
+                until=moments,
+                reason=st.none() | texts,
+                decided_at=st.none() | moments,
+            )
+        ),
     )
 
 

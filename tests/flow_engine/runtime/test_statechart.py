@@ -19,9 +19,11 @@ from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.rules import TaskGuard, explain
 from flow_engine.runtime.statechart import Chart, StateConfiguration, UnknownStates
-from flow_engine.vocabulary import TaskType
+from flow_engine.task_types import TaskKind, kind_of
+from flow_engine.vocabulary import HUMAN_OUTCOMES, TaskType
 from tests.flow_engine.documents.samples import aio_task, hum_task, minimal_version
 
+DECIDED = ("approved", "edited", "rejected", "timeout")
 NOW = datetime(2026, 1, 15, tzinfo=UTC)
 CHANNELS = ("phone", "chat")
 VARIABLES = ("var_string", "var_number", "var_boolean")
@@ -39,6 +41,11 @@ class Node:
     connected: tuple[str, ...] = ()
     channels: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
+    approval: bool = False
+
+    @property
+    def kind(self) -> TaskKind:
+        return kind_of(self.type, approval=self.approval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,12 @@ class Reference:
             ("HUM", "connected"): {"completed": "completed", "failed": "failed"},
             ("AIS", "ai"): {"taken_over": "human"},
             ("AIS", "human"): {"released": "ai"},
+            ("approval", "human"): {"released": "ai"},
+            ("approval", "waiting"): {
+                **{decision: decision for decision in DECIDED},
+                "taken_over": "human",
+            },
+            **{("approval", sub): {"waiting": "waiting", "taken_over": "human"} for sub in ("ai", *DECIDED)},
         }
     )
 
@@ -79,7 +92,9 @@ class Reference:
     def accepted(self) -> Mapping[str, str]:
         if self.phase != "active":
             return {}
-        return self.outcomes.get((self.nodes[self.task].type, self.sub), {})
+        node = self.nodes[self.task]
+        kind = "approval" if node.approval and node.type == "AIS" else node.type
+        return self.outcomes.get((kind, self.sub), {})
 
     def enter(self, target: str, known: frozenset[str], channel: str) -> None:
         node = self.nodes[target]
@@ -122,6 +137,7 @@ def charts(draw: st.DrawFn) -> tuple[Node, ...]:
             draw(some_ids),
             draw(st.none() | st.lists(st.sampled_from(CHANNELS), unique=True).map(tuple)),
             draw(st.lists(st.sampled_from(VARIABLES), max_size=2, unique=True).map(tuple)),
+            draw(st.booleans()),
         )
         for task_id in ids
     )
@@ -133,6 +149,7 @@ def compiled(nodes: tuple[Node, ...]) -> CompiledFlow:
             node.id,
             name=f"task {number}",  # names must differ after normalising, the ids need not
             type=node.type,
+            approval=node.approval,
             connectedTasks=list(node.connected),
             channels=None if node.channels is None else list(node.channels),
             transitionParameters=[{"variableId": v, "required": True} for v in node.required],
@@ -160,9 +177,7 @@ MOVES = st.one_of(
         st.frozensets(st.sampled_from(VARIABLES)),
         st.sampled_from(CHANNELS),
     ),
-    st.tuples(
-        st.just("human"), st.sampled_from(("connected", "completed", "failed", "taken_over", "released", "x"))
-    ),
+    st.tuples(st.just("human"), st.sampled_from((*HUMAN_OUTCOMES, "x"))),
     st.sampled_from([("pause",), ("resume",), ("close",)]),
 )
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.errors import CallTheOperator, FlowEngineError
+from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.journal import JournalEntry, folded, session_delta, states_of
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, encode_entry
 from flow_engine.runtime.mining_state import MiningState, encode_mining
@@ -97,7 +98,7 @@ class TestWhatAStepChanges:
     def test_an_outcome_is_what_it_moves(self, prompts: FileSystemPrompts) -> None:
         talk = Conversation(prompts, version())
         talk.change("h")
-        found = self.delta(talk, lambda runner: runner.apply_human_outcome("failed", "nobody"))
+        found = self.delta(talk, lambda runner: runner.apply_human_outcome(HumanReport("failed", "nobody")))
         assert found == {
             "revision": 3,
             "configuration": ["active", "active/h", "active/h/failed"],

@@ -23,6 +23,7 @@ from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.commands import NewContact
+from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rendered import TaskTexts
@@ -184,7 +185,7 @@ def write(**values: Any) -> Request:
 
 
 def human(outcome: Any) -> Request:
-    return lambda p, ref, _, key: p.conversations.human_task(ref, "call-1", outcome, None, key)
+    return lambda p, ref, _, key: p.conversations.human_task(ref, "call-1", HumanReport(outcome), key)
 
 
 def said(p: Process, ref: ConversationRef, name: str, key: IdempotencyKey | None) -> Awaitable[Any]:
