@@ -52,7 +52,8 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
     refusal, problem = outcome.refusal, outcome.problem
     if refusal is not None:
         yield f"refused with {refusal['code']}: {refusal['reason']}"
-        yield f"expected: it to be taken, or `expect: {{refused: {refusal['code']}}}` after it"
+        wanted = "the change to be made" if outcome.kind == "change_task" else "it to be taken"
+        yield f"expected: {wanted}, or `expect: {{refused: {refusal['code']}}}` after it"
         tasks = [
             _with_missing(task["name"], task["missingVariables"])
             for task in refusal.get("reachableTasks", ())

@@ -214,7 +214,7 @@ class ExpectBody(Shape):
     task: str | None = None
     status: str | None = None
     type: TaskType | None = None
-    refused: RefusalCode | TextRefusalCode | None = None
+    refused: Literal[RefusalCode, TextRefusalCode] | None = None
     missing: tuple[str, ...] | None = None
     reachable: NameList | None = None
     not_reachable: tuple[str, ...] | None = None

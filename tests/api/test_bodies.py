@@ -267,14 +267,15 @@ class TestTasks:
     def test_and_by_nothing_else(self, changes: JsonObject, found: tuple[str, str, str]) -> None:
         assert findings(ChangeTask, {**IDS, **changes}) == [found]  # F29
 
-    def test_an_outcome_is_one_of_five(self) -> None:
+    def test_an_outcome_is_one_of_ten(self) -> None:
         for outcome in ("connected", "completed", "failed", "taken_over", "released"):
             assert parsed(HandleHumanTask, {**IDS, "outcome": outcome}).outcome == outcome  # F34
         assert findings(HandleHumanTask, {**IDS, "outcome": "done"}) == [
             (
                 "/outcome",
                 "literal_error",
-                "Input should be 'connected', 'completed', 'failed', 'taken_over' or 'released'",
+                "Input should be 'connected', 'completed', 'failed', 'taken_over', 'released', 'waiting', "
+                "'approved', 'edited', 'rejected' or 'timeout'",
             )
         ]
 

@@ -24,7 +24,7 @@ from flow_engine.runtime.statechart import StateConfiguration
 from tests.api.harness import clinic, needs
 from tests.flow_engine.diagrams.conftest import JavaScript
 from tests.flow_engine.diagrams.drawn import draft, runnable_documents, sample
-from tests.flow_engine.documents.samples import aio_task, minimal_version
+from tests.flow_engine.documents.samples import aio_task, hum_task, minimal_version
 
 EVENTS = ("contact_ended", "contact_resumed", "conversation_closed")
 OUTCOMES = ("connected", "completed", "failed", "taken_over", "released")
@@ -238,3 +238,20 @@ def test_conditions_are_guards_and_labels() -> None:  # F27
     assert any("t0 --> t1 : when has" in line and " · when channel" in line for line in labels)
     assert dot(version).count("t0 -> t1 [label=") == 1
     assert "t1 -> t0\n" in dot(version)
+
+
+def test_a_task_with_approval_has_the_states_of_its_texts() -> None:
+    task = hum_task("answers", type="AIS", approval=True)
+    version = parse_version(minimal_version(tasks=[task], firstTask="answers"))
+    drawn: Any = xstate(version)
+    states = drawn["states"]["active"]["states"]["task:answers"]["states"]
+    asking = {"human_waiting": "waiting", "human_taken_over": "human"}
+    decisions = ("approved", "edited", "rejected", "timeout")
+    assert states == {
+        "ai": {"on": asking},
+        "waiting": {"on": {**{f"human_{each}": each for each in decisions}, "human_taken_over": "human"}},
+        **{each: {"on": asking} for each in decisions},
+        "human": {"on": {"human_released": "ai"}},
+    }
+    assert "t0_waiting --> t0_edited : edited" in mermaid(version)
+    assert "waiting" in dot(version)

@@ -196,3 +196,12 @@ async def test_an_unknown_version_on_either_side_is_not_found() -> None:
         for pair in (f"{first}/diff/none", f"none/diff/{first}"):
             refused = await scene.http.get(f"{versions}/{pair}")
             assert (refused.status_code, refused.json()["code"]) == (404, "version_unknown")
+
+
+def test_approval_is_a_change_of_its_task() -> None:  # journal: diff
+    before, after = sound_version(), sound_version()
+    after["tasks"][WELCOME].update(approval=True, approvalTimeout=60)
+    assert found(before, after) == [
+        ("task", "welcome", "changed", "/tasks/welcome/approval"),
+        ("task", "welcome", "changed", "/tasks/welcome/approvalTimeout"),
+    ]

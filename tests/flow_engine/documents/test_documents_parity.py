@@ -139,7 +139,8 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     schemas["Variable"]["properties"]["sensitive"] = sensitive
     task = schemas["ConversationalFlowTask"]["properties"]
     task["excludedGlobalTasks"] = texts
-    task["returns"] = {"type": "boolean"}
+    task["returns"] = task["approval"] = {"type": "boolean"}
+    task["approvalTimeout"] = {"type": "number"}
     task["entryCondition"] = {"type": "object", "properties": parts, "required": ["when"]}
     advance = {"type": "string", "enum": ["suggest", "auto"]}
     connection = {"type": "object", "properties": {**parts, "advance": advance}}

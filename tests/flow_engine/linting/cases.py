@@ -496,6 +496,25 @@ def _(raw: JsonObject) -> None:
     raw["tasks"][OPERATOR]["routingParameters"]["timeout"] = 0
 
 
+def approving(**changes: object) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["tasks"][OPERATOR].update(type="AIS", approval=True, **changes)
+
+    return change
+
+
+def written(**changes: object) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw.update(channels=["chat"], mandatoryChannels=[])
+        approving(**changes)(raw)
+
+    return change
+
+
+case("approval_timeout_not_positive", "/tasks/2/approvalTimeout", good=written())(written(approvalTimeout=0))
+case("approval_on_phone", "/tasks/2/approval", good=written())(approving())
+
+
 @case(
     "routing_without_target",
     "/tasks/2/routingParameters",
