@@ -98,26 +98,28 @@ In an `AIS` task with `approval: true` a person reads what the AI writes before 
 ai → waiting → approved | edited | rejected | timeout → waiting → …        and from each of them ⇄ human
 ```
 
-The agent puts its text before a person with `POST /v1/handle-human-task {outcome: "waiting", text}`, and sends
-nothing. The person's desk reads the text in the event `human_task` and answers by the same route: `approved`,
-`edited` with the `text` to be sent instead, or `rejected` with a `reason`. `approvalTimeout` seconds (300) after
-the text came it is `timeout`, without any request; then it is not sent.
+The agent puts its text before a person with `POST /v1/handle-human-task {outcome: "waiting", text}`,
+and sends nothing. The person's desk reads the text in the event `human_task` and answers by the same
+route: `approved`, `edited` with the `text` to be sent instead, or `rejected` with a `reason`.
+`approvalTimeout` seconds (300) after the text came it is `timeout`, without any request; then it is not
+sent.
 
 - The agent learns of a decision by the `command` of its next reply, once (`/human_task_approved`,
-  `/human_task_edited`, `/human_task_rejected <reason>`, `/human_task_timeout`), and by `approval` in the replies of
-  prompts, contacts, tasks and human tasks: `{approvalId, taskId, status, text, draft, reason, askedAt, until,
-  decidedAt}`. Only a `text` that is `approved` or `edited` may be sent. `approvalRequired: true` says beforehand
-  that the task is of this kind, and the prompt's volatile part tells the model what waits or was decided.
-- One text waits at a time and each gets one decision. A decision may name its text by `approvalId`, or by the
-  unchanged `text`. Another text meanwhile, a decision that comes too late or on another text are refused with 200
-  `{result: false, code: "already_waiting" | "already_decided" | "another_text", reason, accepted, approval, …}`; a
-  repetition of what has come true is no error.
-- While a text waits the task is not left: `change-task` is refused with `waiting_for_approval`, and a connection
-  with `advance: "auto"` is taken with the decision. Messages and memory are taken as ever.
-- A person who takes over (`taken_over`), the end of the contact and a contact that comes instead withdraw the text;
-  the event says `withdrawn`.
-- `approval` in a task of another type is refused at the save (`approval_not_supervised`). Speech cannot be held
-  back: the linter warns of such a task on the phone.
+  `/human_task_edited`, `/human_task_rejected <reason>`, `/human_task_timeout`), and by `approval` in
+  the replies of prompts, contacts, tasks and human tasks: `{approvalId, taskId, status, text, draft,
+  reason, askedAt, until, decidedAt}`. Only a `text` that is `approved` or `edited` may be sent.
+  `approvalRequired: true` says beforehand that the task is of this kind, and the prompt's volatile part
+  tells the model what waits or was decided.
+- One text waits at a time and each gets one decision. A decision may name its text by `approvalId`, or
+  by the unchanged `text`. Another text meanwhile, a decision that comes too late or on another text are
+  refused with 200 `{result: false, code: "already_waiting" | "already_decided" | "another_text",
+  reason, accepted, approval, …}`; a repetition of what has come true is no error.
+- While a text waits the task is not left: `change-task` is refused with `waiting_for_approval`, and a
+  connection with `advance: "auto"` is taken with the decision. Messages and memory are taken as ever.
+- A person who takes over (`taken_over`), the end of the contact and a contact that comes instead
+  withdraw the text; the event says `withdrawn`.
+- `approval` in a task of another type is refused at the save (`approval_not_supervised`). Speech cannot
+  be held back: the linter warns of such a task on the phone.
 
 ## Sensitive values
 
