@@ -167,9 +167,10 @@ async def try_reply(
     """Some milliseconds of CPU. Raises LookElsewhere `conversation_unknown` before it has begun."""
     runner, contact = await trial.runner(), trial.contact_id
     session, task = runner.session, runner.task
-    data: Mapping[str, Any] = orjson.loads(masked_reply(agent_data_of(runner, contact, None), runner.flow))
     places = {each.id: pointer("tasks", n) for n, each in enumerate(runner.flow.document.tasks)}
     secrets = runner.secrets()
+    reply = masked_reply(agent_data_of(runner, contact, None), runner.flow, secrets)
+    data: Mapping[str, Any] = orjson.loads(reply)
     shown = [*actions] if secrets is None else cast("list[TriedAction]", secrets.json([*actions]))
     return TryReply(
         tryId=session.conversation_id,
