@@ -332,7 +332,7 @@ def _status_line(inputs: PromptInput, section: str) -> str:
     return section.format(
         text=as_data(inputs.without_secrets(approval.text)),
         reason=as_data(inputs.without_secrets(approval.reason or "–")),
-        until=_local(approval.until, inputs.tenant).strftime("%H:%M"),
+        until=approval.until.astimezone(tenant_zone(inputs.tenant)).strftime("%H:%M"),
     )
 
 
