@@ -73,8 +73,8 @@ class Console:
         assert told == []
 
     def picture(self, name: str) -> None:
-        """Into the docs, where pictures are to be made anew (`FLOW_ENGINE_TEST_PICTURES`)."""
-        if os.environ.get("FLOW_ENGINE_TEST_PICTURES"):
+        """Into the docs, where pictures are to be made anew (`FLOW_ENGINE_TEST_PICTURES`): of the wide page."""
+        if os.environ.get("FLOW_ENGINE_TEST_PICTURES") and self.page.viewport_size == WIDTHS["wide"]:
             SHOTS.mkdir(exist_ok=True)
             self.page.screenshot(path=SHOTS / f"console-{name}.png")
 
