@@ -38,6 +38,7 @@ export function starter(say: Say<"flows">, language: keyof typeof LANGUAGE_TAGS)
     description: say("starterGoodbye"),
     prompt: say("starterGoodbyePrompt"),
   };
-  const both = connected(withTask(withTask(empty, welcome), goodbye), "welcome", "goodbye");
-  return placed(both, { welcome: { x: 0, y: 0 }, goodbye: { x: 320, y: 0 } });
+  const apart = withTask(withTask(empty, welcome), goodbye);
+  const both = connected(connected(apart, "welcome", "goodbye"), "goodbye", "welcome");
+  return placed(both, { welcome: { x: 0, y: 0 }, goodbye: { x: 400, y: 0 } });
 }
