@@ -73,7 +73,7 @@ class Console:
         assert told == []
 
     def picture(self, name: str) -> None:
-        """Into the docs, where pictures are to be made anew (`FLOW_ENGINE_TEST_PICTURES`): of the wide page."""
+        """Into the docs, of the wide page, where `FLOW_ENGINE_TEST_PICTURES` asks for new ones."""
         if os.environ.get("FLOW_ENGINE_TEST_PICTURES") and self.page.viewport_size == WIDTHS["wide"]:
             SHOTS.mkdir(exist_ok=True)
             self.page.screenshot(path=SHOTS / f"console-{name}.png")
