@@ -1,5 +1,5 @@
 -- Deletes a conversation and leaves word of it: an event in an outbox of its own, and the receipt.
--- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox webhook_queue confirmation forks
+-- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox webhook_queue confirmation
 -- KEYS: reply
 -- KEYS: jobs
 -- ARGV: event event_lifetime receipt receipt_lifetime relay_due relay_job archived
@@ -9,7 +9,7 @@ if redis.call('EXISTS', key.snapshot) == 0 and arg.archived ~= '1' then
   return 0
 end
 redis.call('DEL', key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages,
-  key.journal, key.segments, key.outbox, key.webhook_queue, key.confirmation, key.forks)
+  key.journal, key.segments, key.outbox, key.webhook_queue, key.confirmation)
 redis.call('XADD', key.outbox, '*', 'event', arg.event)
 redis.call('EXPIRE', key.outbox, arg.event_lifetime)
 if arg.receipt ~= '' then

@@ -53,13 +53,20 @@ class Eraser:
         """False, and nothing is changed, where nothing is stored.
 
         First the forks and the jobs: a job that is left would find nothing to do, but tell the conversation's
-        name. What is outside is swept before, for a repetition would not find the conversation any more, and
-        after: requests under way may have left something meanwhile.
+        name. The forks once more behind it: one that began meanwhile has written its name down, or finds the
+        original gone. What is outside is swept before, for a repetition would not find the conversation any
+        more, and after: requests under way may have left something meanwhile.
         """
         keys = ConversationKeys.of(conversation)
-        here = await self._driver.hget(keys.named["snapshot"], "revision") is not None
-        if not here and not erasure.archived:
+        revision, origin = await self._driver.hmget(keys.named["snapshot"], ("revision", "origin"))
+        if revision is None and not erasure.archived:
             return False
+        original = None if origin is None else forked_from(origin)
+        if original is not None:
+            of_original = ConversationKeys.of(ConversationRef(conversation.tenant_id, original)).forks
+            await self._driver.run(
+                self._forget_listed, {"index": of_original}, {"ids": [conversation.conversation_id]}
+            )
         await self._erase_forks(conversation, erasure)
         of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
         await self._driver.run(self._erase_jobs, of_jobs, {"owner": job_owner(conversation)})
@@ -71,6 +78,8 @@ class Eraser:
         erased = await self._erase_keys(keys, erasure, relay, receipt_key)
         if not self._driver.single_node:
             await self._write_down(relay)
+        await self._erase_forks(conversation, erasure)
+        await self._driver.delete([keys.forks])
         await self._sweep(conversation, spared=receipt_key)
         return erased
 
@@ -81,7 +90,6 @@ class Eraser:
             **keys.named,
             "webhook_queue": keys.webhook_queue,
             "confirmation": keys.confirmation,
-            "forks": keys.forks,
             "reply": receipt_key,
         }
         if self._driver.single_node:

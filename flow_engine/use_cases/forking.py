@@ -6,7 +6,7 @@ messages included; the time that was left for a transfer is left again. From the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -14,14 +14,15 @@ from typing import Any, cast
 import orjson
 from msgspec.structs import replace
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, unknown_conversation
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationList, ConversationRef, DialogueTurn, Fork
+from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
-from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
+from flow_engine.runtime.storage import Erasure, JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.history import History, fork_reply
 from flow_engine.use_cases.migrations import judge, mapping_by_id, on_version
 from flow_engine.use_cases.transactor import Transactor, Transition
@@ -62,6 +63,8 @@ class Forks:
         `version_is_draft`, CorrectTheInput `fork_not_possible`, `body_invalid` for a mapping of unknown
         tasks, RetryLater."""
 
+        began: set[datetime] = set()
+
         async def decide(stored: LoadedConversation) -> Transition:
             if stored.session is not None:
                 there = await self._transactor.resume(target, stored)
@@ -73,7 +76,9 @@ class Forks:
                 message = f"there is a conversation {target.conversation_id!r} in the archive"
                 raise ReloadAndDecide("conversation_exists", message, accepted=("an id that is not used",))
             now = self._transactor.clock.now()
-            state = await self._state_for(original, order.seq, target, now)
+            entries = await self._history.entries_up_to(original, order.seq)
+            began.add(entries[-1].at)
+            state = await self._state_for(original, entries, target, now)
             runner = await self._transactor.resume(target, state, now=now)
             tag = None
             if order.version_id is None or order.version_id == runner.flow.version_id:
@@ -96,15 +101,32 @@ class Forks:
 
         reply = await self._transactor.run(target, idempotency, decide)
         if not reply.replayed:
+            await self._require_original(original, order.seq, target, began)
             self._transactor.observer.count("forks")
         return reply
 
+    async def _require_original(
+        self, original: ConversationRef, seq: int, target: ConversationRef, began: Collection[datetime]
+    ) -> None:
+        """An erasure finds every fork that was committed before it; one that was committed after it finds its
+        entry gone, of a moment in `began`, and goes too. Raises LookElsewhere `conversation_unknown`."""
+        entries = await self._journal.up_to(original, seq)
+        newest = entries or await self._journal.newest(original)
+        if (entries and entries[-1].at in began) or (newest and newest[-1].seq > seq):  # it has made room
+            return
+        now = self._transactor.clock.now()
+        await self._transactor.memory.erase(target, Erasure(erasure_event(target, now), b"", now))
+        raise unknown_conversation(original.conversation_id)
+
     async def _state_for(
-        self, original: ConversationRef, seq: int, target: ConversationRef, now: datetime
+        self,
+        original: ConversationRef,
+        entries: Sequence[JournalEntry],
+        target: ConversationRef,
+        now: datetime,
     ) -> LoadedConversation:
         """What was stored after an entry, as another conversation's, with its messages; in no split, whose
         outcomes are of conversations that people had."""
-        entries = await self._history.entries_up_to(original, seq)
         _, then = states_of(entries)
         session = cast("Session", then.session)  # every commit leaves one
         task, deadline = session.task, session.task.routing_deadline
@@ -113,7 +135,7 @@ class Forks:
         own = session.model_copy(update={"conversation_id": target.conversation_id, "task": task})
         # The messages up to the entry, as far as entries of them are kept.
         told: list[DialogueTurn] = []
-        language, after = "", 0
+        seq, language, after = entries[-1].seq, "", 0
         while after < seq:
             page = await self._journal.after(original, after, at_most=ENTRIES_AT_MOST)
             if not page:

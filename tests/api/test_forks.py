@@ -10,6 +10,8 @@ import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
+from memory.erasing import Eraser
+from memory.manager import MemoryManager
 from tests.api.harness import Scene, aio_task, clinic, entry, needs, open_scene, over_many_contacts
 from tests.scripted.rebuilding import outside
 
@@ -125,6 +127,56 @@ class TestMakingOne:
         body = {"atRevision": 1, "conversationId": "other"}
         nobody = await scene.post("/v1/conversations/nobody/fork", body)
         assert (nobody.status_code, nobody.json()["code"]) == (404, "conversation_unknown")
+
+
+class TestWhileTheOriginalIsErased:
+    """A fork and an erasure of its original in the same instant, in every order of their steps."""
+
+    @pytest.mark.parametrize(
+        ("step", "after"), [("_note_fork", False), ("_note_fork", True), ("commit", True)]
+    )
+    async def test_a_fork_within_which_it_is_erased_is_none(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+    ) -> None:  # journal: DELETE
+        await scene.started()
+        original_step, erasures = getattr(MemoryManager, step), list[int]()
+
+        async def interrupted(self: Any, conversation: ConversationRef, *args: Any, **named: Any) -> Any:
+            done = await original_step(self, conversation, *args, **named) if after else None
+            if conversation == FORK and not erasures:
+                erasures.append((await scene.http.delete("/v1/conversations/conv-1")).status_code)
+            return done if after else await original_step(self, conversation, *args, **named)
+
+        monkeypatch.setattr(MemoryManager, step, interrupted)
+        refused = await fork(scene, 1)
+        assert erasures == [200]
+        assert (refused.status_code, refused.json()["code"]) == (404, "conversation_unknown")
+        await self._nothing_is_left(scene)
+
+    @pytest.mark.parametrize(("step", "after"), [("_erase_forks", True), ("_erase_keys", False)])
+    async def test_a_fork_within_an_erasure_goes_along(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+    ) -> None:  # journal: DELETE
+        await scene.started()
+        original_step, forks = getattr(Eraser, step), list[int]()
+
+        async def interrupted(self: Any, *args: Any) -> Any:
+            done = await original_step(self, *args) if after else None
+            if not forks:
+                forks.append((await fork(scene, 1)).status_code)
+            return done if after else await original_step(self, *args)
+
+        monkeypatch.setattr(Eraser, step, interrupted)
+        assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+        assert forks == [201]
+        await self._nothing_is_left(scene)
+
+    async def _nothing_is_left(self, scene: Scene) -> None:
+        for gone in ("conv-1", "other"):
+            assert (await scene.http.get(f"/v1/conversations/{gone}")).status_code == 404
+        names = [name async for name in scene.memory.driver.scan("*")]
+        assert {name.rpartition("}::")[2] for name in names if "}::" in name} <= {"outbox", "index"}
+        assert (await read(scene, ""))["conversations"] == []
 
 
 class TestGoingOn:
